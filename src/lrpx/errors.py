@@ -1,0 +1,28 @@
+"""The errors lrpx raises on purpose. Each says what was given, what was expected and what to type next."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class LrpxError(Exception):
+    """Base class of every error that lrpx raises on purpose."""
+
+
+class InputError(LrpxError, ValueError):
+    """Something the caller gave cannot be used: a text, a target, a position, a name, a file."""
+
+
+class UnsupportedModelError(LrpxError, ValueError):
+    """The model cannot be explained correctly, so no map is returned."""
+
+
+class NonFiniteError(LrpxError, ArithmeticError):
+    """A NaN or an infinity appeared where a number was needed."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A sentence that lists ``known`` names and, where one is close to ``name``, suggests it."""
+    known = sorted(known)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"Did you mean {close[0]!r}? " if close else ""
+    return f"{hint}Known: {', '.join(known)}."

@@ -1,0 +1,206 @@
+"""The result of explaining one prediction: plain data that can be shown, saved and read back.
+
+An ``Explanation`` holds numbers and strings only (no tensor, no model), so it can be kept, sent and compared.
+``value`` is the explained scalar; ``relevance`` says how much of it each input token carries.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .errors import InputError, NonFiniteError
+
+SCHEMA = 1
+
+
+class Token(NamedTuple):
+    """One entry of the vocabulary."""
+
+    id: int
+    text: str  # the raw piece, as the tokenizer stores it: "Ġare"
+
+
+class Unit(NamedTuple):
+    """Tokens ``start`` to ``end`` (exclusive) as a reader sees them; several where a character is split over tokens."""
+
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Explanation:
+    """How much each input token contributed to a logit, or to a difference of logits.
+
+    Attributes:
+        tokens: The T raw pieces of the input, special tokens included.
+        token_ids: Their T ids.
+        units: The same tokens as readable text, in order, covering all of them.
+        relevance: float64 ``[T]``, in logits (for ``gradient``: in logits per unit of the hidden state).
+        value: The explained scalar: ``logit[target] - logit[contrast]``, or ``logit[target]``.
+        residual: ``value`` minus everything that was assigned; what biases and softmax absorbed. ``None`` for
+            methods that do not decompose the value (``gradient``, ``alti``, ``attention-rollout``).
+        target: The explained token.
+        contrast: The token it is compared with, or ``None``.
+        position: Index of the token whose logits are explained.
+        method: Name of the method.
+        at: Where ``relevance`` was taken: ``"input"`` or ``"embedding"``.
+        text: The explained text, or ``None`` when token ids were given.
+        layers: Module name -> float64 ``[T, width]`` relevance of what that module returned.
+        by_layer: float64 ``[L, T]``: each layer's share of ``relevance`` (ALTI-Logit), or ``None``.
+        by_head: float64 ``[L, H, T]``: contributions of each head at its own input positions, or ``None``.
+        components: Parts of ``value`` that belong to no token: name -> number or float64 array.
+        provenance: What the numbers came from: model, revision, dtype, device, versions, options.
+    """
+
+    tokens: list[str]
+    token_ids: list[int]
+    units: list[Unit]
+    relevance: np.ndarray
+    value: float
+    residual: float | None
+    target: Token
+    contrast: Token | None
+    position: int
+    method: str
+    at: str = "input"
+    text: str | None = None
+    layers: dict[str, np.ndarray] = field(default_factory=dict)
+    by_layer: np.ndarray | None = None
+    by_head: np.ndarray | None = None
+    components: dict[str, Any] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not (len(self.tokens) == len(self.token_ids) == len(self.relevance)):
+            raise InputError(
+                f"{len(self.tokens)} tokens, {len(self.token_ids)} ids and {len(self.relevance)} relevances: "
+                "an explanation has one of each per token."
+            )
+        for name, numbers in self._arrays():
+            if not np.isfinite(numbers).all():
+                raise NonFiniteError(f"{name} of the {self.method} explanation holds NaN or infinity.")
+
+    def _arrays(self) -> list[tuple[str, np.ndarray]]:
+        """Every number of the explanation, by name."""
+        named: list[tuple[str, Any]] = [("relevance", self.relevance), ("value", self.value)]
+        named += [("by_layer", self.by_layer), ("by_head", self.by_head), ("residual", self.residual)]
+        named += [(f"layers[{k!r}]", v) for k, v in self.layers.items()]
+        named += [(f"components[{k!r}]", v) for k, v in self.components.items()]
+        return [(name, np.asarray(v, dtype=np.float64)) for name, v in named if v is not None]
+
+    # Views. The renderers live in heatmap.py and are loaded on use.
+
+    def show(self) -> None:
+        """Print a coloured heatmap to the terminal, or display it in a notebook."""
+        from . import heatmap
+
+        heatmap.show(self)
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """A self-contained HTML page; also written to ``path`` if given."""
+        from . import heatmap
+
+        return heatmap.to_html(self, path)
+
+    def to_latex(self, path: str | os.PathLike[str] | None = None) -> str:
+        """A LaTeX document that plain ``pdflatex`` compiles; also written to ``path`` if given."""
+        from . import heatmap
+
+        return heatmap.to_latex(self, path)
+
+    def to_png(self, path: str | os.PathLike[str]) -> None:
+        """Draw the heatmap into a PNG file (needs the extra ``viz``)."""
+        from . import heatmap
+
+        heatmap.to_png(self, path)
+
+    def _repr_html_(self) -> str:
+        from . import heatmap
+
+        return heatmap.html_fragment(self)
+
+    def __repr__(self) -> str:
+        what = self.target.text + (f" - {self.contrast.text}" if self.contrast else "")
+        return f"<Explanation {self.method} of {what!r}: value {self.value:.4g}, {len(self.tokens)} tokens>"
+
+    def to_frame(self) -> Any:
+        """One row per token: ``token``, ``token_id``, ``relevance``, as a pandas ``DataFrame``."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise ImportError('to_frame() needs pandas: pip install "lrpx[viz]"') from error
+        return pd.DataFrame({"token": self.tokens, "token_id": self.token_ids, "relevance": self.relevance})
+
+    # Saving. Plain JSON: readable, diffable and safe to load.
+
+    def to_dict(self) -> dict[str, Any]:
+        """The explanation as JSON types, with a ``schema`` number."""
+        plain = {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        return {"schema": SCHEMA, **plain}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Explanation:
+        """The inverse of ``to_dict``.
+
+        Raises:
+            InputError: The schema is not one this version reads, or a field is missing or unknown.
+        """
+        schema = data.get("schema")
+        if schema != SCHEMA:
+            raise InputError(f"schema {schema!r}: this version of lrpx reads schema {SCHEMA}. Upgrade lrpx to read it.")
+        fields = {k: v for k, v in data.items() if k != "schema"}
+        expected = {f.name for f in dataclasses.fields(cls)}
+        if fields.keys() != expected:
+            raise InputError(f"not a saved explanation: these fields differ: {sorted(fields.keys() ^ expected)}.")
+        fields["units"] = [Unit(*u) for u in fields["units"]]
+        fields["target"] = Token(*fields["target"])
+        fields["contrast"] = Token(*fields["contrast"]) if fields["contrast"] else None
+        fields["relevance"] = np.asarray(fields["relevance"], dtype=np.float64)
+        fields["layers"] = {k: np.asarray(v, dtype=np.float64) for k, v in fields["layers"].items()}
+        fields["components"] = {k: _array_or_number(v) for k, v in fields["components"].items()}
+        for name in ("by_layer", "by_head"):
+            if fields[name] is not None:
+                fields[name] = np.asarray(fields[name], dtype=np.float64)
+        return cls(**fields)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the explanation as JSON; ``Explanation.load`` reads it back to the last digit."""
+        Path(path).write_text(json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Explanation:
+        """Read what ``save`` wrote.
+
+        Raises:
+            InputError: The file is not a saved explanation.
+        """
+        try:
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise InputError(f"{path} is not JSON: {error}. Give a file written by Explanation.save().") from error
+        if not isinstance(data, dict):
+            raise InputError(f"{path} holds {type(data).__name__}, not an explanation written by Explanation.save().")
+        return cls.from_dict(data)
+
+
+def _plain(value: Any) -> Any:
+    """Arrays and tuples as lists, numpy numbers as Python's."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value
+
+
+def _array_or_number(value: Any) -> Any:
+    return np.asarray(value, dtype=np.float64) if isinstance(value, list) else value

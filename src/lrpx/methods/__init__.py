@@ -1,0 +1,81 @@
+"""The methods by name. Each is one file with one function: ``(model, batch, **options) -> list[Attribution]``.
+
+To add one, write that function and register it here; ``lrpx.explain``, the command line and the benchmark find it by name.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import InputError, nearest
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method's entry in the table: what it is, where it comes from and the function that computes it."""
+
+    name: str
+    summary: str  # one line
+    source: str  # paper
+    function: str  # "module:function" below lrpx.methods, imported on use
+    options: dict[str, Any] = field(default_factory=dict)  # what the function takes, with defaults; None = required
+
+    def load(self) -> Callable[..., Any]:
+        """The function ``(model, batch, **options) -> list[Attribution]``."""
+        module, function = self.function.split(":")
+        return getattr(importlib.import_module(f"{__name__}.{module}"), function)
+
+
+_ARRAS = "Arras et al. 2025"
+_TABLE = [
+    Method(
+        "lrp",
+        "LRP: attention weights, gates and norm deviations are constants; activations pass relevance unchanged.",
+        f"Ali et al. 2022; Eberle et al. 2023; {_ARRAS}",
+        "lrp:explain",
+        {"rules": "lrp", "at": ("input",)},
+    ),
+    Method(
+        "attnlrp",
+        "AttnLRP: as LRP, but relevance also flows through softmax, and products give half to each factor.",
+        f"Achtibat et al. 2024; {_ARRAS}",
+        "lrp:explain",
+        {"rules": "attnlrp", "at": ("input",)},
+    ),
+    Method(
+        "lrp-uniform-gate",
+        "LRP with constant attention, but half to each factor of a gated MLP product.",
+        f"a variant of {_ARRAS}",
+        "lrp:explain",
+        {"rules": "lrp-uniform-gate", "at": ("input",)},
+    ),
+    Method(
+        "gradient",
+        "Norm of the gradient of the value with respect to each token (norm='l1', or 'l2' for the squared L2 norm).",
+        f"Simonyan et al. 2014; Li et al. 2016; {_ARRAS}",
+        "gradient:explain",
+        {"norm": "l1", "at": ("input",)},
+    ),
+    Method(
+        "gradient-x-input",
+        "Gradient times input, summed over the width.",
+        f"Denil et al. 2015; Shrikumar et al. 2016; {_ARRAS}",
+        "gradient:explain",
+        {"norm": None, "at": ("input",)},
+    ),
+]
+METHODS: dict[str, Method] = {m.name: m for m in _TABLE}
+
+
+def get_method(name: str) -> Method:
+    """The method called ``name``.
+
+    Raises:
+        InputError: There is none; the error lists the known names and suggests the nearest.
+    """
+    if name not in METHODS:
+        raise InputError(f"unknown method {name!r}. {nearest(name, METHODS)}")
+    return METHODS[name]
