@@ -1,0 +1,176 @@
+"""Heatmaps as HTML: no script, no request to anywhere, one style sheet that touches only ``.lrpx``.
+
+The text stays running text, so it wraps, copies and keeps its writing direction; a cell is a ``<span>`` with its own
+background and ink, legible on light and dark pages alike. Raw token, id and value are in its tooltip; its value is
+also there for screen readers, and a table below holds every number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+
+import numpy as np
+
+from .text import legible
+from .view import ALL_ZERO, BLUE, MINUS, RED, WHITE, Cell, Rgb, View, colour, fixed, hex_colour, ink, short
+
+_LIGHT = "--lrpx-page:#fff;--lrpx-ink:#1b1c1f;--lrpx-soft:#5d6169;--lrpx-line:#d9dce1;--lrpx-quote:#f0f1f4;color-scheme:light"
+_DARK = "--lrpx-page:#1c1e22;--lrpx-ink:#e8e9ec;--lrpx-soft:#a3a8b1;--lrpx-line:#3d4148;--lrpx-quote:#2c2f35;color-scheme:dark"
+
+# The theme is the browser's, or that of the notebook where it names one.
+STYLE = f"""
+.lrpx{{{_LIGHT};background:var(--lrpx-page);color:var(--lrpx-ink);font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,
+"Noto Sans",sans-serif;border:1px solid var(--lrpx-line);border-radius:8px;padding:14px 18px;margin:0 0 14px;max-width:60em;
+box-sizing:border-box;text-align:left}}
+@media (prefers-color-scheme:dark){{.lrpx{{{_DARK}}}}}
+[data-jp-theme-light="true"] .lrpx{{{_LIGHT}}}
+[data-jp-theme-light="false"] .lrpx{{{_DARK}}}
+.lrpx *{{box-sizing:border-box}}
+.lrpx p{{margin:0}}
+.lrpx .what{{font-size:16px;overflow-wrap:anywhere}}
+.lrpx .method{{font-weight:650;margin-right:.7em}}
+.lrpx code{{font:.92em ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace;background:var(--lrpx-quote);
+color:inherit;border-radius:4px;padding:.1em .35em;white-space:pre-wrap}}
+.lrpx .soft,.lrpx summary{{color:var(--lrpx-soft);font-size:13px;font-variant-numeric:tabular-nums;overflow-wrap:anywhere}}
+.lrpx .map{{background:#fff;color:#000;border-radius:6px;padding:10px 14px;margin:10px 0;font-size:17px;line-height:2;
+overflow-wrap:anywhere;text-align:start;border:1px solid var(--lrpx-line)}}
+.lrpx .map .cell{{padding:.2em 0;box-decoration-break:clone;-webkit-box-decoration-break:clone;
+box-shadow:0 0 0 1px rgba(0,0,0,.09);print-color-adjust:exact;-webkit-print-color-adjust:exact;forced-color-adjust:none}}
+.lrpx .map .left{{padding-left:.22em;border-top-left-radius:4px;border-bottom-left-radius:4px}}
+.lrpx .map .right{{padding-right:.22em;border-top-right-radius:4px;border-bottom-right-radius:4px}}
+.lrpx .map .cell:hover{{outline:1.5px solid #555}}
+.lrpx .map .explained,.lrpx .mark{{outline:2px solid #111;outline-offset:1px}}
+.lrpx .map .explained{{position:relative;z-index:1}}
+.lrpx .mark{{display:inline-block;width:1.5em;height:.85em;background:#fff;border-radius:3px;margin:0 .7em 0 4px;
+vertical-align:-.08em;box-shadow:0 0 0 4px #fff}}
+.lrpx .read{{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%);white-space:nowrap;user-select:none}}
+.lrpx .outside{{margin-top:6px}}
+.lrpx .legend{{display:flex;flex-wrap:wrap;gap:.3em 2em;align-items:center}}
+.lrpx .bar{{width:260px;max-width:100%}}
+.lrpx .bar i{{display:block;height:10px;border-radius:3px;border:1px solid var(--lrpx-line);print-color-adjust:exact;
+-webkit-print-color-adjust:exact;forced-color-adjust:none;
+background:linear-gradient(90deg,#{hex_colour(BLUE)},#{hex_colour(WHITE)},#{hex_colour(RED)})}}
+.lrpx .bar span{{display:flex;justify-content:space-between}}
+.lrpx details{{margin-top:8px}}
+.lrpx summary{{cursor:pointer}}
+.lrpx .scroll{{max-height:24em;overflow:auto;margin-top:6px}}
+.lrpx table{{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums;margin:0;color:inherit;background:none}}
+.lrpx th,.lrpx td{{padding:2px 12px 2px 0;text-align:right;border:0;background:none;color:inherit;font-weight:400}}
+.lrpx th{{color:var(--lrpx-soft)}}
+.lrpx td.text,.lrpx th.text{{text-align:left;white-space:pre-wrap}}
+.lrpx td.value{{padding:2px 8px;print-color-adjust:exact;forced-color-adjust:none}}
+"""
+
+
+def page(views: Sequence[View]) -> str:
+    """A complete page."""
+    title = f"{views[0].method}: {views[0].explains(MINUS)}"
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n"
+        "<style>:root{color-scheme:light dark}body{margin:24px;background:#f6f7f9}"
+        "@media (prefers-color-scheme:dark){body{background:#121316}}"
+        "section.lrpx{margin-left:auto;margin-right:auto}"
+        f"</style>\n</head>\n<body>\n{fragment(views)}</body>\n</html>\n"
+    )
+
+
+def fragment(views: Sequence[View]) -> str:
+    """The style sheet and one section per map."""
+    return f"<style>{STYLE}</style>\n" + "".join(map(_section, views))
+
+
+def _section(view: View) -> str:
+    what = f"logit {_quote(view.target)}" + ("" if view.contrast is None else f" {MINUS} logit {_quote(view.contrast)}")
+    soft = " · ".join(escape(part) for part in (*view.sums(MINUS), *view.notes))
+    outside = " · ".join(escape(part) for part in view.outside(MINUS))
+    return "".join(
+        [
+            f'<section class="lrpx" dir="ltr" aria-label="{escape(view.method)} heatmap">\n',
+            f'<p class="what"><span class="method">{escape(view.method)}</span>{what} = <b>{short(view.value, MINUS)}</b></p>\n',
+            f'<p class="soft">{soft}</p>\n',
+            f'<p class="map" dir="{"rtl" if view.rtl else "ltr"}">{"".join(_cells(view))}</p>\n',
+            f'<div class="legend soft">{_bar(view)}<span><span class="mark"></span>{escape(view.marked())}</span></div>\n',
+            f'<p class="soft outside">outside the tokens: {outside}</p>\n' if outside else "",
+            _details(f"All {sum(len(c.tokens) for c in view.cells)} numbers", _numbers(view)),
+            _details("Per layer", layers) if (layers := "".join(_layers(view))) else "",
+            "</section>\n",
+        ]
+    )
+
+
+def _quote(text: str) -> str:
+    return f'<code><bdi>"{escape(text)}"</bdi></code>'
+
+
+def _cells(view: View) -> Iterator[str]:
+    """The running text. Padding and round corners only at the ends of words: inside, they would break Arabic joins."""
+    starts = [cell.gap or not n or len(view.cells[n - 1].pieces) > 1 for n, cell in enumerate(view.cells)]
+    for cell, first, last in zip(view.cells, starts, [*starts[1:], True], strict=True):
+        left, right = (last, first) if cell.rtl else (first, last)
+        kind = "cell" + " left" * left + " right" * right + " explained" * cell.explained
+        tip = "&#10;".join(map(escape, _tooltip(view, cell)))
+        read = view.number(cell.value, MINUS) + ", explained position" * cell.explained
+        yield (
+            f'{" " * cell.gap}<span class="{kind}" style="{_style(view.colour(cell.value))}" title="{tip}">'
+            f'{"<br>".join(map(escape, cell.pieces))}<bdi class="read"> ({read}) </bdi></span>'
+        )
+
+
+def _tooltip(view: View, cell: Cell) -> list[str]:
+    """Raw token, id and relevance of each token, the sum first where there are several."""
+    lines = [f"{legible(raw)}   id {i}   {view.number(value, MINUS)}" for _, raw, i, value in cell.tokens]
+    return [f"sum of {len(lines)} tokens   {view.number(cell.value, MINUS)}", *lines] if len(lines) > 1 else lines
+
+
+def _style(background: Rgb) -> str:
+    return f"background:#{hex_colour(background)};color:#{hex_colour(ink(background))}"
+
+
+def _bar(view: View) -> str:
+    if not view.scale:
+        return f"<span>{ALL_ZERO}</span>"
+    ticks = (view.number(-view.scale, MINUS), "0", view.number(view.scale))
+    return f'<div class="bar"><i></i><span>{"".join(f"<span>{tick}</span>" for tick in ticks)}</span></div>'
+
+
+def _details(summary: str, body: str) -> str:
+    return f'<details><summary>{summary}</summary><div class="scroll">{body}</div></details>\n'
+
+
+def _numbers(view: View) -> str:
+    """One row per token; the tokens of one unit share its text."""
+    rows = ['<tr><th>position</th><th>id</th><th class="text">text</th><th>relevance</th></tr>']
+    for cell in view.cells:
+        for n, (position, raw, i, value) in enumerate(cell.tokens, start=1):
+            text = escape(cell.text) + (f" ({n} of {len(cell.tokens)})" if len(cell.tokens) > 1 else "")
+            # A token of a unit can exceed the scale, which is that of the sums; its colour stops at the end.
+            rows.append(
+                f'<tr title="{escape(legible(raw))}"><td>{position}</td><td>{i}</td><td class="text"><bdi>{text}</bdi></td>'
+                f'<td class="value" style="{_style(view.colour(value))}">{view.number(value, MINUS)}</td></tr>'
+            )
+    return f"<table>{''.join(rows)}</table>"
+
+
+def _layers(view: View) -> Iterator[str]:
+    """One row per layer: what its attention gave to the tokens, and each component that has a number per layer."""
+    columns: list[tuple[str, np.ndarray]] = [] if view.by_layer is None else [("tokens", view.by_layer)]
+    columns += [(name, layers) for name, _, layers in view.components if layers is not None]
+    if not columns:
+        return
+    largest = max((float(np.abs(column).max(initial=0.0)) for _, column in columns), default=0.0)
+    yield "<table><tr><th>layer</th>" + "".join(f"<th>{escape(name)}</th>" for name, _ in columns) + "</tr>"
+    for layer in range(max(len(column) for _, column in columns)):
+        yield f"<tr><td>{layer}</td>"
+        for _, column in columns:
+            value = float(column[layer]) if layer < len(column) else None
+            style = _style(colour(value / largest) if value else WHITE)
+            yield (
+                "<td></td>"
+                if value is None
+                else f'<td class="value" style="{style}">{fixed(value, largest, MINUS)}</td>'
+            )
+        yield "</tr>"
+    yield "</table>"

@@ -1,0 +1,283 @@
+"""Heatmaps as PNG, drawn with matplotlib: measured text, laid out here line by line, no axes and no pyplot.
+
+1. Lines: units flow and wrap like words. Where letters run from right to left, the units of a line are put in the
+   order in which they stand on paper.
+2. Drawing: header, cells, colour bar, in units of one pixel.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..errors import InputError
+from .fonts import DPI, Typeface
+from .rtl import joined, kind, levels, mirrored, visual_order
+from .view import ALL_ZERO, MINUS, WITH_NUMBERS, Cell, Rgb, View, colour, ink, short
+
+WIDTH, MARGIN = 1800, 50  # pixels; a map that needs less width takes less
+ROOM = WIDTH - 2 * MARGIN
+HIGHEST = 65_000  # matplotlib draws less than 2 ** 16 pixels
+BODY, SMALL, TINY = 13.0, 9.0, 6.5  # points
+PAD, GAP, LINE = 9, 15, 62  # pixels: inside a cell, between words, from line to line
+SOFT, FRAME = (0.38, 0.4, 0.44), (0.83, 0.84, 0.86)
+
+
+def draw(views: Sequence[View], path: str | os.PathLike[str], numbers: bool | None) -> None:
+    """Draw the maps below one another into the file ``path``.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        InputError: The text is too long for a picture.
+    """
+    try:
+        import matplotlib
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError('to_png() needs matplotlib: pip install "lrpx[viz]"') from error
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        matplotlib.rcdefaults()  # the user's style is for plots; it comes back on leaving
+        # Older versions warn about every Arabic or Devanagari letter; we have put them in order ourselves.
+        warnings.filterwarnings("ignore", message="(Glyph|Matplotlib currently does not support)", category=UserWarning)
+        canvas = _Canvas(Typeface(_characters(views)))
+        for view in views:
+            _map(canvas, view, len(view.cells) <= WITH_NUMBERS if numbers is None else numbers)
+        width, height = canvas.right + MARGIN, canvas.y + MARGIN / 2
+        if height > HIGHEST:
+            raise InputError(
+                f"the picture would be {height:.0f} pixels high, {HIGHEST} at most. Use HTML for such a text."
+            )
+        figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
+        FigureCanvasAgg(figure)
+        canvas.paint(figure, width, height)
+        figure.savefig(path, format="png", dpi=DPI, metadata={"Software": "lrpx"})
+
+
+# Lines.
+
+
+def _characters(views: Iterable[View]) -> set[str]:
+    texts = [view.explains() + "".join((*view.notes, *view.outside(), view.method)) for view in views]
+    pieces = (piece for view in views for texts in _joined_pieces(view.cells) for piece in texts)
+    return set("".join([*texts, *pieces]))
+
+
+@dataclass(frozen=True)
+class _Box:
+    """Something that takes room in a line: a unit, or a part of a long one, or a gap (no cell)."""
+
+    width: float
+    cell: Cell | None = None
+    text: str = ""
+    number: str = ""
+
+
+def _lines(face: Typeface, view: View, numbers: bool) -> Iterator[list[_Box]]:
+    """The lines of a map, boxes in the order of the text."""
+    line: list[_Box] = []
+    used = 0.0
+    for word in _words(face, view, numbers):
+        whole = sum(box.width for box in word.boxes)
+        gap = GAP if word.gap and line else 0.0
+        if used + gap + whole > ROOM >= whole and line:  # only a word longer than a line is broken
+            yield line
+            line, used, gap = [], 0.0, 0.0
+        if gap:
+            line.append(_Box(gap))
+            used += gap
+        for box in word.boxes:
+            if line and used + box.width > ROOM:
+                yield line
+                line, used = [], 0.0
+            line.append(box)
+            used += box.width
+        if word.ends_line:
+            yield line
+            line, used = [], 0.0
+    if line:
+        yield line
+
+
+@dataclass
+class _Word:
+    gap: bool
+    boxes: list[_Box]
+    ends_line: bool = False
+
+
+def _words(face: Typeface, view: View, numbers: bool) -> Iterator[_Word]:
+    word = _Word(False, [])
+    for cell, texts in zip(view.cells, _joined_pieces(view.cells), strict=True):
+        if cell.gap and word.boxes:
+            yield word
+            word = _Word(True, [])
+        number = view.number(cell.value, MINUS) if numbers else ""
+        for n, piece in enumerate(texts):
+            if n:
+                word.ends_line = True
+                yield word
+                word = _Word(False, [])
+            for part in _parts(face, piece):
+                width = max(face.width(face.text(part), BODY), face.width(number, TINY)) + 2 * PAD
+                word.boxes.append(_Box(width, cell, part, number))
+                number = ""
+    if word.boxes:
+        yield word
+
+
+def _joined_pieces(cells: Sequence[Cell]) -> Iterator[list[str]]:
+    """The pieces of each cell, Arabic letters joined as in the whole word."""
+    for n, cell in enumerate(cells):
+        before = cells[n - 1].pieces[-1] if n and not cell.gap else ""
+        after = cells[n + 1].pieces[0] if n + 1 < len(cells) and not cells[n + 1].gap else ""
+        last = len(cell.pieces) - 1
+        yield [
+            joined(piece, before[-1:] if i == 0 else "", after[:1] if i == last else "")
+            for i, piece in enumerate(cell.pieces)
+        ]
+
+
+def _parts(face: Typeface, piece: str) -> Iterator[str]:
+    """``piece`` cut where it is longer than a line."""
+    while piece:
+        n = len(piece)
+        while n > 1 and face.width(face.text(piece[:n]), BODY) + 2 * PAD > ROOM:
+            n = n * 3 // 4
+        yield piece[:n]
+        piece = piece[n:]
+
+
+def _on_paper(view: View, line: list[_Box]) -> Iterator[_Box]:
+    """A line's boxes from left to right; brackets between right-to-left units are mirrored."""
+    kinds = [kind(box.text) for box in line]
+    depth = levels(kinds, view.rtl)
+    for i in visual_order(depth):
+        yield replace(line[i], text=mirrored(line[i].text)) if depth[i] % 2 and kinds[i] in " S" else line[i]
+
+
+# Drawing.
+
+
+class _Canvas:
+    """Collects texts and rectangles from the top down, then paints them: the size is known only at the end."""
+
+    def __init__(self, face: Typeface) -> None:
+        self.face, self.y, self.right = face, float(MARGIN), 0.0
+        self._marks: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+
+    def text(
+        self, x: float, y: float, text: str, size: float, *, bold: bool = False, ink: Any = "black", ha: str = "left"
+    ) -> None:
+        """Place ``text`` with its baseline at ``y``."""
+        style = {
+            "fontproperties": self.face.font(size, bold),
+            "color": ink,
+            "ha": ha,
+            "va": "baseline",
+            "parse_math": False,
+        }
+        self._marks.append(("text", (x, y, text), style))
+        self.right = max(self.right, x + (self.face.width(text, size, bold) if ha == "left" else 0))
+
+    def box(
+        self, x: float, y: float, width: float, height: float, fill: Any, edge: Any, line: float, layer: int = 1
+    ) -> None:
+        """Place a rectangle with its upper left corner at ``x, y``; ``line`` in points."""
+        self.right = max(self.right, x + width)
+        self._marks.append(
+            ("box", (x, y, width, height), {"facecolor": fill, "edgecolor": edge, "linewidth": line, "zorder": layer})
+        )
+
+    def paragraph(self, parts: Sequence[tuple[str, bool]], size: float, ink: Any = "black") -> None:
+        """Words of running text, ``(text, bold)`` in order, wrapped; moves down."""
+        x, step = float(MARGIN), size * DPI / 72 * 1.45
+        self.y += step
+        for text, bold in parts:
+            for word in re.findall(r"\S+\s*|\s+", self.face.text(text)):
+                width = self.face.width(word.rstrip(), size, bold)
+                if x > MARGIN and x + width > WIDTH - MARGIN:
+                    x, self.y = float(MARGIN), self.y + step
+                self.text(x, self.y, word.rstrip(), size, bold=bold, ink=ink)
+                x += width + (len(word) - len(word.rstrip())) * size * DPI / 72 * 0.32
+
+    def paint(self, figure: Any, width: float, height: float) -> None:
+        """Draw everything on ``figure``, one unit of its axes to a pixel."""
+        from matplotlib.patches import Rectangle
+
+        axes = figure.add_axes((0, 0, 1, 1))
+        axes.set_axis_off()
+        axes.set_xlim(0, width)
+        axes.set_ylim(height, 0)
+        for shape, place, style in self._marks:
+            if shape == "text":
+                axes.text(*place, **style, zorder=3)
+            else:
+                axes.add_patch(Rectangle(place[:2], *place[2:], **style))
+
+
+def _map(canvas: _Canvas, view: View, numbers: bool) -> None:
+    canvas.paragraph(
+        [(f"{view.method}  ", True), (f"{view.explains(MINUS)} = ", False), (short(view.value, MINUS), True)],
+        BODY * 0.9,
+    )
+    canvas.paragraph([(" · ".join([*view.sums(MINUS), *view.notes]), False)], SMALL, SOFT)
+    canvas.y += 26
+    lines = list(_lines(canvas.face, view, numbers))
+    widths = [sum(box.width for box in line) for line in lines]
+    for line, width in zip(lines, widths, strict=True):
+        x = MARGIN + (max(widths) - width if view.rtl else 0.0)
+        for box in _on_paper(view, line):
+            if box.cell is not None:
+                _draw_box(canvas, view, box, box.cell, x)
+            x += box.width
+        canvas.y += LINE + (24 if numbers else 0)
+    canvas.y += 12
+    _bar(canvas, view)
+    if view.components:
+        canvas.paragraph([("outside the tokens: " + " · ".join(view.outside(MINUS)), False)], SMALL, SOFT)
+    canvas.y += MARGIN / 2
+
+
+def _draw_box(canvas: _Canvas, view: View, box: _Box, cell: Cell, x: float) -> None:
+    background = view.colour(cell.value)
+    edge, line, layer = ("black", 1.6, 2) if cell.explained else (FRAME, 0.5, 1)
+    centre, height = x + box.width / 2, LINE - 14
+    canvas.box(x, canvas.y, box.width, height, _unit(background), edge, line, layer)
+    canvas.text(
+        centre, canvas.y + height * 0.72, canvas.face.text(box.text), BODY, ink=_unit(ink(background)), ha="center"
+    )
+    if box.number:
+        canvas.text(centre, canvas.y + height + 24, box.number, TINY, ink=SOFT, ha="center")
+
+
+def _bar(canvas: _Canvas, view: View) -> None:
+    """The colour bar with its numbers, and what the frame means."""
+    x, length, height, steps = float(MARGIN), 500, 22, 250
+    y = canvas.y
+    if view.scale:
+        for i in range(steps):
+            fill = _unit(colour(2 * i / (steps - 1) - 1))
+            canvas.box(x + i * length / steps, y, length / steps + 0.5, height, fill, "none", 0)
+        canvas.box(x, y, length, height, "none", SOFT, 0.4, 2)
+        for share, label, ha in (
+            (0, view.number(-view.scale, MINUS), "left"),
+            (0.5, "0", "center"),
+            (1, view.number(view.scale), "right"),
+        ):
+            canvas.text(x + share * length, y + height + 30, label, SMALL, ink=SOFT, ha=ha)
+    else:
+        canvas.text(x, y + height, ALL_ZERO, SMALL, ink=SOFT)
+    x += length + 70
+    canvas.box(x, y, 40, height, "white", "black", 1.6, 2)
+    canvas.text(x + 55, y + height - 2, view.marked(), SMALL, ink=SOFT)
+    canvas.y += height + 38
+
+
+def _unit(rgb: Rgb) -> tuple[float, float, float]:
+    """Matplotlib counts colours from 0 to 1."""
+    return rgb[0] / 255, rgb[1] / 255, rgb[2] / 255

@@ -1,0 +1,182 @@
+"""Heatmaps in the terminal, through ``rich``.
+
+How a map looks is decided when it is printed: in shades where the console has many colours (``rich`` picks the nearest
+of 256), in three steps a side where it has 16, as a table of plain text where it has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from rich.cells import cell_len
+from rich.color import Color
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.style import Style
+from rich.text import Text
+
+from .view import ALL_ZERO, MINUS, WITH_NUMBERS, Cell, View, colour, ink, short
+
+BAR = 33  # columns of the colour bar, odd
+
+
+def render(views: Sequence[View], width: int | None, numbers: bool | None) -> Group:
+    """The maps below one another, an empty line between them."""
+    parts: list[Text | TerminalMap] = []
+    for view in views:
+        parts += [Text(), TerminalMap(view, width, numbers)]
+    return Group(*parts[1:])
+
+
+class TerminalMap:
+    """One heatmap that decides on printing how to look."""
+
+    def __init__(self, view: View, width: int | None, numbers: bool | None) -> None:
+        self.view, self.width, self.numbers = view, width, numbers
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Lines that fit the console, of characters that its encoding has."""
+        width = min(self.width or options.max_width, options.max_width)
+        view, signs = _encodable(self.view, options.encoding)
+        if console.color_system is None or console.no_color:
+            lines = _plain(view)
+        else:
+            few = console.color_system in ("standard", "windows")
+            lines = _Coloured(view, _few_colours if few else _shades, *signs).lines(width, self.numbers)
+        for line in lines:
+            yield from line.wrap(console, width, overflow="fold")
+
+
+def _encodable(view: View, encoding: str) -> tuple[View, tuple[str, str]]:
+    r"""The view with ``\u4e2d`` for what the output lacks (cp1252 in a pipe on Windows), and minus and dot to use."""
+
+    def fit(text: str) -> str:
+        return text.encode(encoding, "backslashreplace").decode(encoding)
+
+    fitting = replace(
+        view,
+        target=fit(view.target),
+        contrast=None if view.contrast is None else fit(view.contrast),
+        notes=tuple(map(fit, view.notes)),
+        cells=tuple(replace(cell, pieces=tuple(map(fit, cell.pieces))) for cell in view.cells),
+        components=tuple((fit(name), total, layers) for name, total, layers in view.components),
+    )
+    return fitting, (MINUS, " · ") if fit(MINUS + "·") == MINUS + "·" else ("-", ", ")
+
+
+# With colours.
+
+
+def _shades(share: float) -> Style:
+    background = colour(share)
+    return Style(color=Color.from_rgb(*ink(background)), bgcolor=Color.from_rgb(*background))
+
+
+def _few_colours(share: float) -> Style:
+    """Near 0 black on white, then red or blue on white, then white on red or blue: the nearest of 16 would be grey."""
+    hue = "red" if share > 0 else "blue"
+    if abs(share) < 0.1:
+        return Style(color="black", bgcolor="bright_white")
+    if abs(share) < 0.5:
+        return Style(color=hue, bgcolor="bright_white")
+    return Style(color="bright_white", bgcolor=hue)
+
+
+@dataclass(frozen=True)
+class _Coloured:
+    """A map on a console with colours."""
+
+    view: View
+    on: Callable[[float], Style]  # the style of a share of the scale, from -1 to 1
+    minus: str
+    dot: str
+
+    def lines(self, width: int, numbers: bool | None) -> list[Text]:
+        """Header, text, colour bar and what belongs to no token."""
+        view = self.view
+        with_numbers = len(view.cells) <= WITH_NUMBERS if numbers is None else numbers
+        lines = [
+            Text.assemble(
+                (view.method, "bold"), f"  {view.explains(self.minus)} = ", (short(view.value, self.minus), "bold")
+            ),
+            Text(self.dot.join([*view.sums(self.minus), *view.notes]), "dim"),
+            Text(),
+            *(self._grid(width) if with_numbers else [self._flow(), Text()]),
+            self._bar(),
+            Text.assemble(("underlined", "dim underline"), (f": {view.marked()}", "dim")),
+        ]
+        if view.components:
+            lines.append(Text("outside the tokens: " + self.dot.join(view.outside(self.minus)), "dim"))
+        return lines
+
+    def _style(self, cell: Cell) -> Style:
+        mark = Style(bold=True, underline=True) if cell.explained else Style()
+        return self.on(self.view.share(cell.value)) + mark
+
+    def _flow(self) -> Text:
+        """The text as it reads, each unit on its colour."""
+        text = Text()
+        for cell in self.view.cells:
+            text.append(" " if cell.gap else "")
+            for i, piece in enumerate(cell.pieces):
+                text.append("\n" if i else "")
+                text.append(piece, self._style(cell))
+        return text
+
+    def _grid(self, width: int) -> list[Text]:
+        """The text with the number below each unit; as many units to a line as fit."""
+        rows = [(Text(), Text())]
+        for cell in self.view.cells:
+            number = self.view.number(cell.value, self.minus)
+            for i, piece in enumerate(cell.pieces):
+                if i:
+                    rows.append((Text(), Text()))
+                if not piece:
+                    continue
+                below = "" if i else number
+                columns = max(cell_len(piece), len(below)) + 2
+                if rows[-1][0] and rows[-1][0].cell_len + cell.gap + columns > width:
+                    rows.append((Text(), Text()))
+                tokens, values = rows[-1]
+                gap = " " if cell.gap and tokens else ""
+                left = (columns - cell_len(piece)) // 2
+                right = columns - cell_len(piece) - left
+                pad = self.on(self.view.share(cell.value))
+                tokens.append(gap).append(" " * left, pad).append(piece, self._style(cell)).append(" " * right, pad)
+                values.append(gap + below.center(columns), "dim")
+        return [line for tokens, values in rows if tokens for line in (tokens, values, Text())]
+
+    def _bar(self) -> Text:
+        view = self.view
+        if not view.scale:
+            return Text(ALL_ZERO, "dim")
+        bar = Text(f"{view.number(-view.scale, self.minus)} ")
+        for i in range(BAR):
+            share = 2 * i / (BAR - 1) - 1
+            bar.append(
+                "0" if share == 0 else "-" if self.on is _few_colours and abs(share) < 0.5 else " ", self.on(share)
+            )
+        return bar.append(f" {view.number(view.scale)}")
+
+
+# Without colours.
+
+
+def _plain(view: View) -> list[Text]:
+    """A header and one row per unit: position, id, relevance, text; ``*`` marks the explained position."""
+    lines = [
+        f"{view.method}: {view.explains()} = {short(view.value)}",
+        ", ".join([*view.sums(), *view.notes]),
+        f"*: {view.marked()}",
+    ]
+    rows = [("position", "id", "relevance", "text")]
+    for cell in view.cells:
+        positions, ids = [str(token[0]) for token in cell.tokens], [str(token[2]) for token in cell.tokens]
+        position = "-".join(dict.fromkeys((positions[0], positions[-1]))) + ("*" if cell.explained else "")
+        text = f'"{" " if cell.gap else ""}{cell.text}"'
+        rows.append((position, ",".join(ids), view.number(cell.value), text))
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    lines += ["  ".join([*(c.rjust(w) for c, w in zip(row, widths, strict=False)), row[3]]) for row in rows]
+    if view.components:
+        lines.append("outside the tokens: " + ", ".join(view.outside()))
+    return [Text(line) for line in lines]

@@ -1,0 +1,92 @@
+"""Token text that can be seen: vocabulary entries made readable, and characters that print nothing made visible."""
+
+from __future__ import annotations
+
+import unicodedata
+
+NEWLINE, EMPTY = "↵", "∅"
+
+_BYTE_CHARS = [*range(33, 127), *range(161, 173), *range(174, 256)]
+_BYTES = {chr(b): b for b in _BYTE_CHARS}  # byte-level BPE: printable bytes stand for themselves,
+_BYTES |= {chr(256 + i): b for i, b in enumerate(sorted(set(range(256)) - set(_BYTE_CHARS)))}  # the rest from U+0100
+
+_UNSEEN = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")  # controls, formats, surrogates, private use, separators
+_JOINERS = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"  # they shape emoji and Persian words
+
+
+def readable(raw: str, *, byte_level: bool = False) -> str:
+    r"""A vocabulary entry as text: ``Ġare`` and ``▁are`` become " are", ``##s`` becomes "s", ``<0x41>`` becomes "A".
+
+    Only the target and the contrast need it: of them nothing but the entry is known. An entry that is valid UTF-8
+    when its characters are read as bytes is taken for bytes.
+
+    Args:
+        raw: The entry as the tokenizer stores it.
+        byte_level: The vocabulary is known to be byte-level, so half a character is bytes too: ``\xe4\xb8``.
+    """
+    if all(c in _BYTES for c in raw):
+        data = bytes(_BYTES[c] for c in raw)
+        try:
+            raw = data.decode(errors="backslashreplace" if byte_level else "strict")
+        except UnicodeDecodeError:
+            return raw
+    if len(raw) == 6 and raw.startswith("<0x") and raw.endswith(">"):
+        return bytes.fromhex(raw[3:5]).decode(errors="backslashreplace")
+    if raw.startswith("##") and raw[2:].strip("#") and not byte_level:
+        return raw[2:]
+    return raw.replace("▁", " ")
+
+
+def visible(text: str, *, quoted: bool = False) -> str:
+    """``text`` with symbols for line breaks, tabs, control characters and the spaces that a reader would miss.
+
+    Args:
+        text: What a token stands for.
+        quoted: It will stand in quotes, where a single space at either end can be seen.
+    """
+    shown = []
+    for i, c in enumerate(text):
+        around = {text[i - 1] if i else "", text[i + 1 : i + 2]}
+        if c == " ":
+            seen = " " not in around and ("" not in around or (quoted and around != {""}))
+            shown.append(" " if seen else "␣")
+        elif c in "\n\t\r":
+            shown.append({"\n": NEWLINE, "\t": "⇥", "\r": "␍"}[c])
+        elif unicodedata.category(c) == "Zs" and c != "\N{IDEOGRAPHIC SPACE}":
+            shown.append("␣")
+        elif c in _JOINERS and "" not in around:
+            shown.append(c)
+        else:
+            shown.append(legible(c))
+    return "".join(shown)
+
+
+def legible(text: str) -> str:
+    """``text`` with the characters that print nothing, or turn the writing direction, as ``<U+202E>``."""
+    return "".join(code_point(c, "<U+%04X>") if unicodedata.category(c) in _UNSEEN else c for c in text)
+
+
+def code_point(char: str, form: str = "U+%04X") -> str:
+    """``中`` -> ``U+4E2D``."""
+    return form % ord(char)
+
+
+def is_rtl(char: str) -> bool:
+    """Whether ``char`` is a letter written from right to left."""
+    return unicodedata.bidirectional(char) in ("R", "AL")
+
+
+def is_ltr(char: str) -> bool:
+    """Whether ``char`` is a letter written from left to right."""
+    return unicodedata.bidirectional(char) == "L"
+
+
+def mostly_rtl(text: str, otherwise: bool = False) -> bool:
+    """The direction of a text, by majority: its first letter is often that of a Latin special token.
+
+    Args:
+        text: Any text.
+        otherwise: The answer for a text without letters.
+    """
+    right, left = sum(map(is_rtl, text)), sum(map(is_ltr, text))
+    return right > left if right or left else otherwise

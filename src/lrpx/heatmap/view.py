@@ -1,0 +1,222 @@
+"""What every renderer draws: an explanation as readable units with values, one scale and a header.
+
+1. Tokens are grouped into the explanation's units; a unit's value is the sum of its tokens' relevance.
+2. A unit's text is made visible (``text.py``). One leading space becomes the gap before the unit, so that words stand
+   apart and the pieces of a word touch.
+3. The scale is the largest absolute value of a unit. A value lies between white and red (positive) or blue (negative).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError
+from ..explanation import Explanation, Unit
+from .text import EMPTY, NEWLINE, legible, mostly_rtl, readable, visible
+
+RED, WHITE, BLUE = (205, 26, 38), (255, 255, 255), (28, 88, 188)
+WITH_NUMBERS = 40  # maps of up to so many units show their numbers, where the format has no tooltips
+MINUS = "\N{MINUS SIGN}"
+ALL_ZERO = "every relevance is 0"
+
+Rgb = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One unit of the text."""
+
+    pieces: tuple[str, ...]  # visible text; a line break follows every piece but the last, which may be empty
+    value: float
+    tokens: tuple[tuple[int, str, int, float], ...]  # position, raw token, id, relevance
+    gap: bool  # a space stands before it
+    rtl: bool  # its letters run from right to left; without letters, as the whole text does
+    explained: bool  # holds the token whose logits are explained
+
+    @property
+    def text(self) -> str:
+        """The visible text in one line."""
+        return "".join(self.pieces)
+
+
+@dataclass(frozen=True)
+class View:
+    """One heatmap, ready to draw. Its text is visible text, not yet escaped for any format."""
+
+    method: str
+    target: str
+    contrast: str | None
+    value: float
+    total: float  # sum of the relevance
+    residual: float | None
+    position: int
+    notes: tuple[str, ...]  # the model, where relevance was taken, options of the method
+    cells: tuple[Cell, ...]
+    scale: float
+    rtl: bool  # the text runs from right to left
+    components: tuple[tuple[str, float, np.ndarray | None], ...]  # name, sum, and [L] per layer if it is an array
+    by_layer: np.ndarray | None  # [L] sum of the relevance that each layer gave
+
+    def number(self, value: float, sign: str = "-") -> str:
+        """A relevance with its sign, ``sign`` for the minus; all numbers of one map have the same decimals."""
+        return fixed(value, self.scale, sign)
+
+    def share(self, value: float) -> float:
+        """Where a relevance stands on this map's scale, from -1 to 1."""
+        return value / self.scale if self.scale else 0.0
+
+    def colour(self, value: float) -> Rgb:
+        """The colour of a relevance on this map's scale."""
+        return colour(self.share(value))
+
+    def explains(self, sign: str = "-") -> str:
+        """What the value is: ``logit " are" - logit " is"``, with ``sign`` for the minus."""
+        return f'logit "{self.target}"' + ("" if self.contrast is None else f' {sign} logit "{self.contrast}"')
+
+    def sums(self, sign: str = "-") -> list[str]:
+        """Sum and residual, each with its name."""
+        named = [("sum", self.total), ("residual", self.residual)]
+        return [f"{name} {short(value, sign)}" for name, value in named if value is not None]
+
+    def outside(self, sign: str = "-") -> list[str]:
+        """The parts of the value that belong to no token, each with its number."""
+        return [
+            f"{name} {short(total, sign)}" + ("" if layers is None else f" ({len(layers)} layers)")
+            for name, total, layers in self.components
+        ]
+
+    def marked(self) -> str:
+        """What the mark of the explained position means."""
+        return f"the logits at position {self.position} are explained"
+
+
+def views(explanations: Explanation | Sequence[Explanation]) -> list[View]:
+    """One view per explanation.
+
+    Raises:
+        InputError: The list is empty or holds something else than explanations; units do not cover the tokens.
+    """
+    given = [explanations] if isinstance(explanations, Explanation) else list(explanations)
+    if not given:
+        raise InputError("no explanation to draw: the list is empty.")
+    for e in given:
+        if not isinstance(e, Explanation):
+            raise InputError(f"cannot draw {type(e).__name__}: give an Explanation, or a list of them.")
+    return [view(e) for e in given]
+
+
+def view(e: Explanation) -> View:
+    """The view of one explanation.
+
+    Raises:
+        InputError: The units do not cover the tokens in order, or the position is outside the text.
+    """
+    spans = [(unit.start, unit.end) for unit in e.units]
+    edges = [0, *(end for _, end in spans)]
+    if [*(start for start, _ in spans), len(e.tokens)] != edges or any(a >= b for a, b in spans) or not spans:
+        raise InputError(f"units {spans} do not cover {len(e.tokens)} tokens in order: each token belongs to one unit.")
+    if not 0 <= e.position < len(e.tokens):
+        raise InputError(f"position {e.position} is outside the text: its {len(e.tokens)} tokens count from 0.")
+
+    byte_level = any("Ġ" in raw or "Ċ" in raw for raw in e.tokens)
+    cells = _cells(e)
+    return View(
+        method=e.method,
+        target=visible(readable(e.target.text, byte_level=byte_level), quoted=True),
+        contrast=visible(readable(e.contrast.text, byte_level=byte_level), quoted=True) if e.contrast else None,
+        value=float(e.value),
+        total=math.fsum(e.relevance),
+        residual=None if e.residual is None else float(e.residual),
+        position=e.position,
+        notes=tuple(map(legible, _notes(e))),
+        cells=tuple(cells),
+        scale=max(abs(cell.value) for cell in cells),
+        rtl=mostly_rtl("".join(unit.text for unit in e.units)),
+        components=tuple(_component(name, part) for name, part in e.components.items()),
+        by_layer=None if e.by_layer is None else np.asarray(e.by_layer, dtype=np.float64).sum(axis=1),
+    )
+
+
+def _cells(e: Explanation) -> list[Cell]:
+    spaced = any(unit.text.startswith(" ") for unit in e.units)
+    wordpiece = any(raw.startswith("##") or raw in ("[CLS]", "[SEP]", "[MASK]") for raw in e.tokens)
+
+    rtl = mostly_rtl("".join(unit.text for unit in e.units))
+
+    def cell(unit: Unit) -> Cell:
+        text = unit.text
+        if word := text.startswith(" ") and text[1:2].strip() != "":
+            text = text[1:]
+        elif wordpiece and not spaced:  # these tokenizers mark where a word goes on, not where it starts
+            word = not e.tokens[unit.start].startswith("##")
+        *lines, last = text.split("\n")
+        pieces = (*(visible(line) + NEWLINE for line in lines), visible(last))
+        tokens = tuple((i, e.tokens[i], e.token_ids[i], float(e.relevance[i])) for i in range(unit.start, unit.end))
+        return Cell(
+            pieces=pieces if any(pieces) else (EMPTY,),
+            value=math.fsum(token[3] for token in tokens),
+            tokens=tokens,
+            gap=word and unit.start > 0,
+            rtl=mostly_rtl(text, rtl),
+            explained=unit.start <= e.position < unit.end,
+        )
+
+    return [cell(unit) for unit in e.units]
+
+
+def _notes(e: Explanation) -> list[str]:
+    model, options = e.provenance.get("model"), e.provenance.get("options")
+    name = [os.path.basename(model) if os.path.isabs(model) else model] if isinstance(model, str) else []
+    told = options.items() if isinstance(options, dict) else ()
+    return [
+        *name,
+        f"relevance at the {e.at}",
+        *(f"{k}={v}" for k, v in told if isinstance(v, str) and k not in ("rules", "at")),
+    ]
+
+
+def _component(name: str, part: Any) -> tuple[str, float, np.ndarray | None]:
+    numbers = np.asarray(part, dtype=np.float64)
+    layers = numbers.reshape(len(numbers), -1).sum(axis=1) if numbers.ndim else None
+    return legible(name), float(numbers.sum()), layers
+
+
+def colour(share: float) -> Rgb:
+    """White at 0, red at 1, blue at -1, linear in between."""
+    end = RED if share > 0 else BLUE
+    r, g, b = (round(w + (c - w) * min(abs(share), 1.0)) for w, c in zip(WHITE, end, strict=True))
+    return r, g, b
+
+
+def ink(background: Rgb) -> Rgb:
+    """Black or white, whichever has the higher contrast (WCAG) on ``background``; it is at least 4.5 to 1."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (x / 255 for x in background)]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return (0, 0, 0) if (luminance + 0.05) ** 2 > 0.05 * 1.05 else (255, 255, 255)
+
+
+def hex_colour(rgb: Rgb) -> str:
+    """``(205, 26, 38)`` -> ``CD1A26``."""
+    return "".join(f"{c:02X}" for c in rgb)
+
+
+def fixed(value: float, scale: float, sign: str = "-") -> str:
+    """A number with as many decimals as ``scale`` needs for four digits, so that numbers in a column line up."""
+    if scale and not 1e-3 <= scale < 1e6:
+        text = f"{value:+.3e}" if value else "0"
+    else:
+        decimals = max(0, 3 - math.floor(math.log10(scale))) if scale else 0
+        rounded = round(value, decimals)
+        text = f"{rounded:+.{decimals}f}" if rounded else "0"
+    return text.replace("-", sign)
+
+
+def short(value: float, sign: str = "-") -> str:
+    """A number of the header: four significant digits and the sign, ``sign`` for the minus."""
+    return f"{value:+.4g}".replace("-", sign) if value else "0"

@@ -1,0 +1,799 @@
+"""Heatmaps: the numbers and the text that were given are on them, readable, in every format."""
+
+from __future__ import annotations
+
+import ast
+import io
+import itertools
+import logging
+import re
+import shutil
+import subprocess
+import sys
+import types
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import lrpx.heatmap
+from lrpx import heatmap
+from lrpx.errors import InputError
+from lrpx.explanation import Explanation, Token, Unit
+from lrpx.heatmap import latex, rtl
+from lrpx.heatmap.text import readable, visible
+from lrpx.heatmap.view import BLUE, RED, WHITE, colour, fixed, hex_colour, ink, short, view
+
+RED_HEX, BLUE_HEX = hex_colour(RED), hex_colour(BLUE)
+
+
+def explanation(
+    units: list[tuple[str, list[str]]],
+    relevance: list[float],
+    *,
+    target: str = "Ġare",
+    contrast: str | None = "Ġis",
+    **fields,
+) -> Explanation:
+    """An explanation of the units, each a readable text and its raw tokens."""
+    ends = list(itertools.accumulate(len(raw) for _, raw in units))
+    spans = zip([0, *ends], ends, units, strict=False)
+    made = [Unit(start, end, text) for start, end, (text, _) in spans]
+    tokens = [piece for _, raw in units for piece in raw]
+    numbers = np.array(relevance, dtype=np.float64)
+    known = {
+        "value": float(numbers.sum()) + 0.25,
+        "residual": 0.25,
+        "position": len(tokens) - 1,
+        "method": "attnlrp",
+        "provenance": {"model": "/some/folder/mini-gpt2"},
+    }
+    return Explanation(
+        tokens=tokens,
+        token_ids=[100 + i for i in range(len(tokens))],
+        units=made,
+        relevance=numbers,
+        target=Token(7, target),
+        contrast=Token(8, contrast) if contrast is not None else None,
+        **{**known, **fields},
+    )
+
+
+def keys(**fields) -> Explanation:
+    """Five tokens of GPT-2's kind, the second the strongest."""
+    words = [("The", ["The"]), *((f" {w}", [f"Ġ{w}"]) for w in ("keys", "to", "the", "cabinet"))]
+    return explanation(words, [0.031, 1.934, 0.0871, -0.1204, -0.967], **fields)
+
+
+def bert() -> Explanation:
+    """WordPiece: no token marks its leading space, a continued word has ``##``."""
+    pieces = ["[CLS]", "the", "rust", "##y", "keys", "[MASK]", "here", ".", "[SEP]"]
+    units = [(p.removeprefix("##"), [p]) for p in pieces]
+    return explanation(
+        units, [0.1, 0.2, -0.3, 0.05, 0.9, -0.2, 0, 0.01, 0.02], target="are", contrast="is", position=5, method="lrp"
+    )
+
+
+HARD = [
+    ("🔑", ["ðŁ", "Ķ", "ij"]),
+    ("👩\u200d🚀", ["ðŁij©", "âĢį", "ðŁļĢ"]),
+    (" مرح", ["ĠÙħ", "Ø±Øº"]),
+    ("با", ["Ø¨Ø§"]),
+    (" keys\n", ["Ġkeys", "Ċ"]),
+    ("\t", ["ĉ"]),
+    ("<b>&amp;\"'x", ["<b>&amp;\"'x"]),
+    (" \\textbf{50%}_#$~^``--", ["Ġ\\textbf{50%}_#$~^``--"]),
+    (" 中文", ["Ġä¸Ń", "æĸĩ"]),
+    (" שלום", ["Ġ×©×ľ×ķ×Ŀ"]),
+    ("  ", ["ĠĠ"]),
+    ("\x00\u202e", ["Ā", "âĢ®"]),
+    ("é", ["Ã©"]),
+    ("", ['x" onmouseover="alert(1)']),
+]
+
+
+def hard(**fields) -> Explanation:
+    """Emoji, right-to-left, CJK, every special character of HTML and LaTeX, control characters, an empty text."""
+    count = sum(len(raw) for _, raw in HARD)
+    numbers = np.linspace(-1, 1.5, count).round(3).tolist()
+    return explanation(HARD, numbers, target="ä¸Ń", contrast="Ċ", **fields)
+
+
+def long() -> Explanation:
+    """300 tokens."""
+    rng = np.random.default_rng(0)
+    words = [(" " * bool(i) + f"word{i}", [f"Ġword{i}"]) for i in range(300)]
+    return explanation(words, rng.standard_normal(300).tolist())
+
+
+def zero() -> Explanation:
+    """Every relevance is zero."""
+    return explanation([("The", ["The"]), (" keys", ["Ġkeys"])], [0.0, 0.0])
+
+
+def decomposed() -> Explanation:
+    """With the parts that ALTI-Logit adds."""
+    return keys(
+        components={"mlp": np.array([0.5, -0.25, 0.125]), "attention_bias": np.array([0.0, 0.5, 0.0]), "direct": -0.75},
+        by_layer=np.array([[0.1] * 5, [0.2] * 5, [-0.3] * 5]),
+        method="alti-logit",
+    )
+
+
+ALL = {"keys": keys, "bert": bert, "hard": hard, "long": long, "zero": zero, "decomposed": decomposed}
+
+
+# What is drawn.
+
+
+def test_a_character_split_over_tokens_is_one_cell_with_the_sum():
+    cells = view(hard()).cells
+    assert cells[0].text == "🔑"
+    assert cells[0].value == pytest.approx(sum(hard().relevance[:3]), abs=1e-12)
+    assert [token[1] for token in cells[0].tokens] == ["ðŁ", "Ķ", "ij"]
+
+
+def test_the_scale_is_the_largest_absolute_value_of_a_unit():
+    assert view(keys()).scale == 1.934
+    assert view(explanation([("a", ["x", "y"]), ("b", ["z"])], [-1.0, -2.0, 2.5])).scale == 3.0
+
+
+def test_words_stand_apart_and_pieces_of_a_word_touch():
+    assert [c.gap for c in view(keys()).cells] == [False, True, True, True, True]
+    by_text = {c.text: c.gap for c in view(bert()).cells}
+    assert by_text["y"] is False
+    assert all(by_text[t] for t in ("the", "rust", "keys", "[MASK]", "."))
+    pieces = explanation([("un", ["un"]), ("believ", ["believ"]), ("able", ["able"])], [1, 2, 3])
+    assert not any(c.gap for c in view(pieces).cells)
+
+
+def test_the_explained_position_is_marked_once():
+    cells = view(bert()).cells
+    assert [c.text for c in cells if c.explained] == ["[MASK]"]
+
+
+@pytest.mark.parametrize(
+    ("units", "position", "message"),
+    [
+        ([Unit(0, 1, "a")], 0, "do not cover 2 tokens"),
+        ([Unit(0, 1, "a"), Unit(0, 2, "b")], 0, "do not cover 2 tokens"),
+        ([Unit(1, 2, "b"), Unit(0, 1, "a")], 0, "do not cover 2 tokens"),
+        ([], 0, "do not cover 2 tokens"),
+        ([Unit(0, 1, "a"), Unit(1, 2, "b")], 2, "position 2 is outside the text"),
+    ],
+)
+def test_tokens_that_would_be_lost_are_an_error(units, position, message):
+    e = explanation([("a", ["a"]), ("b", ["b"])], [1, 2], position=position)
+    object.__setattr__(e, "units", units)
+    with pytest.raises(InputError, match=message):
+        heatmap.to_html(e)
+
+
+@pytest.mark.parametrize("draw", [heatmap.render, heatmap.to_html, heatmap.to_latex, heatmap.show])
+def test_nothing_to_draw_is_an_error(draw):
+    with pytest.raises(InputError, match="the list is empty"):
+        draw([])
+    with pytest.raises(InputError, match="cannot draw str"):
+        draw(["attnlrp"])
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        ("Ġare", " are"),
+        ("▁are", " are"),
+        ("##s", "s"),
+        ("are", "are"),
+        ("ä¸Ń", "中"),
+        ("Ċ", "\n"),
+        ("é", "é"),  # no UTF-8 when read as a byte: a letter
+        ("中", "中"),
+        ("<0x0A>", "\n"),
+        ("<s>", "<s>"),
+        ("##", "##"),  # a heading in Markdown, not a piece of a word
+    ],
+)
+def test_vocabulary_entries_become_text(raw, text):
+    assert readable(raw) == text
+
+
+def test_half_a_character_of_a_byte_level_vocabulary_is_shown_as_bytes():
+    assert readable("Ġä¸", byte_level=True) == r" \xe4\xb8"
+    assert readable("###", byte_level=True) == "###"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("two words", "two words"),
+        (" ", "␣"),
+        ("a  b", "a␣␣b"),
+        ("a ", "a␣"),
+        ("\t\r", "⇥␍"),
+        ("\x00", "<U+0000>"),
+        ("a\u202eb", "a<U+202E>b"),
+        ("a\xa0b", "a␣b"),
+        ("👩\u200d🚀", "👩\u200d🚀"),
+        ("\u200d", "<U+200D>"),
+        ("\ud83d", "<U+D83D>"),
+        ("e\u0301", "e\u0301"),
+    ],
+)
+def test_what_cannot_be_seen_is_made_visible(text, shown):
+    assert visible(text) == shown
+
+
+def test_a_space_at_the_end_can_be_seen_in_quotes():
+    assert visible(" are", quoted=True) == " are"
+    assert visible(" ", quoted=True) == "␣"
+
+
+def test_colours_run_from_blue_over_white_to_red_and_ink_is_legible_on_all():
+    assert (colour(-1), colour(0), colour(1)) == (BLUE, WHITE, RED)
+    assert colour(0.5)[0] > colour(0.5)[2]
+    assert colour(-0.5)[2] > colour(-0.5)[0]
+
+    def luminance(rgb):
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (x / 255 for x in rgb)]
+        return np.dot(linear, [0.2126, 0.7152, 0.0722])
+
+    for share in np.linspace(-1, 1, 401):
+        light, dark = sorted((luminance(colour(share)), luminance(ink(colour(share)))), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 4.5
+
+
+@pytest.mark.parametrize(
+    ("value", "scale", "text"),
+    [
+        (0.5, 1.0, "+0.500"),
+        (-0.00004, 1.0, "0"),
+        (-12.3456, 123.0, "-12.3"),
+        (1234.5, 1234.5, "+1234"),
+        (2e-9, 4e-9, "+2.000e-09"),
+        (0.0, 0.0, "0"),
+    ],
+)
+def test_numbers_of_a_map_share_their_decimals(value, scale, text):
+    assert fixed(value, scale) == text
+
+
+def test_a_minus_sign_can_be_given():
+    assert short(-1.5, "−") == "−1.5"
+    assert fixed(-0.5, 1.0, "−") == "−0.500"
+
+
+# HTML.
+
+
+class Page(HTMLParser):
+    """A page taken apart: text that is shown, text for screen readers, cells, and that every tag is closed."""
+
+    VOID = ("meta", "br")
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict]] = []
+        self.cells: list[dict] = []
+        self.shown = self.read = self.map = ""
+        self._open: list[tuple[str, set]] = []
+        self.feed(source)
+        self.close()
+        assert not self._open, self._open
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        assert len(found) == len(attrs), attrs
+        classes = set((found.get("class") or "").split())
+        self.tags.append((tag, found))
+        if "cell" in classes:
+            self.cells.append({**found, "text": "", "read": "", "classes": classes})
+        if tag not in self.VOID:
+            self._open.append((tag, classes))
+
+    def handle_endtag(self, tag):
+        assert self._open.pop()[0] == tag
+
+    def handle_data(self, data):
+        names = [name for name, _ in self._open]
+        classes = set().union(*(c for _, c in self._open)) if self._open else set()
+        if "style" in names:
+            return
+        if "read" in classes:
+            self.read += data
+            self.cells[-1]["read"] += data
+            return
+        self.shown += data
+        if "map" in classes:
+            self.map += data
+            if "cell" in classes:
+                self.cells[-1]["text"] += data
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_html_is_well_formed_and_asks_nothing_of_anyone(name):
+    source = heatmap.to_html(ALL[name]())
+    page = Page(source)
+    assert not {tag for tag, _ in page.tags} & {"script", "link", "img", "iframe"}
+    assert not {key for _, attrs in page.tags for key in attrs} & {"src", "href", "onmouseover", "onclick"}
+    assert not re.search(r"https?:|url\(|@import", source)
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\u202a-\u202e\u2066-\u2069]", source)
+
+
+def test_html_copies_as_the_text_it_explains():
+    assert Page(heatmap.to_html(keys())).map == "The keys to the cabinet"
+    assert Page(heatmap.to_html(bert())).map == "[CLS] the rusty keys [MASK] here . [SEP]"
+
+
+def test_html_escapes_text_and_keeps_every_script():
+    page = Page(heatmap.to_html(hard()))
+    for text in ("<b>&amp;\"'x", r"\textbf{50%}_#$~^``--", "中文", "שלום", "مرح", "🔑", "👩\u200d🚀", "↵", "⇥", "␣␣"):
+        assert text in [cell["text"] for cell in page.cells] or text in page.map
+    assert page.map.count("🔑") == 1
+    assert [cell["text"] for cell in page.cells][-1] == "∅"
+    assert "<U+0000><U+202E>" in page.map
+
+
+def test_html_shows_markers_only_in_tooltips():
+    for e in (keys(), bert(), hard(), explanation([(" are", ["▁are"])], [1.0], target="▁is", contrast=None)):
+        page = Page(heatmap.to_html(e))
+        for marker in ("Ġ", "Ċ", "▁", "##", "ðŁ"):
+            assert marker not in page.shown + page.read
+    assert any("Ġkeys" in cell["title"] for cell in Page(heatmap.to_html(keys())).cells)
+
+
+def test_html_cells_carry_colour_tooltip_and_a_value_to_read_aloud():
+    cells = Page(heatmap.to_html(keys())).cells
+    assert cells[1]["title"] == "Ġkeys   id 101   +1.934"
+    assert f"background:#{RED_HEX}" in cells[1]["style"]
+    assert "+1.934" in cells[1]["read"]
+    half = hex_colour(colour(-0.967 / 1.934))
+    assert f"background:#{half}" in cells[4]["style"]
+    assert "explained position" in cells[4]["read"]
+    assert [i for i, c in enumerate(cells) if "explained" in c["classes"]] == [4]
+
+
+def test_html_tooltip_of_a_split_character_lists_each_token():
+    lines = Page(heatmap.to_html(hard())).cells[0]["title"].split("\n")
+    e = hard()
+    assert lines[0].startswith("sum of 3 tokens")
+    assert [line.split()[:3] for line in lines[1:]] == [["ðŁ", "id", "100"], ["Ķ", "id", "101"], ["ij", "id", "102"]]
+    told = [float(line.split()[-1].replace("−", "-")) for line in lines]
+    np.testing.assert_allclose(told, [e.relevance[:3].sum(), *e.relevance[:3]], atol=5e-4)
+
+
+def test_html_header_and_bar_tell_the_numbers():
+    shown = Page(heatmap.to_html(keys())).shown
+    assert 'logit " are" − logit " is" = +1.215' in re.sub(r"\s+", " ", shown)
+    for part in ("attnlrp", "sum +0.9647", "residual +0.25", "mini-gpt2", "position 4", "−1.934", "+1.934"):
+        assert part in shown
+    assert "/some/folder" not in shown
+    single = Page(heatmap.to_html(keys(contrast=None, residual=None))).shown
+    assert 'logit " are" = ' in single
+    assert "residual" not in single
+
+
+def test_html_tells_apart_explanations_that_differ_in_an_option():
+    def gradient(norm):
+        return keys(method="gradient", residual=None, provenance={"options": {"norm": norm, "at": ["input"]}})
+
+    shown = Page(heatmap.to_html([gradient("l1"), gradient("l2")])).shown
+    assert "norm=l1" in shown
+    assert "norm=l2" in shown
+
+
+def test_html_follows_the_direction_of_the_text():
+    def directions(e):
+        return [attrs["dir"] for tag, attrs in Page(heatmap.html_fragment(e)).tags if attrs.get("class") == "map"]
+
+    arabic = explanation([("[CLS]", ["[CLS]"]), (" مفاتيح", ["a"]), (" الخزانة", ["b"])], [1, 2, 3])
+    assert directions(keys()) == ["ltr"]
+    assert directions(arabic) == ["rtl"]
+    first, last = Page(heatmap.to_html(arabic)).cells[1:]
+    assert {"left", "right"} <= first["classes"]
+    assert {"left", "right"} <= last["classes"]
+    halves = explanation([("مفا", ["a"]), ("تيح", ["b"])], [1, 2])
+    assert [c["classes"] & {"left", "right"} for c in Page(heatmap.to_html(halves)).cells] == [{"right"}, {"left"}]
+
+
+def test_html_stacks_methods_each_with_its_own_scale():
+    weak = keys(method="lrp")
+    object.__setattr__(weak, "relevance", weak.relevance / 10)
+    page = Page(heatmap.to_html([keys(), weak]))
+    assert len(page.cells) == 10
+    assert page.cells[1]["style"] == page.cells[6]["style"]
+    assert page.shown.index("attnlrp") < page.shown.index("lrp", page.shown.index("attnlrp") + 7)
+    assert "+0.1934" in page.shown
+
+
+def test_html_of_nothing_but_zeros_is_white_and_says_so():
+    page = Page(heatmap.to_html(zero()))
+    assert all("background:#FFFFFF" in cell["style"] for cell in page.cells)
+    assert "every relevance is 0" in page.shown
+
+
+def test_html_shows_what_belongs_to_no_token_and_its_layers():
+    shown = Page(heatmap.to_html(decomposed())).shown
+    assert "mlp +0.375 (3 layers) · attention_bias +0.5 (3 layers) · direct −0.75" in shown
+    assert shown.strip().endswith("0+0.500+0.50001+1.000−0.250+0.5002−1.500+0.1250")  # layer, tokens, mlp, bias
+    assert "Per layer" not in Page(heatmap.to_html(keys())).shown
+
+
+def test_html_lists_every_token_with_its_number():
+    shown = Page(heatmap.to_html(hard())).shown
+    table = shown[shown.index("All ") :]
+    assert f"All {len(hard().tokens)} numbers" in shown
+    for i, value in zip(hard().token_ids, hard().relevance, strict=True):
+        assert str(i) in table
+        assert fixed(float(value), view(hard()).scale, "−") in table
+
+
+def test_html_is_what_a_notebook_asks_for():
+    assert keys()._repr_html_() == heatmap.html_fragment(keys())
+    assert "<html" not in heatmap.html_fragment(keys())
+
+
+def test_show_displays_html_where_a_notebook_kernel_runs(monkeypatch, capsys):
+    displayed = []
+    ipython, display = types.ModuleType("IPython"), types.ModuleType("IPython.display")
+    shell = types.SimpleNamespace(kernel=object())
+    ipython.get_ipython = lambda: shell
+    display.HTML, display.display = str, displayed.append
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    heatmap.show(keys())
+    assert displayed == [heatmap.html_fragment(keys())]
+    assert not capsys.readouterr().out
+    shell.kernel = None  # IPython in a terminal
+    keys().show()
+    assert len(displayed) == 1
+    assert "keys" in capsys.readouterr().out
+
+
+# LaTeX.
+
+
+def compiled(source: str, folder: Path) -> str:
+    """The log of ``pdflatex`` on ``source``."""
+    if shutil.which("pdflatex") is None:
+        pytest.skip("pdflatex is not installed")
+    (folder / "map.tex").write_text(source, encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "map.tex"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, check=False)
+    log = (folder / "map.log").read_text(encoding="utf-8", errors="replace")
+    assert done.returncode == 0, log[-3000:]
+    assert (folder / "map.pdf").stat().st_size > 1000
+    return log
+
+
+@pytest.mark.parametrize("numbers", [None, True])
+def test_latex_compiles_with_plain_pdflatex(tmp_path, numbers):
+    log = compiled(heatmap.to_latex([make() for make in ALL.values()], numbers=numbers), tmp_path)
+    assert "Missing character" not in log
+    assert "Overfull" not in log
+
+
+def test_latex_typesets_every_character_that_it_claims_to(tmp_path):
+    letters = sorted(latex._TYPESET | set(latex._SPECIAL) | {chr(c) for c in range(0x21, 0x7F)})
+    words = [("".join(letters[i : i + 20]), ["x"]) for i in range(0, len(letters), 20)]
+    source = heatmap.to_latex(explanation(words, [1.0] * len(words)))
+    assert r"\lrpxpoint{U" not in source.split(r"\begin{document}")[1]
+    assert "Missing character" not in compiled(source, tmp_path)
+
+
+def test_latex_wraps_one_unit_that_is_longer_than_a_line(tmp_path):
+    e = explanation([("x" * 500, ["x"]), ("中" * 100, ["y"])], [1.0, -1.0])
+    assert "Overfull" not in compiled(heatmap.to_latex(e), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        (r"\{}$&#%_^~", r"\textbackslash{}\{\}\$\&\#\%\_\textasciicircum{}\textasciitilde{}"),
+        ("--,,<<", "-{}-{},{},{}<{}<{}"),
+        ("\"'`", r"\textquotedbl{}\textquotesingle{}\textasciigrave{}"),
+        ("é", "é"),
+        ("e\u0301", "é"),
+        ("中", r"\lrpxpoint{U+4E2D}"),
+        ("a b", r"a\ b"),
+    ],
+)
+def test_latex_escapes(text, source):
+    assert latex.tex(text) == source
+
+
+def test_latex_says_where_it_printed_code_points():
+    assert heatmap.to_latex(hard()).startswith("% Characters that pdflatex cannot typeset are printed as code points")
+    assert heatmap.to_latex(keys()).startswith(r"\documentclass")
+    assert r"\lrpxpoint{U+4E2D}\lrpxpoint{U+6587}" in heatmap.to_latex(hard())
+
+
+def test_latex_uses_xcolor_and_basic_packages_only():
+    packages = set(re.findall(r"\\usepackage(?:\[\w+\])?\{(\w+)\}", heatmap.to_latex(hard())))
+    assert packages == {"fontenc", "inputenc", "textcomp", "lmodern", "xcolor"}
+    assert r"\IfFileExists{lmodern.sty}{\usepackage{lmodern}}{}" in heatmap.to_latex(hard())
+
+
+def test_latex_colours_cells_and_frames_the_explained_one():
+    source = heatmap.to_latex(keys())
+    assert rf"\lrpxcell{{{RED_HEX}}}{{FFFFFF}}{{keys}}{{+1.934}}" in source
+    assert re.findall(r"\\lrpxexplained\{\w+\}\{\w+\}\{(\w+)\}", source) == ["cabinet"]
+    assert BLUE_HEX in source
+    assert r"\lrpxcell{FFFFFF}{000000}{The}{}" in heatmap.to_latex(zero(), numbers=False)
+
+
+# PNG.
+
+
+def pixels(e, path: Path, **options) -> np.ndarray:
+    """The picture as ``[height, width, 3]`` bytes."""
+    image = pytest.importorskip("matplotlib.image", reason="matplotlib is not installed")
+    heatmap.to_png(e, path, **options)
+    return (image.imread(path)[..., :3] * 255).round().astype(int)
+
+
+def count(picture: np.ndarray, rgb: tuple[int, int, int]) -> int:
+    """Pixels of one colour, within rounding."""
+    return int((abs(picture - np.array(rgb)).max(axis=2) <= 1).sum())
+
+
+def test_png_has_the_colours_of_its_cells(tmp_path):
+    picture = pixels(keys(), tmp_path / "map.png")
+    assert count(picture, colour(-0.967 / 1.934)) > 1000  # the cell of "cabinet"
+    assert count(picture, RED) > 1000  # the cell of "keys"
+    stronger_than_any = pixels(zero(), tmp_path / "zero.png")
+    assert count(stronger_than_any, RED) == count(stronger_than_any, BLUE) == 0
+
+
+def test_png_puts_every_cell_inside_the_picture(tmp_path):
+    from lrpx.heatmap import png
+    from lrpx.heatmap.fonts import Typeface
+
+    shown = view(long())
+    lines = list(png._lines(Typeface(png._characters([shown])), shown, False))
+    assert len(lines) > 5
+    assert max(sum(box.width for box in line) for line in lines) <= png.ROOM
+    assert [b.cell.text for line in lines for b in line if b.cell] == [cell.text for cell in shown.cells]
+    picture = pixels(long(), tmp_path / "map.png")
+    assert picture.shape[1] <= png.WIDTH
+    assert (picture[:, [0, -1]] == 255).all()
+    assert (picture[[0, -1]] == 255).all()
+
+
+def test_png_cuts_a_unit_that_is_longer_than_a_line():
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    from lrpx.heatmap import png
+    from lrpx.heatmap.fonts import Typeface
+
+    shown = view(explanation([("x" * 500, ["x"])], [1.0]))
+    lines = list(png._lines(Typeface({"x"}), shown, True))
+    assert "".join(box.text for line in lines for box in line) == "x" * 500
+    assert len(lines) > 1
+    assert [box.number for line in lines for box in line].count("+1.000") == 1
+
+
+@pytest.mark.parametrize("name", ["hard", "zero", "bert", "decomposed"])
+def test_png_gives_no_warning_and_leaves_settings_alone(tmp_path, name):
+    matplotlib = pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    with matplotlib.rc_context({"figure.autolayout": True, "text.usetex": True, "font.size": 40}):
+        before = matplotlib.rcParams.copy()  # a copy does not look for a backend
+        heatmap.to_png(ALL[name](), tmp_path / "map.png")  # warnings are errors here
+        assert matplotlib.rcParams.copy() == before
+    assert "matplotlib.pyplot" not in sys.modules
+
+
+def test_png_draws_what_no_font_has_as_a_code_point_and_says_so(tmp_path, caplog):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    from lrpx.heatmap.fonts import Typeface
+
+    nowhere = "\U000e0fff\ufe0f"  # an unassigned code point, and a selector that is nothing by itself
+    with caplog.at_level(logging.WARNING, logger="lrpx"):
+        face = Typeface({"a", *nowhere})
+    assert face.text("a" + nowhere) in ("aU+E0FFF", "aU+E0FFF\ufe0f")
+    assert "no installed font has U+E0FFF" in caplog.text
+    heatmap.to_png(explanation([(nowhere, ["x"])], [1.0]), tmp_path / "map.png")
+
+
+def test_png_without_matplotlib_says_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=re.escape('pip install "lrpx[viz]"')):
+        keys().to_png(tmp_path / "map.png")
+
+
+def test_png_of_an_endless_text_names_another_format(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    monkeypatch.setattr("lrpx.heatmap.png.HIGHEST", 500)
+    with pytest.raises(InputError, match="Use HTML"):
+        heatmap.to_png(long(), tmp_path / "map.png")
+
+
+# Right-to-left text.
+
+
+def test_arabic_letters_join_also_across_tokens():
+    word = "مرحبا"
+    whole = rtl.joined(word)
+    assert [f"{ord(c):04X}" for c in whole] == ["FEE3", "FEAE", "FEA3", "FE92", "FE8E"]
+    split = [rtl.joined(c, word[i - 1] if i else "", word[i + 1 : i + 2]) for i, c in enumerate(word)]
+    assert "".join(split) == whole
+    assert rtl.joined("لا") == "\ufefb"  # a ligature
+    assert rtl.joined("keys") == "keys"
+
+
+@pytest.mark.parametrize(
+    ("logical", "paper"),
+    [
+        ("שלום", "םולש"),
+        ("keys", "keys"),
+        ("אב 42 גד", "דג 42 בא"),
+        ("(אב)", "(בא)"),
+        ("אבג ok 42", "ok 42 גבא"),
+        ("words אב גד.", "words דג בא."),
+    ],
+)
+def test_letters_stand_on_paper_as_they_are_read(logical, paper):
+    assert rtl.ordered(logical) == paper
+
+
+@pytest.mark.parametrize(
+    ("items", "right_to_left", "paper"),
+    [
+        (["a", " ", "א", " ", "ב", " ", "c"], False, "a ב א c"),
+        (["א", " ", "(", "a", " ", "4", "2", ")"], True, ")a 42( א"),
+        (["א", " ", "3", ".", "5", " ", "ב"], True, "ב 3.5 א"),
+        (["a", "1", ".", "b"], False, "a1.b"),
+    ],
+)
+def test_units_of_a_line_stand_in_reading_order(items, right_to_left, paper):
+    order = rtl.visual_order(rtl.levels([rtl.kind(i) for i in items], right_to_left))
+    assert "".join(items[i] for i in order) == paper
+
+
+# Terminal.
+
+
+def printed(
+    e,
+    *,
+    width: int = 80,
+    colours: str | None = "truecolor",
+    encoding: str = "utf-8",
+    columns: int | None = None,
+    numbers: bool | None = None,
+) -> str:
+    """What ``render`` prints on a console with these abilities."""
+    raw = io.BytesIO()
+    with io.TextIOWrapper(raw, encoding=encoding, newline="\n") as file:
+        terminal = Console(
+            file=file,
+            width=width,
+            color_system=colours,
+            force_terminal=colours is not None,
+            legacy_windows=False,
+            _environ={},
+        )
+        terminal.print(heatmap.render(e, columns, numbers=numbers))
+        file.flush()
+        return raw.getvalue().decode(encoding)
+
+
+def bare(output: str) -> str:
+    """Without the codes for colours."""
+    return re.sub(r"\x1b\[[\d;]*m", "", output)
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("colours", ["truecolor", "256", "standard", None])
+def test_terminal_prints_all_text_within_the_width(name, colours):
+    from rich.cells import cell_len
+
+    output = bare(printed(ALL[name](), width=50, colours=colours))
+    assert max(cell_len(line) for line in output.splitlines()) <= 50
+    letters = re.sub(r"\s", "", output)
+    for cell in view(ALL[name]()).cells:
+        for piece in cell.pieces:
+            assert re.sub(r"\s", "", piece) in letters
+
+
+def test_terminal_flow_keeps_the_order_of_the_text():
+    text = "".join(unit.text for unit in long().units)
+    assert text in " ".join(bare(printed(long(), width=60)).split())
+
+
+def test_terminal_colours_the_strongest_token_fully():
+    output = printed(keys())
+    assert re.search(r"\x1b\[[\d;]*48;2;{};{};{}m *keys".format(*RED), output)
+    assert re.search(r"\x1b\[1;4;[\d;]*m *cabinet", output)  # bold and underlined: the explained position
+    assert re.search(r"\+0\.031 +\+1\.934", bare(output))
+
+
+def test_terminal_with_sixteen_colours_keeps_red_and_blue_apart():
+    output = printed(keys(), colours="standard")
+    assert re.search(r"\x1b\[97;41mkeys", output)
+    assert re.search(r"\x1b\[1;4;97;44mcabinet", output)
+    assert "48;2" not in output
+
+
+def test_terminal_shows_numbers_below_short_texts_or_when_asked():
+    assert "−0.120" in printed(keys())
+    assert "−0.120" not in printed(keys(), numbers=False)
+    assert bare(printed(long(), numbers=True)).count("+") > 100
+    assert "The keys to the cabinet" in bare(printed(keys(), numbers=False))
+
+
+def test_terminal_takes_a_width():
+    wide, narrow = (bare(printed(long(), **options)) for options in ({}, {"width": 80, "columns": 30}))
+    assert max(map(len, narrow.splitlines())) <= 30 < max(map(len, wide.splitlines()))
+
+
+def test_a_pipe_gets_a_table_with_every_number(capsys, monkeypatch):
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    heatmap.show(keys())  # captured output is no terminal
+    lines = capsys.readouterr().out.splitlines()
+    assert not any("\x1b" in line for line in lines)
+    assert lines[0] == 'attnlrp: logit " are" - logit " is" = +1.215'
+    assert lines[1].startswith("sum +0.9647, residual +0.25, mini-gpt2")
+    rows = [line.split(maxsplit=3) for line in lines[4:9]]
+    assert [row[0] for row in rows] == ["0", "1", "2", "3", "4*"]
+    assert [int(row[1]) for row in rows] == keys().token_ids
+    np.testing.assert_allclose([float(row[2]) for row in rows], keys().relevance, atol=5e-4)
+    assert [row[3] for row in rows] == ['"The"', '" keys"', '" to"', '" the"', '" cabinet"']
+
+
+def test_no_color_is_respected():
+    file = io.StringIO()
+    Console(file=file, width=80, force_terminal=True, _environ={"NO_COLOR": "1", "TERM": "xterm-256color"}).print(
+        heatmap.render(keys())
+    )
+    assert "\x1b" not in file.getvalue()
+    assert "+1.934" in file.getvalue()
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+@pytest.mark.parametrize("colours", ["truecolor", None])
+def test_an_output_that_cannot_encode_a_character_gets_its_escape(encoding, colours):
+    output = bare(printed(hard(), encoding=encoding, colours=colours))
+    assert r"\u4e2d" in output
+    assert r"\u21b5" in output
+    assert "keys" in output
+
+
+def test_terminal_stacks_methods_and_lists_components():
+    output = bare(printed([keys(), decomposed()], width=120))
+    assert output.index("attnlrp") < output.index("alti-logit")
+    assert "mlp +0.375 (3 layers) · attention_bias +0.5 (3 layers) · direct −0.75" in output
+    assert "mlp +0.375 (3 layers), attention_bias" in printed(decomposed(), width=200, colours=None)
+
+
+@pytest.mark.parametrize("colours", ["truecolor", "standard"])
+def test_terminal_of_nothing_but_zeros_says_so(colours):
+    assert "every relevance is 0" in printed(zero(), colours=colours)
+
+
+# Files and imports.
+
+
+def test_files_hold_what_is_returned(tmp_path):
+    page = keys().to_html(tmp_path / "map.html")
+    assert (tmp_path / "map.html").read_text(encoding="utf-8") == page == heatmap.to_html(keys())
+    source = hard().to_latex(tmp_path / "map.tex")
+    assert (tmp_path / "map.tex").read_text(encoding="utf-8") == source == heatmap.to_latex(hard())
+    with pytest.raises(OSError, match="nowhere"):
+        heatmap.to_html(keys(), tmp_path / "nowhere" / "map.html")
+
+
+def test_heatmaps_need_no_torch_and_load_heavy_things_on_use():
+    """Read from the source: other parts of the package may have loaded anything already."""
+    folder = Path(lrpx.heatmap.__file__).parent
+    outside: set[str] = set()
+    for file in folder.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                outside |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                outside.add(node.module.split(".")[0])
+            elif isinstance(node, ast.ImportFrom) and node.level == 2:
+                outside.add(f"lrpx.{node.module}")
+    outside -= set(sys.stdlib_module_names)
+    assert outside == {"numpy", "rich", "matplotlib", "IPython", "lrpx.errors", "lrpx.explanation"}
