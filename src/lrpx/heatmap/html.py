@@ -113,9 +113,11 @@ def _cells(view: View) -> Iterator[str]:
         kind = "cell" + " left" * left + " right" * right + " explained" * cell.explained
         tip = "&#10;".join(map(escape, _tooltip(view, cell)))
         read = view.number(cell.value, MINUS) + ", explained position" * cell.explained
+        *inside, end = cell.pieces
+        lines = [*inside, end] if end else inside  # a break at the end stands outside: a cell leaves no trace after it
         yield (
             f'{" " * cell.gap}<span class="{kind}" style="{_style(view.colour(cell.value))}" title="{tip}">'
-            f'{"<br>".join(map(escape, cell.pieces))}<bdi class="read"> ({read}) </bdi></span>'
+            f'{"<br>".join(map(escape, lines))}<bdi class="read"> ({read}) </bdi></span>{"" if end else "<br>"}'
         )
 
 
