@@ -1,14 +1,20 @@
-"""Items of different lengths -> padded batches with little waste, and back."""
+"""Items of different lengths -> padded batches with little waste, and back.
+
+An item in a batch gets the relevance it would get alone: padding is masked, positions count from the first real token,
+and every item's value has its own gradient because the values of a batch are summed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -17,9 +23,9 @@ class Item:
 
     token_ids: tuple[int, ...]
     position: int  # index into token_ids, not negative
-    target: int | None  # token id; None: the model's top prediction
-    contrast: int | None  # token id; None: the single logit is explained
-    extras: dict[str, Any] = field(default_factory=dict)  # per-token model inputs, e.g. token_type_ids
+    target: int | None = None  # token id; None: the model's top prediction
+    contrast: int | None = None  # token id; None: the single logit is explained
+    extras: dict[str, tuple[int, ...]] = field(default_factory=dict)  # per-token model inputs, e.g. token_type_ids
 
 
 @dataclass(frozen=True)
@@ -58,11 +64,62 @@ class Attribution:
     components: dict[str, Any] = field(default_factory=dict)
 
 
-def pad(items: Sequence[Item], model: torch.nn.Module, *, side: str = "right") -> Batch:
-    """Pad ``items`` to one length, on ``side``, so that every item is computed as if it were alone."""
-    raise NotImplementedError
+def pad(items: Sequence[Item], model: PreTrainedModel, *, side: str = "right") -> Batch:
+    """Pad ``items`` to one length on ``side`` (``"right"`` or ``"left"``).
+
+    Padding goes to the right by default, where it moves no position. On the left the model is told the positions, if its
+    ``forward`` takes ``position_ids``.
+    """
+    width = max(len(item.token_ids) for item in items)
+    device = model.device
+    starts = [width - len(item.token_ids) if side == "left" else 0 for item in items]
+    spans = [slice(s, s + len(item.token_ids)) for s, item in zip(starts, items, strict=True)]
+    config = model.config.get_text_config()
+    filler = getattr(config, "pad_token_id", None)
+    filler = 0 if filler is None or filler < 0 else filler
+
+    def padded(rows: list[Sequence[int]], fill: int) -> Tensor:
+        table = torch.full((len(items), width), fill, dtype=torch.long)
+        for row, span, values in zip(table, spans, rows, strict=True):
+            row[span] = torch.tensor(values, dtype=torch.long)
+        return table.to(device)
+
+    inputs = {"input_ids": padded([item.token_ids for item in items], filler)}
+    inputs["attention_mask"] = padded([[1] * len(item.token_ids) for item in items], 0)
+    for name in items[0].extras:
+        inputs[name] = padded([item.extras[name] for item in items], 0)
+    if side == "left" and "position_ids" in inspect.signature(model.forward).parameters:
+        inputs["position_ids"] = padded([range(len(item.token_ids)) for item in items], 0)
+
+    def column(values: list[int | None]) -> Tensor:
+        return torch.tensor([-1 if v is None else v for v in values], device=device)
+
+    return Batch(
+        inputs=inputs,
+        spans=spans,
+        positions=column([s + item.position for s, item in zip(starts, items, strict=True)]),
+        targets=column([item.target for item in items]),
+        contrasts=column([item.contrast for item in items]),
+    )
 
 
-def buckets(lengths: Sequence[int], *, max_tokens: int, waste: float = 0.1) -> Iterator[list[int]]:
-    """Group indices so that a padded group has at most ``max_tokens`` tokens and little padding; longest first."""
-    raise NotImplementedError
+def buckets(lengths: Sequence[int], *, max_tokens: int, waste: float = 0.1) -> list[list[int]]:
+    """Group indices so that little of a padded group is padding; longest first, so that memory runs out early or never.
+
+    Args:
+        lengths: Number of tokens of each item.
+        max_tokens: A padded group has at most this many tokens (an item longer than that is alone).
+        waste: At most this share of a group's tokens is padding.
+    """
+    groups: list[list[int]] = []
+    real = 0
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        group = groups[-1] if groups else []
+        padded = (len(group) + 1) * (lengths[group[0]] if group else lengths[i])
+        if group and padded <= max_tokens and padded - (real + lengths[i]) <= waste * padded:
+            group.append(i)
+            real += lengths[i]
+        else:
+            groups.append([i])
+            real = lengths[i]
+    return groups

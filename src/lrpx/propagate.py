@@ -1,0 +1,262 @@
+"""The one place where operations are intercepted: run a model so that its backward pass follows a rule set.
+
+Inside ``with propagate(model, rules):``
+
+1. a ``TorchFunctionMode`` sees every PyTorch function the model calls; where an operand carries gradient and the rule set
+   has a rule for that kind of operation, the rule is applied instead, which returns the same value;
+2. modules that are one element-wise activation made of several functions (GPT-2's ``gelu_new``, BLOOM's own GELU) count
+   as one operation, through a forward hook that is removed on exit. Activations written out in the middle of a model
+   (``x * torch.sigmoid(1.7 * x)``) are recognised too: a product of two element-wise functions of the same tensor is itself
+   an element-wise function of it;
+3. parameters carry no gradient, so a weight is never mistaken for a factor of a product and no weight gradient is computed.
+
+Nothing is patched. Leaving the block, also by an exception, leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from .rules import carrying, is_gate, mark_gate, tensors_in
+from .rulesets import RuleSet, get_rules, kind_of
+
+GATES = frozenset({"activation", "sigmoid", "softmax"})  # their output gates what it is multiplied with
+ELEMENTWISE = frozenset({"elementwise", "activation", "sigmoid", "product", "division"})
+
+
+class Propagation(TorchFunctionMode):
+    """Applies a rule set to every operation, and keeps count.
+
+    Attributes:
+        rules: The rule set.
+        hits: How often a rule was applied, by kind of operation.
+        unknown: Functions that carried gradient through without being known, by name, with how often.
+        keep_gradient: Ignore ``torch.no_grad()`` in the model's own code (HRM's inner cycles use it to save memory).
+    """
+
+    def __init__(self, rules: RuleSet) -> None:
+        super().__init__()
+        self.rules = rules
+        self.hits: Counter[str] = Counter()
+        self.unknown: Counter[str] = Counter()
+        self.keep_gradient = False
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name == "_set_grad_enabled" and self.keep_gradient:
+            return None
+        kind = kind_of(name)
+        if kind == "silent" or not torch.is_grad_enabled():
+            return func(*args, **kwargs)
+        operands = [t for t in tensors_in(args, kwargs) if t.requires_grad or hasattr(t, "_lrpx_from")]
+        if not operands:
+            return func(*args, **kwargs)
+        if _is_in_place(name, kwargs) and kind in self.rules:
+            return self._in_place(func, name, args, kwargs)
+
+        if name.startswith("__rpow") or (kind == "activation" and not isinstance(_first(args, kwargs), Tensor)):
+            kind = "sigmoid"  # a constant to the power of x
+        elif "pow" in name and _exponent(args, kwargs) < 0:
+            kind = "normaliser"
+        elif kind == "linear" and len(carrying(args, kwargs)) > 1:
+            kind = "product"
+        elif kind == "fused_product":
+            kind = _kind_of_fused(args, kwargs)
+        ancestors = _common_lineage(operands) if kind in ELEMENTWISE else []
+        if kind in ("product", "division") and len(operands) > 1 and ancestors and "mat" not in name:
+            output = self._composite(func, args, kwargs, ancestors[0])
+            kind = "activation"
+        else:
+            output = self._apply(kind, func, args, kwargs)
+        self._mark(output, kind, operands, ancestors)
+        if kind == "unknown" and any(t.requires_grad for t in _outputs(output)):
+            self.unknown[name] += 1
+        return output
+
+    def _apply(self, kind: str, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The operation under its rule, or as it is where no rule is needed."""
+        rule = self.rules.get(kind)
+        if rule is None:
+            return func(*args, **kwargs)
+        factors = carrying(args, kwargs)
+        if kind == "product" and len(factors) < 2:
+            return func(*args, **kwargs)  # by a constant: linear
+        if kind == "division" and not any(f is _denominator(func, args, kwargs) for f in factors):
+            return func(*args, **kwargs)
+        if not factors:
+            return func(*args, **kwargs)
+        self.hits[kind] += 1
+        return rule(func, args, kwargs)
+
+    def _composite(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], root: Tensor) -> Any:
+        """A product or quotient of two element-wise functions of ``root``: one activation of ``root``."""
+        rule = self.rules.get("activation")
+        if rule is None or not root.requires_grad:
+            return func(*args, **kwargs)
+        self.hits["activation"] += 1
+        with torch.no_grad():
+            y = func(*args, **kwargs)
+        return rule(lambda _: y, (root,), {})
+
+    def _in_place(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """An in-place operation with a rule: compute it out of place, then write the result, with its graph, back."""
+        target = _first(args, kwargs)
+        kwargs = {k: v for k, v in kwargs.items() if k != "inplace"}
+        out_of_place = getattr(
+            torch.Tensor, name.strip("_").removeprefix("i") if name.startswith("__i") else name.rstrip("_"), func
+        )
+        with self:
+            result = out_of_place(target.clone(), *args[1:], **kwargs)
+        return target.copy_(result)
+
+    @staticmethod
+    def _mark(output: Any, kind: str, operands: list[Tensor], ancestors: list[Tensor]) -> None:
+        """Note on the output whether it is a gate, and which tensors it is an element-wise function of."""
+        for tensor in _outputs(output):
+            same = [a for a in ancestors if a.shape == tensor.shape and a is not tensor]
+            tensor._lrpx_from = tuple(weakref.ref(a) for a in same)  # type: ignore[attr-defined]
+            tensor._lrpx_gate = False  # type: ignore[attr-defined]
+        gates = [is_gate(t) for t in operands]
+        through = kind in ("structure", "elementwise", "division") or (kind == "product" and len(operands) == 1)
+        if kind in GATES or (through and all(gates)):
+            mark_gate(output)
+
+
+@contextmanager
+def propagate(
+    model: nn.Module, rules: str | RuleSet, *, mode: type[Propagation] = Propagation
+) -> Iterator[Propagation]:
+    """Run the caller's own forward and backward pass of ``model`` under a rule set.
+
+    Args:
+        model: Any PyTorch model; its parameters do not carry gradient inside the block.
+        rules: ``"lrp"``, ``"attnlrp"``, ``"lrp-uniform-gate"``, or a dictionary from kind of operation to rule.
+        mode: A subclass that watches more.
+
+    Yields:
+        The mode, with ``hits`` and ``unknown``.
+
+    Raises:
+        InputError: No rule set has that name, or the dictionary names an unknown kind.
+
+    Example:
+        >>> with propagate(model, "attnlrp"):                                     # doctest: +SKIP
+        ...     x = model.get_input_embeddings()(ids).detach().requires_grad_()
+        ...     model(inputs_embeds=x).logits[0, -1, target].backward()
+        >>> relevance = (x * x.grad).sum(-1)                                      # doctest: +SKIP
+    """
+    active = mode(get_rules(rules))
+    with ExitStack() as stack:
+        stack.enter_context(frozen(model))
+        for module in model.modules() if "activation" in active.rules else ():
+            if is_activation(module):
+                _hook_activation(module, active, stack)
+        stack.enter_context(active)
+        yield active
+
+
+@contextmanager
+def frozen(model: nn.Module) -> Iterator[None]:
+    """No parameter of ``model`` carries gradient inside the block; afterwards each is as it was."""
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    try:
+        for p in trainable:
+            p.requires_grad_(False)
+        yield
+    finally:
+        for p in trainable:
+            p.requires_grad_(True)
+
+
+def is_activation(module: nn.Module) -> bool:
+    """Whether ``module`` is one element-wise activation: all of ``transformers.activations``, and a model's own by name."""
+    kind = type(module)
+    own = re.search(r"gelu|silu|swish|relu|mish", kind.__name__, re.IGNORECASE) and not any(module.parameters())
+    return kind.__module__ == "transformers.activations" or bool(own and not any(module.children()))
+
+
+def _hook_activation(module: nn.Module, mode: Propagation, stack: ExitStack) -> None:
+    """Make ``module`` one operation: it computes on a detached input, then the activation rule connects input and output."""
+    inputs: list[Tensor | None] = []
+
+    def before(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        x = args[0] if args and isinstance(args[0], Tensor) and args[0].requires_grad else None
+        inputs.append(x)
+        return args if x is None else (x.detach(), *args[1:])
+
+    def after(_: nn.Module, args: tuple[Any, ...], y: Any) -> Any:
+        x = inputs.pop()
+        if x is None or not isinstance(y, Tensor):
+            return y
+        mode.hits["activation"] += 1
+        output = mode.rules["activation"](lambda _: y, (x,), {})
+        mode._mark(output, "activation", [x], _common_lineage([x]))
+        return output
+
+    stack.callback(module.register_forward_pre_hook(before).remove)
+    stack.callback(module.register_forward_hook(after).remove)
+
+
+# Lineage: which tensors a tensor is an element-wise function of, nearest first. Weak references, so that nothing is kept alive.
+
+
+def _lineage(tensor: Tensor) -> list[Tensor]:
+    ancestors = (ref() for ref in getattr(tensor, "_lrpx_from", ()))
+    return [tensor, *(a for a in ancestors if a is not None)]
+
+
+def _common_lineage(operands: list[Tensor]) -> list[Tensor]:
+    """What all operands are element-wise functions of, nearest first; the operands themselves count."""
+    lines = [_lineage(t) for t in operands]
+    shared = lines[0]
+    for line in lines[1:]:
+        ids = {id(a) for a in line}  # all are alive here, so an id names one tensor
+        shared = [a for a in shared if id(a) in ids]
+    return shared
+
+
+def _outputs(output: Any) -> list[Tensor]:
+    return tensors_in(
+        (output,) if isinstance(output, Tensor) else tuple(output) if isinstance(output, tuple | list) else (), {}
+    )
+
+
+def _first(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return args[0] if args else kwargs.get("input")
+
+
+def _exponent(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
+    exponent = args[1] if len(args) > 1 else kwargs.get("exponent", 1.0)
+    return float(exponent) if isinstance(exponent, int | float) else 1.0
+
+
+def _denominator(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    if func.__name__.startswith("__r"):
+        return args[0]
+    return args[1] if len(args) > 1 else kwargs.get("other")
+
+
+def _kind_of_fused(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """``addmm`` and its like: a product if both factors carry gradient, linear if one does."""
+    summand = _first(args, kwargs)
+    factors = [t for t in carrying(args, kwargs) if t is not summand]
+    if len(factors) < 2:
+        return "linear"
+    return "unknown" if summand.requires_grad else "product"
+
+
+def _is_in_place(name: str, kwargs: Mapping[str, Any]) -> bool:
+    dunder = name.startswith("__")
+    return bool(kwargs.get("inplace")) or name.startswith("__i") or (name.endswith("_") and not dunder)
