@@ -21,7 +21,7 @@ class Method:
     summary: str  # one line
     source: str  # paper
     function: str  # "module:function" below lrpx.methods, imported on use
-    options: dict[str, Any] = field(default_factory=dict)  # what the function takes, with defaults; None = required
+    options: dict[str, Any] = field(default_factory=dict)  # what the function takes, with defaults
 
     def load(self) -> Callable[..., Any]:
         """The function ``(model, batch, **options) -> list[Attribution]``."""
@@ -63,8 +63,8 @@ _TABLE = [
         "gradient-x-input",
         "Gradient times input, summed over the width.",
         f"Denil et al. 2015; Shrikumar et al. 2016; {_ARRAS}",
-        "gradient:explain",
-        {"norm": None, "at": ("input",)},
+        "gradient:times_input",
+        {"at": ("input",)},
     ),
 ]
 METHODS: dict[str, Method] = {m.name: m for m in _TABLE}

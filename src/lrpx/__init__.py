@@ -1,0 +1,34 @@
+"""Explain what a transformer language model predicts.
+
+    import lrpx
+
+    e = lrpx.explain(model, tokenizer, "The keys to the cabinet", target=" are", contrast=" is", method="attnlrp")
+    e.show()
+
+The command line does the same: ``lrpx explain "The keys to the cabinet" --target " are" --contrast " is"``.
+"""
+
+import logging
+
+from .errors import InputError, LrpxError, NonFiniteError, UnsupportedModelError
+from .explain import explain
+from .explanation import Explanation
+
+from .loading import load
+from .methods import METHODS
+from .propagate import propagate
+
+__all__ = [
+    "METHODS",
+    "Explanation",
+    "InputError",
+    "LrpxError",
+    "NonFiniteError",
+    "UnsupportedModelError",
+    "explain",
+    "load",
+    "propagate",
+]
+__version__ = "0.1.0"
+
+logging.getLogger("lrpx").addHandler(logging.NullHandler())

@@ -1,0 +1,173 @@
+"""``lrpx check``: does this model, as it is on this machine, keep what the rules promise?
+
+1. The forward pass under each rule set returns the plain model's logits, bit for bit.
+2. Every block's normalisers and attention were met, and no operation carried gradient through unknown.
+3. Under LRP, with biases set to zero (and restored), relevance adds up to the value at the input of every block. The only
+   loss is what constants in the model's own formulas take, such as the 1 in gpt-oss's ``(up + 1) * glu``; it is measured.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from .batching import Batch, Item, pad
+from .capture import check_model, layer_count, run
+from .errors import LrpxError
+from .propagate import Propagation, propagate
+from .rules import tensors_in
+from .rulesets import RULESETS
+
+# How far a sum over a whole model may be off, relative to the sum of absolute relevances.
+TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
+
+
+@dataclass
+class Report:
+    """What ``check`` found.
+
+    Attributes:
+        holds: Whether all of it holds.
+        lines: The findings, each with whether it holds; ``None`` for what is only told.
+        hits: How often a rule was applied, by rule set and kind of operation.
+        sums: Where -> sum of the LRP relevance there, biases zeroed, beside ``value``.
+        value: The explained logit with biases zeroed.
+        absorbed: What constants in the model's own formulas took of it.
+    """
+
+    lines: list[tuple[bool | None, str]] = field(default_factory=list)
+    hits: dict[str, Counter[str]] = field(default_factory=dict)
+    sums: dict[str, float] = field(default_factory=dict)
+    value: float | None = None
+    absorbed: float | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether no finding failed."""
+        return all(ok is not False for ok, _ in self.lines)
+
+
+def check(model: PreTrainedModel, *, n_tokens: int = 16, seed: int = 0) -> Report:
+    """Verify a causal or masked language model on random tokens; see the top of this file. The model is left as it was."""
+    report = Report()
+    try:
+        check_model(model, "lrp")
+        batch = _random_batch(model, n_tokens, seed)
+        _check_forward(model, batch, report)
+        for name in RULESETS:
+            report.hits[name] = run(model, batch, name).mode.hits
+        report.lines.append(
+            (True, "every block's normalisers and attention were met; no unknown operation carried gradient")
+        )
+        _check_sums(model, batch, report)
+    except LrpxError as error:
+        report.lines.append((False, str(error)))
+    return report
+
+
+def _random_batch(model: PreTrainedModel, n_tokens: int, seed: int) -> Batch:
+    config = model.config.get_text_config()
+    special = {getattr(config, f"{name}_token_id", None) for name in ("pad", "bos", "eos", "mask")}
+    allowed = [i for i in range(config.vocab_size) if i not in special]
+    generator = torch.Generator().manual_seed(seed)
+    ids = [allowed[int(torch.randint(len(allowed), (), generator=generator))] for _ in range(n_tokens)]
+    return pad([Item(tuple(ids), n_tokens - 1)], model)
+
+
+def _check_forward(model: PreTrainedModel, batch: Batch, report: Report) -> None:
+    with torch.no_grad():
+        plain = model(**batch.inputs)[0]
+    for name in RULESETS:
+        with torch.inference_mode(False), torch.enable_grad(), propagate(model, name):
+            logits = model(**batch.inputs)[0].detach()
+        same = torch.equal(logits, plain)
+        off = "" if same else f", largest difference {float((logits - plain).abs().max()):.1e}"
+        report.lines.append((same, f"forward pass under {name} is the plain model's, bit for bit{off}"))
+
+
+def _check_sums(model: PreTrainedModel, batch: Batch, report: Report) -> None:
+    with biases_zeroed(model) as zeroed:
+        places = ["input", *_blocks_that_run(model, batch)]
+        result = run(model, batch, "lrp", places, mode=Accounting)
+    assert isinstance(result.mode, Accounting)
+    report.value, report.absorbed = float(result.values[0]), result.mode.absorbed
+    size = 0.0
+    for name, hidden in result.hidden.items():
+        relevance = hidden.state.double() * hidden.gradient.double()
+        report.sums[name] = float(relevance.sum())
+        size = max(size, float(relevance.abs().sum()))
+    missing = report.value - report.sums["input"] - report.absorbed
+    tolerance = TOLERANCE.get(model.dtype, 1e-3)
+    report.lines.append(
+        (
+            abs(missing) <= tolerance * size,
+            f"LRP relevance at the input adds up to the logit with {zeroed} biases zeroed: {report.sums['input']:.6g} "
+            f"+ {report.absorbed:.6g} in built-in constants = {report.value:.6g}, off by {missing:.1e}",
+        )
+    )
+
+
+def _blocks_that_run(model: PreTrainedModel, batch: Batch) -> list[str]:
+    """The names of the transformer blocks: the first list of as many modules as the configuration has layers that runs."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.ModuleList) and len(module) == layer_count(model):
+            names = [f"{name}.{i}" for i in range(len(module))]
+            try:
+                run(model, batch, {}, ["input", *names])
+            except LrpxError:
+                continue
+            return names
+    return []
+
+
+@contextmanager
+def biases_zeroed(model: nn.Module) -> Iterator[int]:
+    """Every parameter whose name ends in ``bias`` is zero inside the block, and as it was afterwards. Yields how many."""
+    kept = [(p, p.detach().clone()) for name, p in model.named_parameters() if name.endswith("bias")]
+    try:
+        with torch.no_grad():
+            for p, _ in kept:
+                p.zero_()
+        yield len(kept)
+    finally:
+        with torch.no_grad():
+            for p, value in kept:
+                p.copy_(value)
+
+
+class Accounting(Propagation):
+    """A propagation that also adds up what constant summands take of the relevance that passes them.
+
+    Where ``y = x + c`` with a constant ``c``, relevance ``c * dy`` ends there. Biases inside fused operations (``linear``,
+    ``layer_norm``) are not seen.
+    """
+
+    absorbed = 0.0
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        output = super().__torch_function__(func, types, args, kwargs)
+        name = getattr(func, "__name__", "").strip("_")
+        if (
+            name in ("add", "radd", "iadd", "sub", "rsub", "isub")
+            and isinstance(output, Tensor)
+            and output.requires_grad
+        ):
+            constants = [i for i, a in enumerate(args[:2]) if not (isinstance(a, Tensor) and a.requires_grad)]
+            if len(constants) == 1 and tensors_in(args, {}):
+                constant, first = args[constants[0]], constants[0] == 0
+                # a - b and rsub(b, a): the one that is subtracted is the second, or for rsub the first.
+                sign = -1 if "sub" in name and first == (name == "rsub") else 1
+                output.register_hook(lambda gradient: self._note(sign * gradient * constant))
+        return output
+
+    def _note(self, part: Tensor) -> None:
+        self.absorbed += float(part.double().sum())

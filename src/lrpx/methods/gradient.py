@@ -1,0 +1,41 @@
+"""Gradient baselines: a norm of the plain gradient, or Gradient x Input.
+
+Source: Simonyan et al. 2014 and Li et al. 2016 (Gradient), Denil et al. 2015 and Shrikumar et al. 2016 (Gradient x Input);
+as compared in Arras et al. 2025, section Gradient-based.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from transformers import PreTrainedModel
+
+from ..batching import Attribution, Batch
+from ..capture import attributions, run
+from ..errors import InputError, nearest
+
+NORMS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "l1": lambda state, gradient: np.abs(gradient),
+    "l2": lambda state, gradient: gradient**2,  # squared, so that parts add up
+}
+
+
+def explain(
+    model: PreTrainedModel, batch: Batch, *, norm: str = "l1", at: Sequence[str] = ("input",)
+) -> list[Attribution]:
+    """Per token, the sum over the width of ``|g|`` (``"l1"``) or ``g ** 2`` (``"l2"``), with ``g`` the plain gradient.
+
+    ``at``, ``layers`` and errors are those of ``lrp.explain``. A norm does not decompose the value: ``residual`` is ``None``.
+
+    Raises:
+        InputError: An unknown norm.
+    """
+    if norm not in NORMS:
+        raise InputError(f"unknown norm {norm!r}. {nearest(norm, NORMS)}")
+    return attributions(run(model, batch, {}, at), batch, NORMS[norm], decomposes=False)
+
+
+def times_input(model: PreTrainedModel, batch: Batch, *, at: Sequence[str] = ("input",)) -> list[Attribution]:
+    """Per token, the sum over the width of ``x * g``, with ``g`` the plain gradient; otherwise as ``lrp.explain``."""
+    return attributions(run(model, batch, {}, at), batch, np.multiply, decomposes=True)

@@ -1,0 +1,36 @@
+"""LRP, AttnLRP and their variants: Gradient x Input of a model whose local Jacobians follow a rule set.
+
+Source: Arras et al. 2025, section LRPx and App. C; Ali et al. 2022 (LRP for transformers); Achtibat et al. 2024 (AttnLRP).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from transformers import PreTrainedModel
+
+from ..batching import Attribution, Batch
+from ..capture import attributions, run
+from ..rulesets import RuleSet
+
+
+def explain(
+    model: PreTrainedModel, batch: Batch, *, rules: str | RuleSet = "attnlrp", at: Sequence[str] = ("input",)
+) -> list[Attribution]:
+    """Relevance of every input token, ``R_t = sum_d x_td * (d value / d x_td)`` under the rule set, in logits.
+
+    Args:
+        model: A causal or masked language model in eval mode.
+        batch: From ``batching.pad``.
+        rules: A rule set or its name.
+        at: Where: ``"input"``, ``"embedding"``, module names or globs; see ``capture.run``.
+
+    Returns:
+        One attribution per item. ``relevance`` ``[T]`` is at ``"input"`` or ``"embedding"``, whichever is named first (at
+        the input when neither is); everything else that ``at`` names is in ``layers``, ``[T, width]``.
+
+    Raises:
+        UnsupportedModelError, InputError, NonFiniteError: See ``capture.run``.
+    """
+    return attributions(run(model, batch, rules, at), batch, np.multiply, decomposes=True)
