@@ -1,0 +1,135 @@
+"""A source as a checked local file: a path, or a URL whose content must be the one that was meant.
+
+A checksum comes from the caller (``...#sha256=<64 hex digits>``) or from the table of published files below. A URL without
+either is refused, and the error shows the checksum of what is there, so that trusting it is a decision someone makes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import re
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import NamedTuple
+
+from ..errors import InputError
+from .storage import sha256, whole
+
+_TIMEOUT = 60  # seconds without a byte
+
+
+class Published(NamedTuple):
+    """A file that its authors published."""
+
+    title: str
+    url: str
+    paper: str
+    license: str
+
+
+_GOLDBERG = "https://raw.githubusercontent.com/yoavg/bert-syntax/master/"
+_BLIMP = "https://raw.githubusercontent.com/alexwarstadt/blimp/master/data/"
+_BLIMP_PAPER = "Warstadt et al. (2020), BLiMP: The Benchmark of Linguistic Minimal Pairs for English"
+
+# Keyed by git's own checksum of the content (SHA-1 of "blob <size>\0<content>"), which the repositories publish.
+PUBLISHED = {
+    "3678296e1bbb95a6e4f83e7518b9021601086ea8": Published(
+        "lgd_dataset.tsv",
+        _GOLDBERG + "lgd_dataset.tsv",
+        "Goldberg (2019), Assessing BERT's Syntactic Abilities; data of Linzen, Dupoux and Goldberg (2016)",
+        "MIT, according to Arras et al. (2025)",
+    ),
+    **{
+        blob: Published(f"BLiMP {name}", f"{_BLIMP}{name}.jsonl", _BLIMP_PAPER, "CC BY 4.0")
+        for blob, name in {
+            "d454cd7d6b293866b427b6759b88fbb8b9c646bf": "distractor_agreement_relational_noun",
+            "ebc95e27000b7febd42c85151de1cb4a3aa33054": "distractor_agreement_relative_clause",
+            "99a06c91da16d40695e3cfadeef69609b8e6e992": "irregular_plural_subject_verb_agreement_1",
+            "846083500c7e341c24c1f7411aa624de85f148bb": "regular_plural_subject_verb_agreement_1",
+        }.items()
+    },
+}
+
+
+def published(path: Path) -> Published | None:
+    """What ``path`` is, if its content is one of the published files."""
+    digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
+    with open(path, "rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+    return PUBLISHED.get(digest.hexdigest())
+
+
+def local_file(source: str, folder: Path) -> Path:
+    """The file ``source`` names, fetched into ``folder`` if it is a URL, its checksum verified.
+
+    Args:
+        source: A path or an http(s) URL, with ``#sha256=...`` appended if the content is to be checked.
+        folder: Where a download goes; a verified file that is already there is not fetched again.
+
+    Raises:
+        InputError: There is no such file, the download fails, or the content is not the one that was meant.
+    """
+    source, expected = _split_checksum(source)
+    if not re.match(r"https?://", source):
+        path = Path(source).expanduser()
+        if not path.is_file():
+            raise InputError(
+                f"{source} is {'a folder' if path.is_dir() else 'not there'}: give a file or an http(s) URL."
+            )
+        if expected is not None and sha256(path) != expected:
+            raise InputError(f"{source} has sha256 {sha256(path)}, expected {expected}: it is another file.")
+        return path
+    name = Path(urllib.parse.unquote(urllib.parse.urlsplit(source).path)).name or "source"
+    path = folder / name
+    if not (path.is_file() and (sha256(path) == expected or published(path))):
+        with whole(path) as temporary:
+            _download(source, temporary)
+            _verify(source, temporary, expected)
+    return path
+
+
+def _split_checksum(source: str) -> tuple[str, str | None]:
+    """``source`` without ``#sha256=...``, and the checksum."""
+    source, mark, digest = source.partition("#sha256=")
+    if mark and not re.fullmatch(r"[0-9a-fA-F]{64}", digest):
+        raise InputError(f"#sha256={digest} is not a SHA-256: it has 64 hexadecimal digits.")
+    return source, digest.lower() if mark else None
+
+
+def _download(url: str, path: Path) -> None:
+    """Write what ``url`` gives to ``path``."""
+    try:
+        response = urllib.request.urlopen(url, timeout=_TIMEOUT)  # http(s) only, see local_file
+    except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+        raise _unreachable(url, error) from error
+    with response, open(path, "wb") as file:
+        while True:
+            try:
+                block = response.read(1 << 16)
+            except (http.client.HTTPException, OSError) as error:
+                raise _unreachable(url, error) from error
+            if not block:
+                break
+            file.write(block)
+        length = response.headers.get("Content-Length")
+        if length is not None and file.tell() != int(length):
+            raise _unreachable(url, f"{file.tell()} of {length} bytes arrived")
+
+
+def _unreachable(url: str, reason: object) -> InputError:
+    return InputError(f"could not download {url}: {reason}. Download it yourself and give the path of the file.")
+
+
+def _verify(url: str, path: Path, expected: str | None) -> None:
+    actual = sha256(path)
+    if expected is None and published(path) is None:
+        raise InputError(
+            f"{url} is not a file lrpx knows, and no checksum was given. What is there has sha256 {actual}; if that is what "
+            f"you want, give {url}#sha256={actual}"
+        )
+    if expected is not None and actual != expected:
+        raise InputError(f"{url} has sha256 {actual}, expected {expected}: it is not the file that was meant.")

@@ -1,0 +1,223 @@
+"""Files of a benchmark folder: written whole or not at all, with a schema version, never mixed up.
+
+- A file appears under its name only once it is complete (written beside it, then moved), so that a run that is killed,
+  or a disk that fills up, leaves the files that were finished readable.
+- Parquet files carry the schema version and what they hold in their metadata; another version is refused.
+- A folder's ``manifest.json`` says what it was made from; going on with something else is refused, naming what differs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError, LrpxError
+
+SCHEMA = 1
+DOWNLOADS = "download"  # subfolder for a source that came from the network
+_KEY = b"lrpx"
+
+
+def need(module: str, what: str) -> Any:
+    """Import an optional dependency of this package.
+
+    Raises:
+        ImportError: It is not installed; the error says how to install it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(f'{what} needs {module.partition(".")[0]}: pip install "lrpx[sva]"') from error
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Give a temporary path to write to; it becomes ``path`` when the block ends well and is removed when it does not.
+
+    Raises:
+        LrpxError: The file could not be written, for instance because the disk is full.
+    """
+    temporary: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        os.close(handle)
+        temporary = Path(name)
+        yield temporary
+        os.chmod(temporary, 0o666 & ~_umask())
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        temporary = None
+    except OSError as error:
+        raise LrpxError(
+            f"could not write {path}: {error.strerror or error}. What was finished is kept: make room, then run the same "
+            "command again to go on."
+        ) from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    """The process's file mode mask; reading it means setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole."""
+    with whole(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write a JSON file, whole."""
+    write_text(path, json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        InputError: The file is missing or is not a JSON object.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError(f"{path} does not exist: {path.parent} is not a complete folder of this kind.") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not JSON: {error}.") from error
+    if not isinstance(data, dict):
+        raise InputError(f"{path} holds {type(data).__name__}, not an object.")
+    return data
+
+
+def write_table(path: Path, kind: str, columns: dict[str, Any], types: dict[str, Any]) -> None:
+    """Write columns as Parquet, whole, with ``kind`` and the schema version in the metadata.
+
+    Args:
+        path: The file.
+        kind: What the rows are; ``read_table`` asks for it.
+        columns: Name -> list of values.
+        types: Name -> pyarrow type, in the order of the file.
+    """
+    pa, pq = need("pyarrow", "Writing a benchmark"), need("pyarrow.parquet", "Writing a benchmark")
+    stamp = json.dumps({"kind": kind, "schema": SCHEMA})
+    schema = pa.schema(list(types.items()), metadata={_KEY: stamp})
+    table = pa.table([pa.array(columns[name], type=kind_) for name, kind_ in types.items()], schema=schema)
+    with whole(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd")
+
+
+def write_dropped(path: Path, dropped: Sequence[Any]) -> None:
+    """Write what a filter left out: ``sample_id``, ``line``, ``reason`` and ``detail`` of each entry."""
+    pa = need("pyarrow", "Writing a benchmark")
+    types = {"sample_id": pa.int64(), "line": pa.int64(), "reason": pa.string(), "detail": pa.string()}
+    write_table(path, "dropped", {name: [getattr(d, name) for d in dropped] for name in types}, types)
+
+
+def count(total: int, dropped: Sequence[Any], reasons: dict[str, str]) -> dict[str, Any]:
+    """What each filter took of ``total`` rows, in the order of ``reasons`` (name -> what it means)."""
+    numbers = Counter(d.reason for d in dropped)
+    steps, left = [], total
+    for reason, what in reasons.items():
+        left -= numbers[reason]
+        steps.append({"reason": reason, "what": what, "dropped": numbers[reason], "left": left})
+    return {"rows": total, "kept": left, "steps": steps}
+
+
+def read_table(path: Path, kind: str) -> Any:
+    """Read what ``write_table`` wrote, as a ``pyarrow.Table``.
+
+    Raises:
+        InputError: The file is missing, damaged, of another kind or of another schema version.
+    """
+    pa, pq = need("pyarrow", "Reading a benchmark"), need("pyarrow.parquet", "Reading a benchmark")
+    if not path.is_file():
+        raise InputError(f"{path} does not exist: {path.parent} is not a complete folder of this kind.")
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InputError(
+            f"{path} cannot be read as Parquet: {error}. Remove the file and run the command again."
+        ) from error
+    stamp = json.loads((table.schema.metadata or {}).get(_KEY, b"{}"))
+    if stamp.get("kind") != kind:
+        raise InputError(f"{path} holds {stamp.get('kind') or 'no lrpx table'}, expected {kind}.")
+    if stamp.get("schema") != SCHEMA:
+        raise InputError(
+            f"{path} has schema {stamp.get('schema')}, this version of lrpx reads schema {SCHEMA}. Build it again."
+        )
+    return table
+
+
+def claim(folder: Path, manifest: dict[str, Any], *, what: str) -> None:
+    """Make ``folder`` the place of what ``manifest`` describes, or check that it already is, as ``check_claim`` does."""
+    check_claim(folder, manifest, what=what)
+    if not (folder / "manifest.json").exists():
+        write_json(folder / "manifest.json", manifest)
+
+
+def check_claim(folder: Path, manifest: dict[str, Any], *, what: str) -> None:
+    """Refuse a folder that was made from something else than ``manifest`` describes, or that is not ours.
+
+    Args:
+        folder: An empty, new or already claimed folder.
+        manifest: JSON types; what the result depends on.
+        what: Noun for messages, such as ``benchmark``.
+
+    Raises:
+        InputError: The folder holds something else; the error names every difference.
+    """
+    path = folder / "manifest.json"
+    if path.exists():
+        there = read_json(path)
+        differences = list(_differences(there, manifest))
+        if differences:
+            raise InputError(
+                f"{folder} holds a {what} made from something else: {'; '.join(differences)}. "
+                "Choose another folder, or remove this one."
+            )
+    check_place(folder, what=what)
+
+
+def check_place(folder: Path, *, what: str) -> None:
+    """Refuse a folder that holds something which is not ours.
+
+    Raises:
+        InputError: ``folder`` is a file, or a non-empty folder without a manifest.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file: give a folder for the {what}.")
+    if folder.exists() and not (folder / "manifest.json").exists():
+        foreign = [p.name for p in folder.iterdir() if p.name != DOWNLOADS and not p.name.endswith(".tmp")]
+        if foreign:
+            raise InputError(f"{folder} is not a {what} and not empty (it holds {foreign[0]}): choose another folder.")
+
+
+def _differences(there: Any, now: Any, name: str = "") -> Iterator[str]:
+    """Each leaf in which two nested dictionaries differ, as a sentence."""
+    if isinstance(there, dict) and isinstance(now, dict):
+        for key in sorted(there.keys() | now.keys()):
+            yield from _differences(there.get(key), now.get(key), f"{name}.{key}" if name else key)
+    elif there != now:
+        yield f"{name} is {there!r} there and {now!r} now"
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,115 @@
+"""Paths and URLs with checksums, against a server on this machine."""
+
+import hashlib
+import http.server
+import threading
+
+import pytest
+
+from lrpx.benchmark import download
+from lrpx.benchmark.download import Published, local_file, published
+from lrpx.errors import InputError
+
+CONTENT = b"1\tthe keys are here .\n" * 5000
+SHA = hashlib.sha256(CONTENT).hexdigest()
+GIT_BLOB = hashlib.sha1(b"blob %d\0" % len(CONTENT) + CONTENT).hexdigest()
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A server with one file; ``requests`` lists what was asked for."""
+    monkeypatch.setenv("no_proxy", "*")
+    requests = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            requests.append(self.path)
+            if not self.path.startswith("/data/set.tsv"):
+                self.send_error(404)
+                return
+            self.send_response(200)
+            short = "short" in self.path
+            self.send_header("Content-Length", str(len(CONTENT)))
+            self.end_headers()
+            self.wfile.write(CONTENT[:100] if short else CONTENT)
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:
+        thread = threading.Thread(target=httpd.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{httpd.server_port}/data/set.tsv", requests
+        httpd.shutdown()
+        thread.join()
+
+
+def test_a_url_with_its_checksum_is_fetched_once(server, tmp_path):
+    url, requests = server
+    for _ in range(2):
+        path = local_file(f"{url}#sha256={SHA.upper()}", tmp_path)
+        assert path == tmp_path / "set.tsv"
+        assert path.read_bytes() == CONTENT
+    assert len(requests) == 1
+
+
+def test_a_url_with_another_checksum_leaves_nothing(server, tmp_path):
+    url, _ = server
+    with pytest.raises(InputError, match=f"has sha256 {SHA}, expected {'0' * 64}"):
+        local_file(f"{url}#sha256={'0' * 64}", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_url_without_a_checksum_is_refused_and_shows_it(server, tmp_path):
+    url, _ = server
+    with pytest.raises(InputError, match=f"if that is what you want, give {url}#sha256={SHA}"):
+        local_file(url, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_published_file_needs_no_checksum(server, tmp_path, monkeypatch):
+    url, requests = server
+    known = Published("set", url, "paper", "licence")
+    monkeypatch.setitem(download.PUBLISHED, GIT_BLOB, known)
+    path = local_file(url, tmp_path)
+    assert published(path) == known
+    local_file(url, tmp_path)
+    assert len(requests) == 1
+
+
+def test_a_damaged_download_is_fetched_again(server, tmp_path):
+    url, requests = server
+    (tmp_path / "set.tsv").write_bytes(b"half")
+    assert local_file(f"{url}#sha256={SHA}", tmp_path).read_bytes() == CONTENT
+    assert len(requests) == 1
+
+
+def test_an_interrupted_download_is_an_error(server, tmp_path):
+    url, _ = server
+    with pytest.raises(InputError, match=r"100 of \d+ bytes arrived.*Download it yourself"):
+        local_file(f"{url}?short#sha256={SHA}", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_url_that_is_not_there(server, tmp_path):
+    url, _ = server
+    with pytest.raises(InputError, match=r"404.*give the path of the file"):
+        local_file(url.replace("set", "none"), tmp_path)
+    with pytest.raises(InputError, match="could not download"):
+        local_file("http://127.0.0.1:9/x.tsv", tmp_path)
+
+
+def test_paths(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_bytes(CONTENT)
+    assert local_file(str(path), tmp_path) == path
+    assert local_file(f"{path}#sha256={SHA}", tmp_path) == path
+    assert published(path) is None
+    with pytest.raises(InputError, match="it is another file"):
+        local_file(f"{path}#sha256={'1' * 64}", tmp_path)
+    with pytest.raises(InputError, match="64 hexadecimal digits"):
+        local_file(f"{path}#sha256=abc", tmp_path)
+    with pytest.raises(InputError, match="not there: give a file"):
+        local_file(str(tmp_path / "b.tsv"), tmp_path)
+    with pytest.raises(InputError, match="a folder: give a file"):
+        local_file(str(tmp_path), tmp_path)

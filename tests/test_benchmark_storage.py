@@ -1,0 +1,134 @@
+"""Files of a benchmark folder: whole or absent, versioned, and never mixed up."""
+
+import errno
+import json
+import os
+
+import pytest
+
+from lrpx.benchmark import storage
+from lrpx.benchmark.storage import check_place, claim, read_json, read_table, whole, write_json, write_table, write_text
+from lrpx.errors import InputError, LrpxError
+
+pa = pytest.importorskip("pyarrow")
+
+
+def test_a_file_that_fails_half_way_leaves_the_old_one(tmp_path):
+    path = tmp_path / "a.txt"
+    write_text(path, "first")
+
+    def fail():
+        with whole(path) as temporary:
+            temporary.write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert path.read_text() == "first"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_written_file_has_the_usual_mode(tmp_path):
+    write_text(tmp_path / "a", "x")
+    (tmp_path / "b").write_text("x")
+    assert (tmp_path / "a").stat().st_mode == (tmp_path / "b").stat().st_mode
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_full_disk_says_what_to_do_and_keeps_what_was_there(tmp_path, monkeypatch, step):
+    path = tmp_path / "t.parquet"
+    write_table(path, "samples", {"a": [1, 2]}, {"a": pa.int64()})
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(storage.os, step, full)
+    with pytest.raises(LrpxError, match=r"could not write .*t\.parquet: No space left on device.*make room"):
+        write_table(path, "samples", {"a": [3]}, {"a": pa.int64()})
+    monkeypatch.undo()
+    assert read_table(path, "samples").to_pydict() == {"a": [1, 2]}
+    assert [p.name for p in tmp_path.iterdir()] == ["t.parquet"]
+
+
+def test_a_table_comes_back_with_its_kind_and_schema(tmp_path):
+    path = tmp_path / "t.parquet"
+    columns = {"words": [["a", "b"], []], "n": [1, None]}
+    write_table(path, "samples", columns, {"words": pa.list_(pa.string()), "n": pa.int32()})
+    table = read_table(path, "samples")
+    assert table.to_pydict() == columns
+    assert json.loads(table.schema.metadata[b"lrpx"]) == {"kind": "samples", "schema": storage.SCHEMA}
+    with pytest.raises(InputError, match="holds samples, expected dropped"):
+        read_table(path, "dropped")
+
+
+def test_a_table_of_another_schema_or_maker_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "t.parquet"
+    monkeypatch.setattr(storage, "SCHEMA", 99)
+    write_table(path, "samples", {"a": [1]}, {"a": pa.int64()})
+    monkeypatch.undo()
+    with pytest.raises(InputError, match=f"has schema 99, this version of lrpx reads schema {storage.SCHEMA}"):
+        read_table(path, "samples")
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"a": [1]}), path)
+    with pytest.raises(InputError, match="holds no lrpx table"):
+        read_table(path, "samples")
+
+
+def test_a_missing_or_damaged_table_is_named(tmp_path):
+    with pytest.raises(InputError, match="does not exist"):
+        read_table(tmp_path / "none.parquet", "samples")
+    path = tmp_path / "t.parquet"
+    write_table(path, "samples", {"a": list(range(1000))}, {"a": pa.int64()})
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(InputError, match=r"t\.parquet cannot be read as Parquet"):
+        read_table(path, "samples")
+
+
+def test_json_that_is_missing_broken_or_no_object(tmp_path):
+    path = tmp_path / "a.json"
+    with pytest.raises(InputError, match="does not exist"):
+        read_json(path)
+    path.write_text("{")
+    with pytest.raises(InputError, match="not JSON"):
+        read_json(path)
+    path.write_text("[1]")
+    with pytest.raises(InputError, match="holds list"):
+        read_json(path)
+
+
+def test_claiming_again_is_fine_and_another_claim_names_every_difference(tmp_path):
+    folder = tmp_path / "out"
+    manifest = {"kind": "benchmark", "source": {"sha256": "aa", "name": "x"}, "skip": False}
+    claim(folder, manifest, what="benchmark")
+    claim(folder, manifest, what="benchmark")
+    with pytest.raises(InputError) as error:
+        claim(folder, {"kind": "benchmark", "source": {"sha256": "bb", "name": "x"}, "skip": True}, what="benchmark")
+    assert "skip is False there and True now" in str(error.value)
+    assert "source.sha256 is 'aa' there and 'bb' now" in str(error.value)
+    assert "name" not in str(error.value)
+    assert read_json(folder / "manifest.json") == manifest
+
+
+def test_a_folder_with_something_else_is_refused(tmp_path):
+    (tmp_path / "photo.jpg").write_text("")
+    with pytest.raises(InputError, match=r"not a benchmark and not empty \(it holds photo.jpg\)"):
+        claim(tmp_path, {"kind": "benchmark"}, what="benchmark")
+    with pytest.raises(InputError, match="is a file"):
+        check_place(tmp_path / "photo.jpg", what="benchmark")
+
+
+def test_leftovers_of_our_own_are_no_obstacle(tmp_path):
+    (tmp_path / storage.DOWNLOADS).mkdir()
+    (tmp_path / ".manifest.json.abc.tmp").write_text("")
+    claim(tmp_path, {"kind": "benchmark"}, what="benchmark")
+
+
+def test_a_missing_package_says_which_extra_has_it():
+    with pytest.raises(ImportError, match=r'Parsing needs no_such_package: pip install "lrpx\[sva\]"'):
+        storage.need("no_such_package.part", "Parsing")
+
+
+def test_json_is_readable_text(tmp_path):
+    write_json(tmp_path / "a.json", {"é": 1})
+    assert (tmp_path / "a.json").read_text(encoding="utf-8") == '{\n  "é": 1\n}\n'
