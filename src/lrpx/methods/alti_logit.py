@@ -1,0 +1,272 @@
+r"""ALTI-Logit: what every token, head, layer and MLP adds to a logit, in one forward pass.
+
+With the attention weights and the deviations of norms held constant, a logit is a sum over the residual stream:
+
+1. ``trace`` runs the model once and keeps, per layer, what the explained position p needs (``lrpx.trace``).
+2. The explained scalar is a linear function of the last block's output at p; ``_pull_back_head`` finds its vector w.
+   Elementwise functions on the way (the masked LM head's GELU, a soft cap on logits) pass relevance on unchanged.
+3. ``_pull_back_blocks`` brings w down through the blocks. Only norms that sit on the stream change it.
+4. Attention of layer l: ``delta^l_hj = A^h_pj (w' W_O^h v^h_j)``, one number per head and position.
+5. Tokens, by Horner's scheme: ``r <- delta^L``; for l = L-1 ... 1: ``r <- r C^l + delta^l``, where ``C^l`` is the layer's
+   mixing matrix (``lrpx.mixing``). The last layer's matrix is never needed.
+
+Sources: Ferrando et al. 2023 (ALTI-Logit), Ferrando et al. 2022 (ALTI), Abnar & Zuidema 2020 (attention rollout); norms
+on the stream and masked language models are ours, derived in ``docs/equations.md``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..affine import Norm, projection
+from ..batching import Attribution, Batch
+from ..errors import UnsupportedModelError
+from ..families import ALTERNATIVES, Family, find_family, get
+from ..mixing import Layer, kept, normalised_rows
+from ..trace import Mixing, Trace, trace
+
+Parts = dict[str, Tensor]  # component -> [B] or [B, L]
+
+
+def explain(model: nn.Module, batch: Batch, *, direct: bool = False) -> list[Attribution]:
+    """ALTI-Logit of every token of every item.
+
+    Tokens and components sum to the explained value; ``residual`` is what rounding left of it.
+
+    Args:
+        model: A decoder or masked language model whose family is known (``lrpx.families``).
+        batch: Padded items.
+        direct: Add what the explained token's own embedding contributes along the residual stream to that token,
+            instead of to ``components["direct"]``.
+
+    Returns:
+        Per item ``relevance [T]``, ``by_layer [L, T]`` (each layer's attention, carried to the input; without
+        ``direct`` they sum to ``relevance``), ``by_head [L, H, T]`` (at each layer's own input positions) and
+        ``components``: ``mlp [L]``, ``attention_bias [L]``, ``direct``, ``final_norm_bias``, and where the model has such
+        biases ``head_bias``, ``attention_norm_bias [L]``, ``mlp_norm_bias [L]``.
+
+    Raises:
+        UnsupportedModelError: The model is of no known family, its attention cannot be followed, or the parts do not
+            add up to the value, so that the family does not describe it.
+    """
+    family = find_family(model)
+    seen = trace(model, family, batch, mixing=kept, last=False)
+    explained = _explained(seen, batch)
+    gradient, parts = _pull_back_head(model, family, seen, explained)
+    vectors, of_blocks = _pull_back_blocks(model, family, seen, gradient)
+    parts |= of_blocks
+    by_head = _heads([get(block, family.attention_output) for block in get(model, family.blocks)], seen, vectors)
+    by_layer = _carried_to_input(by_head.sum(2)[..., : seen.mixing.shape[-1]], seen.mixing)
+
+    attributions = []
+    heads, layers, value = _numpy(by_head), _numpy(by_layer), _numpy(explained.value)
+    components = {name: _numpy(part) for name, part in parts.items()}
+    for item, span in enumerate(batch.spans):
+        own = {name: part[item] for name, part in components.items()}
+        rows = np.zeros_like(heads[item, :, 0])  # [L, T]
+        rows[:, : layers.shape[-1]] = layers[item]
+        relevance = rows[:, span].sum(0)
+        residual = float(value[item] - relevance.sum() - sum(np.sum(part) for part in own.values()))
+        _check_sum(model, residual, [heads[item], *own.values()])
+        if direct:
+            relevance[int(batch.positions[item]) - span.start] += own["direct"]
+            own["direct"] = np.float64(0)
+        attributions.append(
+            Attribution(
+                relevance=relevance,
+                value=float(value[item]),
+                residual=residual,
+                target=int(explained.target[item]),
+                by_layer=rows[:, span],
+                by_head=heads[item][..., span],
+                components={name: part if part.ndim else float(part) for name, part in own.items()},
+            )
+        )
+    return attributions
+
+
+def alti(model: nn.Module, batch: Batch) -> list[Attribution]:
+    """ALTI: how much of every input token is in the explained position's last hidden state; not tied to a logit.
+
+    The row of the explained position of ``C^L ... C^1``; not negative, sums to 1. Ferrando et al. 2022, Section 3.
+
+    Raises:
+        UnsupportedModelError: As ``explain``.
+    """
+    return _rolled_out(model, batch, kept)
+
+
+def attention_rollout(model: nn.Module, batch: Batch) -> list[Attribution]:
+    """Attention rollout: as ``alti``, with attention averaged over heads, half and half with the identity, as matrices.
+
+    Abnar & Zuidema 2020, Section 3.
+
+    Raises:
+        UnsupportedModelError: As ``explain``.
+    """
+    return _rolled_out(model, batch, half_attention)
+
+
+def half_attention(layer: Layer, length: int, causal: bool) -> Tensor:
+    """``[B, n, n]``: attention averaged over the heads, half and half with the identity."""
+    mean = layer.attention.weights(slice(0, length))[..., :length].mean(1)
+    return normalised_rows(mean).lerp_(torch.eye(length, dtype=mean.dtype, device=mean.device), 0.5)
+
+
+def _rolled_out(model: nn.Module, batch: Batch, mixing: Mixing) -> list[Attribution]:
+    family = find_family(model)
+    seen = trace(model, family, batch, mixing=mixing, last=True)
+    explained = _explained(seen, batch)
+    length = seen.mixing.shape[-1]
+    row = nn.functional.one_hot(batch.positions, length).unsqueeze(1).to(seen.mixing)  # [B, 1, n]
+    for matrix in seen.mixing.flip(0):
+        row = row @ matrix
+    padding = batch.inputs["input_ids"].shape[1] - length
+    rows, values = _numpy(nn.functional.pad(row[:, 0], (0, padding))), _numpy(explained.value)
+    return [
+        Attribution(relevance=rows[i][span], value=float(values[i]), residual=None, target=int(explained.target[i]))
+        for i, span in enumerate(batch.spans)
+    ]
+
+
+@dataclass(frozen=True)
+class _Explained:
+    """The explained scalars, ``logit[target] - logit[contrast]`` or ``logit[target]``, as signed sums of logits.
+
+    Attributes:
+        target: ``[B]`` token ids.
+        ids: ``[B, 2]``: target and contrast (any id where there is none).
+        signs: ``[B, 2]``: 1, and -1 or 0.
+        value: ``[B]``.
+    """
+
+    target: Tensor
+    ids: Tensor
+    signs: Tensor
+    value: Tensor
+
+
+def _explained(seen: Trace, batch: Batch) -> _Explained:
+    logits = seen.logits
+    asked, contrast = batch.targets.to(logits.device), batch.contrasts.to(logits.device)
+    target = torch.where(asked < 0, logits.argmax(-1), asked)
+    ids = torch.stack([target, contrast.clamp(min=0)], dim=1)
+    signs = torch.stack([torch.ones_like(target), -(contrast >= 0).long()], dim=1).to(logits.dtype)
+    return _Explained(target=target, ids=ids, signs=signs, value=(signs * logits.gather(1, ids)).sum(1))
+
+
+def _pull_back_head(model: nn.Module, family: Family, seen: Trace, explained: _Explained) -> tuple[Tensor, Parts]:
+    """``w [B, d]``, the scalar's gradient at the last block's output, and what the head's biases add to the scalar."""
+    paths = [path for path in family.head if path in seen.head]
+    weight, bias = projection(get(model, paths[-1]))
+    raw = seen.head[paths[-1]][1]
+    # A soft cap or a factor after the unembedding: the identity rule.
+    signs = explained.signs * _slope(raw.gather(1, explained.ids), seen.logits.gather(1, explained.ids))
+    gradient = torch.einsum("bk,dbk->bd", signs, weight[:, explained.ids].to(signs.dtype))
+    zero = torch.zeros_like(explained.value)
+    linear_bias = zero if bias is None else (signs * bias[explained.ids].to(signs.dtype)).sum(1)
+    norm_bias, has_linear_bias = zero, bias is not None
+    for path, following in reversed(list(itertools.pairwise(paths))):
+        (entered, left), module = seen.head[path], get(model, path)
+        gradient = gradient * _slope(left, seen.head[following][0])
+        if isinstance(module, nn.Linear):
+            weight, bias = projection(module)
+            if bias is not None:
+                linear_bias, has_linear_bias = linear_bias + gradient @ bias.to(gradient.dtype), True
+            gradient = gradient @ weight.t().to(gradient.dtype)
+        else:
+            norm = Norm.of(module, gradient.dtype, family.norm_offset)
+            norm_bias = norm_bias + norm.bias_share(gradient)
+            gradient = norm.pull_back(gradient, entered)
+    return gradient, {"final_norm_bias": norm_bias} | ({"head_bias": linear_bias} if has_linear_bias else {})
+
+
+def _pull_back_blocks(model: nn.Module, family: Family, seen: Trace, w: Tensor) -> tuple[Tensor, Parts]:
+    """The scalar's gradients at the attention outputs ``[B, L, d]``, and the parts that belong to no token.
+
+    Symbols as in ``trace.linear_layer``: the stream x, the attention output a, the MLP output m, the factor s.
+    """
+    s = family.factor(model.config)
+    blocks = list(get(model, family.blocks))
+    attention_vectors, mlp_vectors, biases = [], [], []
+    norm_biases: dict[str, list[Tensor]] = {"attention_norm_bias": [], "mlp_norm_bias": []}
+    for block, layer, m in zip(reversed(blocks), reversed(seen.layers), reversed(seen.mlp), strict=True):
+        x, a = layer.stream, layer.attention
+        normed: tuple[tuple[Norm, Tensor], ...] = ()  # the norms after attention and MLP, with the gradient at each
+        if family.branch_norms:  # x + s N1(a) + s N2(m)
+            first, second = (Norm.of(get(block, path), w.dtype, family.norm_offset) for path in family.branch_norms)
+            normed = (first, s * w), (second, s * w)
+            attention_vector, mlp_vector = first.pull_back(s * w, a), second.pull_back(s * w, m)
+        elif family.sum_norms:  # N2(N1(x + s a) + s m)
+            first, second = (Norm.of(get(block, path), w.dtype, family.norm_offset) for path in family.sum_norms)
+            middle = second.pull_back(w, first(x + s * a) + s * m)
+            normed = (first, middle), (second, w)
+            w = first.pull_back(middle, x + s * a)
+            attention_vector, mlp_vector = s * w, s * middle
+        else:  # x + s a + s m
+            attention_vector = mlp_vector = w if s == 1 else s * w
+        for name, (norm, gradient) in zip(norm_biases, normed, strict=False):
+            if norm.bias is not None:
+                norm_biases[name].append(gradient @ norm.bias)
+        bias = projection(get(block, family.attention_output))[1]
+        biases.append(torch.zeros_like(w[0]) if bias is None else bias.to(w))
+        attention_vectors.append(attention_vector)
+        mlp_vectors.append(mlp_vector)
+    vectors = torch.stack(attention_vectors[::-1], dim=1)  # [B, L, d]
+    parts = {
+        "mlp": (torch.stack(mlp_vectors[::-1], dim=1) * torch.stack(seen.mlp, dim=1)).sum(-1),
+        "attention_bias": (vectors * torch.stack(biases[::-1])).sum(-1),
+        "direct": (w * seen.layers[0].stream).sum(-1),
+    }
+    return vectors, parts | {name: torch.stack(rows[::-1], dim=1) for name, rows in norm_biases.items() if rows}
+
+
+def _heads(outputs: Sequence[nn.Module], seen: Trace, vectors: Tensor) -> Tensor:
+    """``delta [B, L, H, T]``: what each head adds to the scalar from each of its input positions."""
+    along = []
+    for output, layer, vector in zip(outputs, seen.layers, vectors.unbind(1), strict=True):
+        weight = projection(output)[0].to(vector.dtype)  # [H * dv, d]
+        batch, groups, length, size = layer.value.shape
+        pulled = (vector @ weight.t()).view(batch, groups, -1, size)  # W_O' w, the heads by group: [B, G, H / G, dv]
+        along.append((pulled @ layer.value.transpose(-1, -2)).view(batch, -1, length))
+    return torch.stack(along, dim=1) * torch.stack([layer.weights for layer in seen.layers], dim=1)
+
+
+def _carried_to_input(delta: Tensor, mixing: Tensor) -> Tensor:
+    """``delta^l C^(l-1) ... C^1`` of every layer l: ``[B, L, n]`` -> the same shape."""
+    carried = delta.clone()
+    for above in range(delta.shape[1] - 1, 0, -1):
+        carried[:, above:] = carried[:, above:] @ mixing[above - 1]
+    return carried
+
+
+def _slope(before: Tensor, after: Tensor) -> Tensor:
+    """The identity rule: ``after / before``, 0 where ``before`` is 0; 1 where nothing happened."""
+    if torch.equal(before, after):
+        return torch.ones_like(before)
+    return torch.where(before == 0, 0, after / before)
+
+
+def _check_sum(model: nn.Module, residual: float, parts: Sequence[np.ndarray]) -> None:
+    """Refuse to return parts that do not add up: then the family describes another model than this one."""
+    # Norms compute in float32 even in a float64 model. The square root leaves room for the depth of the model.
+    dtype = next(model.parameters()).dtype
+    precision = max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
+    scale = sum(float(np.abs(part).sum()) for part in parts)
+    if abs(residual) > precision**0.5 * scale:
+        config: Any = model.config
+        raise UnsupportedModelError(
+            f"the parts of the logit miss its value by {residual:.3g} ({type(model).__name__}, model type "
+            f"{config.model_type!r}): the family does not describe this model. {ALTERNATIVES}"
+        )
+
+
+def _numpy(tensor: Tensor) -> np.ndarray:
+    return tensor.double().cpu().numpy()
