@@ -162,13 +162,13 @@ def _kernel(device: torch.device) -> Callable[..., None] | None:
         from .l1_kernel import l1_fused
 
         generator = torch.Generator(device).manual_seed(0)
-        tensors = [
+        weights, values, output, own = (
             torch.randn(*shape, device=device, generator=generator)
             for shape in ((1, 20, 40, 5), (1, 20, 5, 96), (1, 40, 96), (1, 20, 96))
-        ]
+        )
         expected, found = torch.zeros(2, 1, 20, 40, device=device)
         for l1_distances, distance in ((l1_in_blocks, expected), (l1_fused, found)):
-            l1_distances(*tensors, distance, offset=3, causal=False)
+            l1_distances(weights, values, output, own, distance, offset=3, causal=False)
         torch.testing.assert_close(found, expected, rtol=1e-2, atol=0)  # loose: both may be set to use TF32
     except Exception as error:  # no Triton, no C compiler, an unknown card: PyTorch is slower but always there
         logger.warning("The Triton kernel for ALTI does not work here, PyTorch is used instead: %s", error)

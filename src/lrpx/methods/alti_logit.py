@@ -27,10 +27,10 @@ from torch import Tensor, nn
 
 from ..affine import Norm, projection
 from ..batching import Attribution, Batch
-from ..errors import UnsupportedModelError
+from ..errors import NonFiniteError, UnsupportedModelError
 from ..families import ALTERNATIVES, Family, find_family, get
 from ..mixing import Layer, kept, normalised_rows
-from ..trace import Mixing, Trace, trace
+from ..trace import Trace, trace
 
 Parts = dict[str, Tensor]  # component -> [B] or [B, L]
 
@@ -59,14 +59,12 @@ def explain(model: nn.Module, batch: Batch, *, direct: bool = False) -> list[Att
     family = find_family(model)
     seen = trace(model, family, batch, mixing=kept, last=False)
     explained = _explained(seen, batch)
-    gradient, parts = _pull_back_head(model, family, seen, explained)
-    vectors, of_blocks = _pull_back_blocks(model, family, seen, gradient)
-    parts |= of_blocks
-    by_head = _heads([get(block, family.attention_output) for block in get(model, family.blocks)], seen, vectors)
+    by_head, parts = _decompose(model, family, seen, explained)
     by_layer = _carried_to_input(by_head.sum(2)[..., : seen.mixing.shape[-1]], seen.mixing)
 
     attributions = []
     heads, layers, value = _numpy(by_head), _numpy(by_layer), _numpy(explained.value)
+    targets, positions = explained.target.tolist(), batch.positions.tolist()
     components = {name: _numpy(part) for name, part in parts.items()}
     for item, span in enumerate(batch.spans):
         own = {name: part[item] for name, part in components.items()}
@@ -74,16 +72,15 @@ def explain(model: nn.Module, batch: Batch, *, direct: bool = False) -> list[Att
         rows[:, : layers.shape[-1]] = layers[item]
         relevance = rows[:, span].sum(0)
         residual = float(value[item] - relevance.sum() - sum(np.sum(part) for part in own.values()))
-        _check_sum(model, residual, [heads[item], *own.values()])
         if direct:
-            relevance[int(batch.positions[item]) - span.start] += own["direct"]
+            relevance[positions[item] - span.start] += own["direct"]
             own["direct"] = np.float64(0)
         attributions.append(
             Attribution(
                 relevance=relevance,
                 value=float(value[item]),
                 residual=residual,
-                target=int(explained.target[item]),
+                target=targets[item],
                 by_layer=rows[:, span],
                 by_head=heads[item][..., span],
                 components={name: part if part.ndim else float(part) for name, part in own.items()},
@@ -100,7 +97,11 @@ def alti(model: nn.Module, batch: Batch) -> list[Attribution]:
     Raises:
         UnsupportedModelError: As ``explain``.
     """
-    return _rolled_out(model, batch, kept)
+    family = find_family(model)
+    seen = trace(model, family, batch, mixing=kept, last=True)
+    explained = _explained(seen, batch)
+    _decompose(model, family, seen, explained)  # raises if the family does not describe the model
+    return _rolled_out(seen, explained, batch)
 
 
 def attention_rollout(model: nn.Module, batch: Batch) -> list[Attribution]:
@@ -111,29 +112,14 @@ def attention_rollout(model: nn.Module, batch: Batch) -> list[Attribution]:
     Raises:
         UnsupportedModelError: As ``explain``.
     """
-    return _rolled_out(model, batch, half_attention)
+    seen = trace(model, find_family(model), batch, mixing=half_attention, last=True)
+    return _rolled_out(seen, _explained(seen, batch), batch)
 
 
 def half_attention(layer: Layer, length: int, causal: bool) -> Tensor:
     """``[B, n, n]``: attention averaged over the heads, half and half with the identity."""
     mean = layer.attention.weights(slice(0, length))[..., :length].mean(1)
     return normalised_rows(mean).lerp_(torch.eye(length, dtype=mean.dtype, device=mean.device), 0.5)
-
-
-def _rolled_out(model: nn.Module, batch: Batch, mixing: Mixing) -> list[Attribution]:
-    family = find_family(model)
-    seen = trace(model, family, batch, mixing=mixing, last=True)
-    explained = _explained(seen, batch)
-    length = seen.mixing.shape[-1]
-    row = nn.functional.one_hot(batch.positions, length).unsqueeze(1).to(seen.mixing)  # [B, 1, n]
-    for matrix in seen.mixing.flip(0):
-        row = row @ matrix
-    padding = batch.inputs["input_ids"].shape[1] - length
-    rows, values = _numpy(nn.functional.pad(row[:, 0], (0, padding))), _numpy(explained.value)
-    return [
-        Attribution(relevance=rows[i][span], value=float(values[i]), residual=None, target=int(explained.target[i]))
-        for i, span in enumerate(batch.spans)
-    ]
 
 
 @dataclass(frozen=True)
@@ -160,6 +146,30 @@ def _explained(seen: Trace, batch: Batch) -> _Explained:
     ids = torch.stack([target, contrast.clamp(min=0)], dim=1)
     signs = torch.stack([torch.ones_like(target), -(contrast >= 0).long()], dim=1).to(logits.dtype)
     return _Explained(target=target, ids=ids, signs=signs, value=(signs * logits.gather(1, ids)).sum(1))
+
+
+def _rolled_out(seen: Trace, explained: _Explained, batch: Batch) -> list[Attribution]:
+    """The explained position's row of the product of all layers' matrices."""
+    length = seen.mixing.shape[-1]
+    row = nn.functional.one_hot(batch.positions, length).unsqueeze(1).to(seen.mixing)  # [B, 1, n]
+    for matrix in seen.mixing.flip(0):
+        row = row @ matrix
+    padding = batch.inputs["input_ids"].shape[1] - length
+    rows, values = _numpy(nn.functional.pad(row[:, 0], (0, padding))), explained.value.tolist()
+    return [
+        Attribution(relevance=row[span], value=value, residual=None, target=target)
+        for span, row, value, target in zip(batch.spans, rows, values, explained.target.tolist(), strict=True)
+    ]
+
+
+def _decompose(model: nn.Module, family: Family, seen: Trace, explained: _Explained) -> tuple[Tensor, Parts]:
+    """The scalars as a sum: of what each head adds from each of its positions ``[B, L, H, T]``, and of components."""
+    gradient, parts = _pull_back_head(model, family, seen, explained)
+    vectors, of_blocks = _pull_back_blocks(model, family, seen, gradient)
+    parts |= of_blocks
+    by_head = _heads([get(block, family.attention_output) for block in get(model, family.blocks)], seen, vectors)
+    _check_sum(model, explained, by_head, parts)
+    return by_head, parts
 
 
 def _pull_back_head(model: nn.Module, family: Family, seen: Trace, explained: _Explained) -> tuple[Tensor, Parts]:
@@ -254,17 +264,22 @@ def _slope(before: Tensor, after: Tensor) -> Tensor:
     return torch.where(before == 0, 0, after / before)
 
 
-def _check_sum(model: nn.Module, residual: float, parts: Sequence[np.ndarray]) -> None:
-    """Refuse to return parts that do not add up: then the family describes another model than this one."""
+def _check_sum(model: nn.Module, explained: _Explained, by_head: Tensor, parts: Parts) -> None:
+    """Refuse parts that do not add up to the value: then the family describes another model than this one."""
     # Norms compute in float32 even in a float64 model. The square root leaves room for the depth of the model.
-    dtype = next(model.parameters()).dtype
-    precision = max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
-    scale = sum(float(np.abs(part).sum()) for part in parts)
-    if abs(residual) > precision**0.5 * scale:
+    precision = max(torch.finfo(dtype).eps for dtype in (next(model.parameters()).dtype, torch.float32))
+    terms = torch.cat([part.reshape(len(by_head), -1) for part in (by_head, *parts.values())], dim=1)
+    missing = explained.value - terms.sum(1)
+    if not torch.isfinite(missing).all():
+        raise NonFiniteError(
+            f"NaN or infinity in the ALTI-Logit of {type(model).__name__}. Load it in float32 or bfloat16, and check its "
+            "weights and inputs."
+        )
+    if (missing.abs() > precision**0.5 * terms.abs().sum(1)).any():
         config: Any = model.config
         raise UnsupportedModelError(
-            f"the parts of the logit miss its value by {residual:.3g} ({type(model).__name__}, model type "
-            f"{config.model_type!r}): the family does not describe this model. {ALTERNATIVES}"
+            f"the parts of the logit miss its value by up to {float(missing.abs().max()):.3g} ({type(model).__name__}, model "
+            f"type {config.model_type!r}): the family does not describe this model. {ALTERNATIVES}"
         )
 
 
