@@ -125,8 +125,7 @@ def test_nothing_left_is_an_error_that_shows_the_counts(tmp_path, source):
     truth = truth_file(tmp_path / "t.tsv", ["0\t1\tVBD"])
     with pytest.raises(InputError, match=r"no row is left of 24 \(equal_forms 1, no_subject 22, verb_tag 1\)"):
         build(source, tmp_path / "out", ground_truth=truth)
-    with pytest.raises(InputError, match="is not finished"):
-        load_benchmark(tmp_path / "out")
+    assert not (tmp_path / "out").exists()  # so that a better file can go there
 
 
 def test_a_stopped_build_goes_on_to_the_same_bytes(tmp_path, source, toy, monkeypatch):

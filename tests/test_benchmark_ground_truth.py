@@ -38,7 +38,7 @@ def test_only_the_verbs_own_child_counts():
     """The subject of another verb, and other relations to this one, are no ground truth."""
     parsed = doc("keys/NNS/nsubj/1 fit/VBP/ccomp/4 doors/NNS/dobj/1 it/PRP/expl/4 is/VBZ/ROOT/4 he/PRP/nsubjpass/4")
     truth = read_doc(parsed, 4)
-    assert truth.reason() == ("no_subject", "the verb is a ROOT; its children: ccomp, expl, nsubjpass")
+    assert truth.reason() == ("no_subject", "relation of the verb: ROOT; its children: ccomp, expl, nsubjpass")
     assert read_doc(parsed, 1).subject == 0
 
 
@@ -52,7 +52,7 @@ def test_the_verbs_tag_must_be_present_tense():
 
 def test_a_verb_without_children_or_label():
     blank = Doc(spacy.blank("en").vocab, words=["a", "b"])
-    assert read_doc(blank, 1).reason() == ("no_subject", "the verb is a word without a label; its children: none")
+    assert read_doc(blank, 1).reason() == ("no_subject", "relation of the verb: none; its children: none")
 
 
 @pytest.mark.parametrize(

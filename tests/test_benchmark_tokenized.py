@@ -322,6 +322,7 @@ def test_the_fingerprint_is_about_ids(folder):
     other.backend_tokenizer.enable_padding(length=9)
     other.backend_tokenizer.enable_truncation(3)
     other.model_max_length = 9
+    other.pad_token = "Ġkeys"
     assert fingerprint(other) == fingerprint(base)
     other.add_tokens(["keys"])
     assert fingerprint(other)["sha256"] != fingerprint(base)["sha256"]

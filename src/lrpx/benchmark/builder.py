@@ -42,6 +42,7 @@ from .sources import Dropped, Row, read_source
 from .storage import (
     DOWNLOADS,
     SCHEMA,
+    check_claim,
     check_place,
     claim,
     count,
@@ -124,7 +125,7 @@ def build(
         "ground_truth": origin,
         "skip_bad_rows": skip_bad_rows,
     }
-    claim(out, manifest, what="benchmark")
+    check_claim(out, manifest, what="benchmark")
     if (out / "counts.json").exists():
         logger.info("%s is finished already", out)
         shutil.rmtree(out / "parts", ignore_errors=True)
@@ -137,6 +138,7 @@ def build(
     if ground_truth is not None:
         truths = read_file(ground_truth, rows)
     else:
+        claim(out, manifest, what="benchmark")
         name = parser if isinstance(parser, str) else None
         truths = _parse_in_parts(pipeline, name, rows, out / "parts", workers, progress)
     kept: list[tuple[Row, Truth]] = []
@@ -153,6 +155,7 @@ def build(
         raise InputError(
             f"{data.name}: no row is left of {counts['rows']} ({steps}), so there is no benchmark to write."
         )
+    claim(out, manifest, what="benchmark")
     _write(out, manifest, kept, sorted(dropped), counts)
     return load_benchmark(out)
 

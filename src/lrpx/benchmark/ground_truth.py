@@ -57,9 +57,7 @@ def read_doc(doc: Any, verb_index: int) -> Truth:
     subjects = [child.i for child in children if child.dep_ == "nsubj"]
     if not subjects:
         found = ", ".join(child.dep_ for child in children) or "none"
-        return Truth(
-            None, verb.tag_, None, f"the verb is a {verb.dep_ or 'word without a label'}; its children: {found}"
-        )
+        return Truth(None, verb.tag_, None, f"relation of the verb: {verb.dep_ or 'none'}; its children: {found}")
     subject = subjects[0]
     between = range(min(subject, verb_index) + 1, max(subject, verb_index))
     number = _VERB_NUMBER.get(verb.tag_)

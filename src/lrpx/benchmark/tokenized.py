@@ -110,15 +110,14 @@ def load_tokenizer(tokenizer: Any) -> Any:
 
 
 def fingerprint(tokenizer: Any) -> dict[str, Any]:
-    """What a tokenised set depends on: a checksum of the tokenizer, its special tokens, and facts to read.
+    """What a tokenised set depends on: a checksum of the tokenizer, and facts to read.
 
-    Two tokenizers with the same fingerprint give the same ids; padding, truncation and greatest length do not count.
+    Two tokenizers with the same checksum give the same ids; padding, truncation and greatest length do not count.
     """
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     state.pop("padding", None)
     state.pop("truncation", None)
-    special = {key: str(value) for key, value in sorted(tokenizer.special_tokens_map.items())}
-    text = json.dumps([state, special], sort_keys=True)
+    text = json.dumps([state, tokenizer.mask_token, tokenizer.unk_token], sort_keys=True)
     return {
         "sha256": hashlib.sha256(text.encode("utf-8")).hexdigest(),
         "model": state["model"].get("type"),
