@@ -144,10 +144,11 @@ class AttentionTap:
         self._watch = _Watch(lambda *call: self._calls.append(call))
         self._watch.__enter__()
 
-    def take(self, length: int, width: int) -> AttentionCall | None:
+    def take(self, batch: int, length: int, width: int) -> AttentionCall | None:
         """Stop watching; the one call noted since ``open``, or ``None`` if there was none, several, or an unknown form.
 
         Args:
+            batch: Number of items B.
             length: Number of positions T.
             width: Size of the output of all heads, H * dv.
         """
@@ -158,7 +159,7 @@ class AttentionTap:
         func, args, kwargs = calls[0]
         if func is F.scaled_dot_product_attention:
             return self._fused(args, kwargs, length, width)
-        return None if len(args) != 2 else _spelled_out(*args, length, width)
+        return None if len(args) != 2 else _spelled_out(*args, batch, length, width)
 
     def _close(self) -> None:
         watch, self._watch = self._watch, None
@@ -207,13 +208,13 @@ class AttentionTap:
         return self._triangles[place]
 
 
-def _spelled_out(weights: Tensor, value: Tensor, length: int, width: int) -> AttentionCall | None:
+def _spelled_out(weights: Tensor, value: Tensor, batch: int, length: int, width: int) -> AttentionCall | None:
     """From ``matmul(weights, value)``; some families (BLOOM) fold the heads into the batch."""
     if weights.shape[-2:] != (length, length) or value.shape[-2] != length:
         return None
-    heads, size = width // value.shape[-1], value.shape[-1]
-    if heads * size != width:
+    weights = weights.reshape(batch, -1, length, length)
+    value = value.reshape(batch, -1, length, value.shape[-1])
+    heads = weights.shape[1]
+    if heads * value.shape[-1] != width or heads % value.shape[1]:
         return None
-    weights = weights.reshape(-1, heads, length, length)
-    value = value.reshape(len(weights), -1, length, size)
-    return None if heads % value.shape[1] else AttentionCall(value=value, probabilities=weights)
+    return AttentionCall(value=value, probabilities=weights)

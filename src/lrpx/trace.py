@@ -143,7 +143,7 @@ class _Recorder:
 
     def leave_attention(self, module: nn.Module, args: tuple[Tensor], output: Tensor) -> None:
         index = len(self.layers)
-        call = self.tap.take(self.length, args[0].shape[-1])
+        call = self.tap.take(self.batch, self.length, args[0].shape[-1])
         if call is None or self.stream is None or index == len(self.blocks):
             raise self.cannot(f"the attention of block {index} is no single call of a torch function that it knows")
         stream, self.stream = self.stream, None
