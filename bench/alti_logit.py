@@ -1,0 +1,206 @@
+"""Time and memory of ALTI-Logit against a plain forward pass, by number of tokens.
+
+    python bench/alti_logit.py --model path/to/mini-gpt2                              # 16, 64, 128 and 250 tokens, CPU
+    python bench/alti_logit.py --shape gpt2-xl --device cuda --tokens 12 512          # random weights
+    python bench/alti_logit.py --shape gpt2-xl --device cuda --tokens 512 --tune      # tiles of the Triton kernel
+
+The two are timed in turn, so that a busy machine slows both; figures are medians. Memory is the peak of what is
+allocated during the call, above what was allocated before it. "tensor" is the same method with a tensor of heads x T x
+T x width in each layer, for comparison; on the CPU it is run too (``--no-tensor`` leaves it out).
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import itertools
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+from lrpx import mixing
+from lrpx.batching import Batch
+from lrpx.methods import alti_logit
+
+SHAPES: dict[str, Callable[[], Any]] = {
+    "gpt2": lambda: GPT2LMHeadModel(GPT2Config()),
+    "gpt2-xl": lambda: GPT2LMHeadModel(GPT2Config(n_embd=1600, n_layer=48, n_head=25)),
+    "llama-3.2-1b": lambda: LlamaForCausalLM(
+        LlamaConfig(
+            hidden_size=2048,
+            intermediate_size=8192,
+            num_hidden_layers=16,
+            num_attention_heads=32,
+            num_key_value_heads=8,
+            head_dim=64,
+            vocab_size=128256,
+            max_position_embeddings=131072,
+            tie_word_embeddings=True,
+        )
+    ),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", help="name or path of a decoder")
+    parser.add_argument("--shape", choices=SHAPES, help="random weights instead")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--tokens", type=int, nargs="+", default=[16, 64, 128, 250])
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--tensor", action=argparse.BooleanOptionalAction, help="run the T x T x width variant too")
+    parser.add_argument("--kernel", action=argparse.BooleanOptionalAction, default=True, help="use Triton on a GPU")
+    parser.add_argument("--tune", action="store_true", help="time the Triton kernel alone, by tile and precision")
+    args = parser.parse_args()
+    if (args.model is None) == (args.shape is None):
+        parser.error("give --model or --shape")
+    torch.manual_seed(0)
+    dtype = getattr(torch, args.dtype)
+    with torch.device(args.device):
+        model = SHAPES[args.shape]() if args.shape else AutoModelForCausalLM.from_pretrained(args.model)
+    model = model.to(args.device, dtype).eval()
+    card = torch.cuda.get_device_name() if args.device.startswith("cuda") else f"{torch.get_num_threads()} threads"
+    print(f"{args.shape or args.model}, {args.dtype}, batch {args.batch}, {args.device} ({card})")
+    print(f"torch {torch.__version__}, transformers {transformers.__version__}, Python {platform.python_version()}")
+    if args.tune:
+        tune(model, args.tokens, args.repeats)
+        return
+    kernel = mock.patch.object(mixing, "KERNEL_BYTES", mixing.KERNEL_BYTES if args.kernel else 1 << 62)
+    with kernel:
+        table(model, args)
+
+
+def table(model: Any, args: argparse.Namespace) -> None:
+    with_tensor = args.tensor if args.tensor is not None else args.device == "cpu"
+    header = ["tokens", "forward ms", "ALTI-Logit ms", "ratio", "forward MiB", "ALTI-Logit MiB"]
+    print(" | ".join(header + (["tensor ms", "tensor MiB"] if with_tensor else [])))
+    for tokens in args.tokens:
+        batch = random_batch(model, tokens, args.batch)
+        runs = {
+            "forward": lambda batch=batch: model(**batch.inputs, use_cache=False),
+            "alti": lambda batch=batch: alti_logit.explain(model, batch),
+        }
+        seconds = timed(runs, args.repeats, model.device)
+        memory = {name: peak(run, model.device) for name, run in runs.items()}
+        cells = [
+            f"{tokens:6}",
+            f"{seconds['forward'] * 1e3:10.2f}",
+            f"{seconds['alti'] * 1e3:13.2f}",
+            f"{seconds['alti'] / seconds['forward']:5.2f}",
+            f"{memory['forward']:11.1f}",
+            f"{memory['alti']:14.1f}",
+        ]
+        if with_tensor:
+            with mock.patch.object(alti_logit, "kept", kept_with_tensor):
+                naive = timed({"tensor": runs["alti"]}, max(2, args.repeats // 5), model.device)
+                cells += [f"{naive['tensor'] * 1e3:9.1f}", f"{peak(runs['alti'], model.device):10.1f}"]
+        print(" | ".join(cells), flush=True)
+
+
+def random_batch(model: Any, tokens: int, size: int) -> Batch:
+    ids = torch.randint(1000, min(20000, model.config.vocab_size), (size, tokens), device=model.device)
+    full = torch.full((size,), tokens - 1, device=model.device)
+    return Batch(
+        inputs={"input_ids": ids, "attention_mask": torch.ones_like(ids)},
+        spans=[slice(0, tokens)] * size,
+        positions=full,
+        targets=torch.full_like(full, 10),
+        contrasts=torch.full_like(full, 11),
+    )
+
+
+def kept_with_tensor(layer: mixing.Layer, length: int, causal: bool) -> Tensor:
+    """As ``mixing.kept``, with the transformed vectors of all pairs and heads in memory."""
+    weights = layer.attention.weights(slice(0, length))  # [B, H, i, j]
+    values = mixing.transformed_values(layer, slice(0, length))  # [B, j, H, d]
+    moved = torch.einsum("bhij,bjhd->bhijd", weights, values).sum(1) * layer.scale  # [B, i, j, d]
+    moved += torch.diag_embed(layer.own.transpose(1, 2)).permute(0, 2, 3, 1)
+    kept = layer.output.abs().sum(-1, keepdim=True) - (layer.output.unsqueeze(2) - moved).abs().sum(-1)
+    return kept.tril()
+
+
+def timed(runs: dict[str, Callable[[], Any]], repeats: int, device: torch.device) -> dict[str, float]:
+    """Median seconds of each run, taking turns, after three rounds to warm up."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for round_ in range(repeats + 3):
+        for name, run in runs.items():
+            synchronise(device)
+            start = time.perf_counter()
+            with torch.no_grad():
+                run()
+            synchronise(device)
+            if round_ >= 3:
+                seconds[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def peak(run: Callable[[], Any], device: torch.device) -> float:
+    """The most MiB that ``run`` has allocated at once."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        with torch.no_grad():
+            result = run()
+        del result
+        return (torch.cuda.max_memory_allocated(device) - before) / 2**20
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.no_grad(), torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+        result = run()
+    del result
+    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
+    held = highest = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        held += event.nbytes()
+        highest = max(highest, held)
+    return highest / 2**20
+
+
+def synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def tune(model: Any, lengths: list[int], repeats: int) -> None:
+    """The kernel alone on one layer of the model's shape, against PyTorch."""
+    from lrpx.l1_kernel import l1_fused
+
+    config, device = model.config, model.device
+    heads, width = config.num_attention_heads, config.hidden_size
+    for tokens in lengths:
+        shapes = ((1, tokens, tokens, heads), (1, tokens, heads, width), (1, tokens, width), (1, tokens, width))
+        tensors = [torch.randn(*shape, device=device) for shape in shapes]
+        expected, found = torch.zeros(2, 1, tokens, tokens, device=device)
+        kernel = functools.partial(l1_fused, *tensors, found, offset=0, causal=True)
+        runs: dict[str, Callable[[], Any]] = {
+            f"PyTorch, {mib} MiB": functools.partial(in_blocks, mib << 20, tensors, expected) for mib in (16, 64, 256)
+        }
+        for precision in ("ieee", "tf32x3", "tf32"):
+            for tile in itertools.product((32, 64, 128), (32, 64, 128), (4, 8)):
+                runs[f"{precision} {tile}"] = functools.partial(kernel, tile=tile, precision=precision)
+        for name, run in runs.items():
+            try:
+                seconds = timed({name: run}, repeats, device)[name]
+            except Exception as error:  # a tile that needs more shared memory than there is
+                print(f"{tokens} tokens, {name:24}: {type(error).__name__}")
+                continue
+            miss = ((found - expected).triu().abs().max() / expected.max()).item() if "PyTorch" not in name else 0.0
+            print(f"{tokens} tokens, {name:24}: {seconds * 1e3:8.3f} ms, difference {miss:.1e}", flush=True)
+
+
+def in_blocks(size: int, tensors: list[Tensor], distance: Tensor) -> None:
+    with mock.patch.object(mixing, "BUFFER_BYTES_DEFAULT", size):
+        mixing.l1_in_blocks(*tensors, distance, offset=0, causal=True)
+
+
+if __name__ == "__main__":
+    main()
