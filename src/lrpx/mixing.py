@@ -5,7 +5,7 @@ With the attention weights A and the norms' deviations held constant, the layer'
     y_i = sum_j T_i(x_j) + bias,    T_i(x_j) = sum_h A^h_ij V^h_j  (+ own_i for j = i),    V^h_j = W_O^h v^h_j,
 
 and the matrix is ``C_ij = max(0, |y_i| - |y_i - T_i(x_j)|)`` in the L1 norm, rows scaled to sum to 1 (Ferrando et al.
-2022, Eqs. 6-8; 2023, Eqs. 9-10). The T x T x width vectors ``T_i(x_j)`` are never held at once:
+2022). The T x T x width vectors ``T_i(x_j)`` are never held at once:
 
 1. ``kept`` takes target positions i in blocks, and source positions j in blocks, for which it computes ``V``;
 2. ``l1_in_blocks`` forms ``T_i(x_j)`` for a few j at a time by a matrix product over the heads and reduces it at once (on

@@ -92,7 +92,7 @@ def explain(model: nn.Module, batch: Batch, *, direct: bool = False) -> list[Att
 def alti(model: nn.Module, batch: Batch) -> list[Attribution]:
     """ALTI: how much of every input token is in the explained position's last hidden state; not tied to a logit.
 
-    The row of the explained position of ``C^L ... C^1``; not negative, sums to 1. Ferrando et al. 2022, Section 3.
+    The row of the explained position of ``C^L ... C^1``; not negative, sums to 1. Ferrando et al. 2022.
 
     Raises:
         UnsupportedModelError: As ``explain``.
@@ -107,7 +107,7 @@ def alti(model: nn.Module, batch: Batch) -> list[Attribution]:
 def attention_rollout(model: nn.Module, batch: Batch) -> list[Attribution]:
     """Attention rollout: as ``alti``, with attention averaged over heads, half and half with the identity, as matrices.
 
-    Abnar & Zuidema 2020, Section 3.
+    Abnar & Zuidema 2020.
 
     Raises:
         UnsupportedModelError: As ``explain``.
