@@ -89,7 +89,7 @@ def l1_fused(
     offset: int,
     causal: bool,
     tile: tuple[int, int, int] = (64, 64, 4),
-    precision: str = "ieee",
+    precision: str | None = None,
 ) -> None:
     """As ``mixing.l1_in_blocks``, for float32 tensors on one GPU.
 
@@ -102,8 +102,11 @@ def l1_fused(
         offset: Position of the first j minus that of the first i.
         causal: Most pairs with i before j are left as they are.
         tile: Targets and width per step, and warps.
-        precision: Of the product, as in ``tl.dot``: ``"ieee"``, ``"tf32x3"`` or ``"tf32"``.
+        precision: Of the product, as in ``tl.dot``: ``"ieee"``, ``"tf32x3"`` or ``"tf32"``. Default: as PyTorch's own
+            products are set, ``"ieee"`` unless TF32 is allowed.
     """
+    if precision is None:
+        precision = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
     batch, sources, targets, heads = weights.shape
     output, own = (x if x.stride(-1) == 1 else x.contiguous() for x in (output, own))
     rows = min(tile[0], max(16, triton.next_power_of_2(targets)))

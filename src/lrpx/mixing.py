@@ -32,7 +32,7 @@ logger = logging.getLogger("lrpx")
 # Bytes of a block. The buffer of transformed vectors should stay in the cache of a CPU core; a GPU wants few launches.
 BUFFER_BYTES = {"cpu": 2 << 20}
 BUFFER_BYTES_DEFAULT = 64 << 20
-WEIGHTS_BYTES = 64 << 20
+WEIGHTS_BYTES = 256 << 20
 VALUES_BYTES = 64 << 20
 KERNEL_BYTES = 16 << 20  # from this size of all transformed vectors on, one fused kernel beats four of PyTorch
 
