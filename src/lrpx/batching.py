@@ -46,6 +46,15 @@ class Batch:
     targets: Tensor
     contrasts: Tensor
 
+    def outside_inference_mode(self) -> Batch:
+        """The same batch with tensors that autograd may keep, also if it was made inside ``torch.inference_mode()``."""
+
+        def usable(tensor: Tensor) -> Tensor:
+            return tensor.clone() if tensor.is_inference() else tensor
+
+        inputs = {name: usable(tensor) for name, tensor in self.inputs.items()}
+        return Batch(inputs, self.spans, usable(self.positions), usable(self.targets), usable(self.contrasts))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Attribution:
@@ -68,7 +77,7 @@ def pad(items: Sequence[Item], model: PreTrainedModel, *, side: str = "right") -
     """Pad ``items`` to one length on ``side`` (``"right"`` or ``"left"``).
 
     Padding goes to the right by default, where it moves no position. On the left the model is told the positions, if its
-    ``forward`` takes ``position_ids``.
+    ``forward`` takes ``position_ids`` and it does not find them in the ids itself.
     """
     width = max(len(item.token_ids) for item in items)
     device = model.device
@@ -88,7 +97,8 @@ def pad(items: Sequence[Item], model: PreTrainedModel, *, side: str = "right") -
     inputs["attention_mask"] = padded([[1] * len(item.token_ids) for item in items], 0)
     for name in items[0].extras:
         inputs[name] = padded([item.extras[name] for item in items], 0)
-    if side == "left" and "position_ids" in inspect.signature(model.forward).parameters:
+    takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+    if side == "left" and takes_positions and not counts_from_padding(model):
         inputs["position_ids"] = padded([range(len(item.token_ids)) for item in items], 0)
 
     def column(values: list[int | None]) -> Tensor:
@@ -101,6 +111,23 @@ def pad(items: Sequence[Item], model: PreTrainedModel, *, side: str = "right") -
         targets=column([item.target for item in items]),
         contrasts=column([item.contrast for item in items]),
     )
+
+
+def counts_from_padding(model: PreTrainedModel) -> bool:
+    """Whether the model numbers its positions from ``pad_token_id + 1``, padding skipped, as RoBERTa does."""
+    return any(
+        "position" in name and isinstance(module, torch.nn.Embedding) and module.padding_idx is not None
+        for name, module in model.named_modules()
+    )
+
+
+# Convolutions, Fourier transforms, pooling and landmarks reach across positions, whatever the attention mask says.
+_LEAKS_PADDING = frozenset({"convbert", "fnet", "funnel", "longformer", "mobilebert", "nystromformer"})
+
+
+def allowed_waste(model: PreTrainedModel) -> float:
+    """How much of a batch may be padding: a tenth, or nothing where padding would change what the model predicts."""
+    return 0.0 if model.config.model_type in _LEAKS_PADDING else 0.1
 
 
 def buckets(lengths: Sequence[int], *, max_tokens: int, waste: float = 0.1) -> list[list[int]]:

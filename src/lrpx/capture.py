@@ -97,6 +97,8 @@ def run(
         ExitStack() as stack,
     ):
         active.keep_gradient = True
+        batch = batch.outside_inference_mode()
+        rows = torch.arange(len(batch.spans), device=batch.positions.device)
         wanted = resolve_at(model, at)
         taps = stack.enter_context(_taps(model, wanted, batch.inputs["input_ids"].shape))
         logits, index = explained_logits(model, batch)
@@ -115,9 +117,12 @@ def run(
         if "input" in wanted and active.rules:
             _check_no_bypass(model, values, taps)
         states = [taps[name] for name in wanted]  # in the order asked for
-        gradients = torch.autograd.grad(values.sum(), states, allow_unused=True)
+        differentiable = [state for state in states if state.requires_grad]
+        found = torch.autograd.grad(values.sum(), differentiable, allow_unused=True)
+    gradients = dict(zip(map(id, differentiable), found, strict=True))
     hidden = {}
-    for name, state, gradient in zip(wanted, states, gradients, strict=True):
+    for name, state in zip(wanted, states, strict=True):
+        gradient = gradients.get(id(state))
         if gradient is None:
             gradient = torch.zeros_like(state)
         if not gradient.isfinite().all():
@@ -273,7 +278,7 @@ def _taps(
                 f"at={name!r}: this module returns shape {list(state.shape)}, or runs more than once; "
                 f"expected one hidden state [batch, tokens, width] = {[*shape, 'width']}."
             )
-        taps[name] = view if view.requires_grad else view.detach().requires_grad_()
+        taps[name] = view  # a constant, such as a router's softmax under LRP, has relevance 0
         new = taps[name].clone().reshape(state.shape)  # a later in-place operation must not touch what was noted
         return new if state is output else _replaced(output, state, new)
 
@@ -329,6 +334,10 @@ def check_model(model: PreTrainedModel, rules: str | RuleSet) -> None:
         raise UnsupportedModelError(
             f"{name} is in training mode, where dropout makes every pass different. Call model.eval()."
         )
+    if next(model.parameters()).is_inference():
+        raise UnsupportedModelError(
+            f"{name} was loaded inside torch.inference_mode(), so no gradient can pass it. Load it outside."
+        )
     config = getattr(model, "config", None)
     if getattr(config, "is_encoder_decoder", False):
         raise UnsupportedModelError(
@@ -357,7 +366,7 @@ def _check_rules_took_effect(model: PreTrainedModel, mode: Propagation, values: 
     name, layers = type(model).__name__, layer_count(model)
     norms = sum(mode.hits[k] for k in ("layer_norm", "rms_norm", "unit_norm", "normaliser", "division"))
     attentions = (
-        mode.hits["attention"] + mode.hits["softmax"] + (mode.hits["product"] if "softmax" not in mode.rules else 0)
+        mode.hits["attention"] + mode.hits["softmax"] + (mode.hits["contraction"] if "softmax" not in mode.rules else 0)
     )
     modules = [type(m).__name__ for m in model.modules()]
     has_norms = sum("Norm" in m and "NoNorm" not in m for m in modules) >= layers  # MobileBERT has next to none

@@ -2,8 +2,8 @@
 
 1. The forward pass under each rule set returns the plain model's logits, bit for bit.
 2. Every block's normalisers and attention were met, and no operation carried gradient through unknown.
-3. Under LRP, with biases set to zero (and restored), relevance adds up to the value at the input of every block. The only
-   loss is what constants in the model's own formulas take, such as the 1 in gpt-oss's ``(up + 1) * glu``; it is measured.
+3. Under LRP, with biases set to zero (and restored), relevance adds up to the value. The only loss is what other constants
+   take, such as position embeddings or the 1 in gpt-oss's ``(up + 1) * glu``; it is measured.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Report:
         hits: How often a rule was applied, by rule set and kind of operation.
         sums: Where -> sum of the LRP relevance there, biases zeroed, beside ``value``.
         value: The explained logit with biases zeroed.
-        absorbed: What constants in the model's own formulas took of it.
+        absorbed: What position embeddings and other constants took of it.
     """
 
     lines: list[tuple[bool | None, str]] = field(default_factory=list)
@@ -62,7 +62,7 @@ def check(model: PreTrainedModel, *, n_tokens: int = 16, seed: int = 0) -> Repor
         batch = _random_batch(model, n_tokens, seed)
         _check_forward(model, batch, report)
         for name in RULESETS:
-            report.hits[name] = run(model, batch, name).mode.hits
+            report.hits[name] = run(model, batch, name, ["embedding"]).mode.hits
         report.lines.append(
             (True, "every block's normalisers and attention were met; no unknown operation carried gradient")
         )
@@ -94,7 +94,7 @@ def _check_forward(model: PreTrainedModel, batch: Batch, report: Report) -> None
 
 def _check_sums(model: PreTrainedModel, batch: Batch, report: Report) -> None:
     with biases_zeroed(model) as zeroed:
-        places = ["input", *_blocks_that_run(model, batch)]
+        places = ["embedding", *_blocks_that_run(model, batch)]
         result = run(model, batch, "lrp", places, mode=Accounting)
     assert isinstance(result.mode, Accounting)
     report.value, report.absorbed = float(result.values[0]), result.mode.absorbed
@@ -103,13 +103,13 @@ def _check_sums(model: PreTrainedModel, batch: Batch, report: Report) -> None:
         relevance = hidden.state.double() * hidden.gradient.double()
         report.sums[name] = float(relevance.sum())
         size = max(size, float(relevance.abs().sum()))
-    missing = report.value - report.sums["input"] - report.absorbed
+    missing = report.value - report.sums["embedding"] - report.absorbed
     tolerance = TOLERANCE.get(model.dtype, 1e-3)
     report.lines.append(
         (
             abs(missing) <= tolerance * size,
-            f"LRP relevance at the input adds up to the logit with {zeroed} biases zeroed: {report.sums['input']:.6g} "
-            f"+ {report.absorbed:.6g} in built-in constants = {report.value:.6g}, off by {missing:.1e}",
+            f"LRP relevance at the embedding adds up to the logit, {zeroed} biases zeroed: {report.sums['embedding']:.6g} + "
+            f"{report.absorbed:.6g} in positions and other constants = {report.value:.6g}, off by {missing:.1e}",
         )
     )
 
@@ -120,7 +120,7 @@ def _blocks_that_run(model: PreTrainedModel, batch: Batch) -> list[str]:
         if isinstance(module, nn.ModuleList) and len(module) == layer_count(model):
             names = [f"{name}.{i}" for i in range(len(module))]
             try:
-                run(model, batch, {}, ["input", *names])
+                run(model, batch, {}, ["embedding", *names])
             except LrpxError:
                 continue
             return names

@@ -190,7 +190,7 @@ def _folder_hint(folder: Path) -> str:
 def _need_gguf(name: str) -> None:
     missing = [p for p in ("gguf", "accelerate") if importlib.util.find_spec(p) is None]
     if missing:
-        raise InputError(f'{name}: reading GGUF files needs {" and ".join(missing)}: pip install "lrpx[demo]"')
+        raise InputError(f'{name}: reading GGUF files needs {" and ".join(missing)}: pip install "lrpx[gguf]"')
 
 
 # 2. Which class

@@ -71,11 +71,11 @@ class Propagation(TorchFunctionMode):
         elif "pow" in name and _exponent(args, kwargs) < 0:
             kind = "normaliser"
         elif kind == "linear" and len(carrying(args, kwargs)) > 1:
-            kind = "product"
+            kind = "contraction"
         elif kind == "fused_product":
             kind = _kind_of_fused(args, kwargs)
         ancestors = _common_lineage(operands) if kind in ELEMENTWISE else []
-        if kind in ("product", "division") and len(operands) > 1 and ancestors and "mat" not in name:
+        if kind in ("product", "division") and len(operands) > 1 and ancestors:
             output = self._composite(func, args, kwargs, ancestors[0])
             kind = "activation"
         else:
@@ -91,7 +91,7 @@ class Propagation(TorchFunctionMode):
         if rule is None:
             return func(*args, **kwargs)
         factors = carrying(args, kwargs)
-        if kind == "product" and len(factors) < 2:
+        if kind in ("product", "contraction") and len(factors) < 2:
             return func(*args, **kwargs)  # by a constant: linear
         if kind == "division" and not any(f is _denominator(func, args, kwargs) for f in factors):
             return func(*args, **kwargs)
@@ -254,7 +254,7 @@ def _kind_of_fused(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     factors = [t for t in carrying(args, kwargs) if t is not summand]
     if len(factors) < 2:
         return "linear"
-    return "unknown" if summand.requires_grad else "product"
+    return "unknown" if summand.requires_grad else "contraction"
 
 
 def _is_in_place(name: str, kwargs: Mapping[str, Any]) -> bool:

@@ -26,12 +26,14 @@ LRP: RuleSet = {
     "softmax": rules.constant,  # App. C.4: attention and router weights are gates, and a gate is a constant
     "sigmoid": rules.constant,
     "product": rules.signal_take_all,
+    "contraction": rules.signal_take_all,
     "attention": rules.constant_attention,
 }
 LRP_UNIFORM_GATE: RuleSet = {**LRP, "product": rules.uniform}
 ATTNLRP: RuleSet = {
     **{kind: rule for kind, rule in LRP.items() if kind not in ("softmax", "sigmoid")},  # these keep their gradient
     "product": rules.uniform,
+    "contraction": rules.uniform,
     "attention": rules.uniform_attention,
 }
 RULESETS: dict[str, RuleSet] = {"lrp": LRP, "attnlrp": ATTNLRP, "lrp-uniform-gate": LRP_UNIFORM_GATE}
@@ -51,14 +53,15 @@ _NAMES = {
     "rms_norm": "rms_norm",
     "unit_norm": "normalize",
     "division": "div true_divide divide truediv",
-    "product": "mul multiply matmul bmm einsum mm mv dot inner outer",
+    "product": "mul multiply",
+    "contraction": "matmul bmm einsum mm mv dot inner outer",
     "attention": "scaled_dot_product_attention",
     # Linear in the one operand that carries gradient; a product where several do.
     "linear": "linear conv1d conv2d conv3d grouped_mm grouped_mm_fallback",
     # A summand, then two factors.
     "fused_product": "addmm baddbmm addbmm addmv addr addcmul",
     # Linear and element-wise: a function of one tensor stays a function of that tensor.
-    "elementwise": "add sub subtract neg negative positive to float double half bfloat16 type type_as clone contiguous "
+    "elementwise": "add sub rsub subtract neg negative positive to float double half bfloat16 type type_as clone contiguous "
     "dropout where masked_fill maximum minimum fill nan_to_num alias",
     # Linear, but moves or mixes elements.
     "structure": "view view_as reshape reshape_as transpose t permute movedim swapaxes swapdims flatten unflatten squeeze "

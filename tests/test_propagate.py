@@ -1,0 +1,247 @@
+"""Interception: which rule an operation gets, what is recognised, and that nothing is left behind."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import lrpx
+from lrpx import rules
+from lrpx.errors import InputError
+from lrpx.propagate import is_activation
+from lrpx.rulesets import ATTNLRP, LRP, OPERATIONS, kind_of
+
+
+class Formula(nn.Module):
+    """A model that is one function of its input."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args):
+        return self.function(*args)
+
+
+def draw(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).requires_grad_()
+
+
+def relevances(function, *inputs, rule_set="attnlrp"):
+    """Output, relevance of each input under the rules, and the mode; the value is untouched."""
+    model = Formula(function)
+    with lrpx.propagate(model, rule_set) as mode:
+        y = model(*inputs)
+    assert torch.equal(y, function(*inputs))
+    gradients = torch.autograd.grad(y.sum(), inputs, allow_unused=True)
+    return y, [torch.zeros_like(x) if g is None else x * g for x, g in zip(inputs, gradients, strict=True)], mode
+
+
+def gelu_tanh(x):
+    return 0.5 * x * (1.0 + torch.tanh(0.7978845608 * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
+def gelu_in_place(x):
+    y = x * 0.7071067811865476
+    y = torch.erf(y)
+    y = y.add_(1.0)
+    return x.mul(0.5) * y
+
+
+COMPOSED = {
+    "swish": lambda x: x * torch.sigmoid(x),
+    "swish, reversed": lambda x: torch.sigmoid(1.702 * x) * x,
+    "swish by division": lambda x: x / (1 + torch.exp(-x)),
+    "gelu by tanh": gelu_tanh,
+    "gelu by erf": lambda x: x * 0.5 * (1.0 + torch.erf(x / 2**0.5)),
+    "gelu in place": gelu_in_place,
+    "squared relu": lambda x: F.relu(x) * F.relu(x),
+    "relu ** 2": lambda x: F.relu(x) ** 2,
+    "cube": lambda x: x * x * x,
+    "mish": lambda x: x * torch.tanh(F.softplus(x)),
+    "after a cast": lambda x: (x.float().double() * torch.sigmoid(x.float().double())).to(torch.float64),
+    "in place": lambda x: F.relu(x.clone(), inplace=True),
+    "clamp in place": lambda x: (x * 1.0).clamp_(-1, 1),
+}
+
+
+@pytest.mark.parametrize("rule_set", ["lrp", "attnlrp", "lrp-uniform-gate"])
+@pytest.mark.parametrize("name", COMPOSED)
+def test_an_activation_written_out_is_one_activation(name, rule_set):
+    """All relevance reaches x, whatever the formula is made of."""
+    x = draw(20)
+    y, (r,), _ = relevances(COMPOSED[name], x, rule_set=rule_set)
+    torch.testing.assert_close(r, y.detach(), rtol=1e-6, atol=1e-9)
+
+
+def test_a_matrix_is_not_element_wise():
+    """``x * (W x)`` mixes elements, so it is a product and no activation of x, also where W is square."""
+    x, w = draw(5), draw(5, 5, seed=1).detach()
+    y, (r,), mode = relevances(lambda x: x * (w @ x), x)
+    assert mode.hits == {"product": 1}
+    torch.testing.assert_close(r, (y / 2 + x * (w.T @ x) / 2).detach())
+
+
+def test_a_bias_before_an_activation_keeps_its_share():
+    """The activation belongs to x + b, not to x: what b contributes is not given to x."""
+    x, b = draw(20), torch.linspace(-1, 1, 20, dtype=torch.float64)
+
+    def swish(z):
+        return z * torch.sigmoid(z)
+
+    y, (r,), _ = relevances(lambda x: swish(x + b), x)
+    torch.testing.assert_close(r, (y * x / (x + b)).detach())
+
+
+GATED = {
+    "activation": (F.silu, True),
+    "sigmoid": (torch.sigmoid, True),
+    "softmax": (lambda g: torch.softmax(g, -1), True),
+    "activation of a part": (lambda g: F.gelu(g)[..., :20], True),
+    "cast, moved and scaled": (lambda g: F.silu(g).float().double().unsqueeze(0).squeeze(0) * 2.0, True),
+    "chosen and normalised": (lambda g: _normalised(g.sigmoid()), True),
+    "linear of an activation": (lambda g: F.silu(g) @ torch.ones(20, 20, dtype=torch.float64), False),
+    "no activation": (lambda g: g * 1.0, False),
+}
+
+
+def _normalised(scores):
+    top = scores.topk(20).values
+    return top / top.sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("name", GATED)
+def test_signal_takes_all_finds_the_gate(name):
+    """Under LRP the gate is a constant; where neither factor is one, each takes half."""
+    gate, is_gate = GATED[name]
+    g, s = draw(20), draw(20, seed=1)
+    y, (_, r), _ = relevances(lambda g, s: gate(g) * s, g, s, rule_set="lrp")
+    torch.testing.assert_close(r, y.detach() if is_gate else y.detach() / 2)
+    y, (_, r), _ = relevances(lambda g, s: s * gate(g), g, s, rule_set="lrp")
+    torch.testing.assert_close(r, y.detach() if is_gate else y.detach() / 2)
+
+
+def test_uniform_gate_and_attnlrp_give_half():
+    g, s = draw(20), draw(20, seed=1)
+    for rule_set in ("attnlrp", "lrp-uniform-gate"):
+        y, found, _ = relevances(lambda g, s: F.silu(g) * s, g, s, rule_set=rule_set)
+        for r in found:
+            torch.testing.assert_close(r, y.detach() / 2)
+
+
+def test_in_place_product():
+    a, b = draw(5), draw(5, seed=1)
+
+    def function(a, b):
+        y = a * 1.0
+        y *= b
+        y.mul_(b)
+        return y
+
+    y, (r_a, r_b), _ = relevances(function, a, b)
+    torch.testing.assert_close(r_a, y.detach() / 4)
+    torch.testing.assert_close(r_b, y.detach() * 3 / 4)
+
+
+def test_fused_products_keep_their_summand():
+    """``addmm(x, y, W)`` is linear in both x and y; nothing is halved."""
+    x, y, w = draw(2, 3), draw(2, 4, seed=1), draw(4, 3, seed=2).detach()
+    out, found, _ = relevances(lambda x, y: torch.addmm(x, y, w), x, y)
+    torch.testing.assert_close(sum(r.sum() for r in found), out.detach().sum())
+
+
+def test_counts_hits_and_unknown_functions():
+    _, _, mode = relevances(lambda x: torch.special.i0(F.layer_norm(F.gelu(x), (5,))), draw(5))
+    assert mode.hits == {"activation": 1, "layer_norm": 1}
+    assert list(mode.unknown) == ["special_i0"]
+
+
+def test_a_rule_set_is_plain_data():
+    x, w = draw(1, 5), draw(3, 5, seed=1).detach()
+    y, (r,), mode = relevances(lambda x: F.linear(x, w), x, rule_set={"linear": rules.alpha1beta0})
+    assert mode.hits["linear"] == 1
+    assert (r.sum(-1) - y.sum(-1)).abs() < 1e-9
+    _, (plain,), _ = relevances(lambda x: F.linear(x, w), x, rule_set={})
+    assert not torch.allclose(r, plain)
+
+
+def test_unknown_rule_sets_and_kinds():
+    model = nn.Linear(2, 2)
+    with pytest.raises(InputError, match="Did you mean 'attnlrp'"), lrpx.propagate(model, "attn-lrp"):
+        pass
+    with pytest.raises(InputError, match="Did you mean 'softmax'"), lrpx.propagate(model, {"soft_max": rules.constant}):
+        pass
+
+
+def test_parameters_are_frozen_and_restored():
+    model = nn.Sequential(nn.Linear(3, 3), nn.GELU(), nn.LayerNorm(3))
+    model[0].bias.requires_grad_(False)
+    before = {n: p.requires_grad for n, p in model.named_parameters()}
+    with lrpx.propagate(model, "lrp"):
+        assert not any(p.requires_grad for p in model.parameters())
+        model(torch.ones(1, 3).requires_grad_()).sum().backward()
+    assert {n: p.requires_grad for n, p in model.named_parameters()} == before
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_an_exception_leaves_nothing_behind():
+    class GELU(nn.Module):
+        def forward(self, x):
+            raise RuntimeError("inside")
+
+    model = nn.Sequential(nn.Linear(3, 3), GELU())
+    x = torch.ones(1, 3).requires_grad_()
+    with pytest.raises(RuntimeError, match="inside"), lrpx.propagate(model, "lrp"):
+        model(x)
+    assert all(p.requires_grad for p in model.parameters())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    a, b = draw(3), draw(3, seed=1)
+    (gradient,) = torch.autograd.grad((a * b).sum(), a)
+    assert torch.equal(gradient, b)  # outside the block, products have their own gradient again
+
+
+def test_no_other_model_is_changed():
+    one, other = (nn.Sequential(nn.Linear(3, 3), nn.GELU()) for _ in range(2))
+    other.load_state_dict(one.state_dict())
+    x = draw(1, 3).float().detach().requires_grad_()
+
+    def gradient(model):
+        return torch.autograd.grad(model(x).sum(), x)[0]
+
+    before = gradient(other)
+    with lrpx.propagate(one, "attnlrp"):
+        changed = gradient(one)
+    assert torch.equal(gradient(other), before)
+    assert torch.equal(gradient(one), before)
+    assert not torch.equal(changed, before)
+
+
+def test_recognises_activation_modules():
+    from transformers.activations import ACT2CLS
+
+    for name, entry in ACT2CLS.items():
+        kind, kwargs = entry if isinstance(entry, tuple) else (entry, {})
+        if kind.__module__.startswith(("transformers", "lrpx")):
+            assert is_activation(kind(**kwargs)), name
+    assert not is_activation(nn.Linear(2, 2))
+    assert not is_activation(nn.Sequential(nn.GELU(), nn.Linear(2, 2)))
+
+
+def test_every_name_has_one_kind():
+    names = [n for kind in OPERATIONS.values() for n in kind]
+    assert len(names) == len(set(names))
+    for name, kind in [
+        ("__rmul__", "product"),
+        ("mul_", "product"),
+        ("__imul__", "product"),
+        ("__matmul__", "contraction"),
+        ("__rpow__", "sigmoid"),
+        ("__getitem__", "structure"),
+        ("_softmax", "softmax"),
+        ("rsub", "elementwise"),
+        ("index_add_", "structure"),
+        ("i0", "unknown"),
+    ]:
+        assert kind_of(name) == kind, name
+    for rule_set in (LRP, ATTNLRP):
+        assert set(rule_set) <= set(OPERATIONS)
