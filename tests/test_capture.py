@@ -6,9 +6,11 @@ import torch
 from torch import nn
 
 from lrpx.batching import Item, pad
-from lrpx.capture import check_model, foreign_nodes, layer_count, resolve_at, run
+from lrpx.capture import run
 from lrpx.errors import InputError, NonFiniteError, UnsupportedModelError
+from lrpx.guards import check_model, foreign_nodes
 from lrpx.methods import METHODS
+from lrpx.taps import layer_count, resolve_at
 
 FAMILIES = ["causal:gpt2", "causal:llama", "causal:mixtral", "masked:bert", "causal:bloom", "causal:gpt_neox"]
 RULES = ["lrp", "attnlrp", "lrp-uniform-gate"]
@@ -130,7 +132,7 @@ def test_refuses_training_mode_and_hidden_kernels():
         check_model(model, "lrp")
     model.eval()
     model.config._attn_implementation_internal = "flash_attention_2"
-    with pytest.raises(UnsupportedModelError, match="flash_attention_2.*sdpa"):
+    with pytest.raises(UnsupportedModelError, match=r"flash_attention_2.*sdpa"):
         check_model(model, "lrp")
 
 

@@ -47,7 +47,7 @@ def test_identity(function, draw):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_identity_at_zero_and_next_to_it(dtype):
-    """x = 0 gives slope 0, and the smallest numbers of the dtype give a finite slope."""
+    """X = 0 gives slope 0, and the smallest numbers of the dtype give a finite slope."""
     tiny = torch.finfo(dtype).smallest_normal
     x = leaf(torch.tensor([0.0, -0.0, tiny, -tiny, 1e-3], dtype=dtype))
     y = rules.identity(F.silu, (x,), {})

@@ -13,7 +13,6 @@ import logging
 from .errors import InputError, LrpxError, NonFiniteError, UnsupportedModelError
 from .explain import explain
 from .explanation import Explanation
-
 from .loading import load
 from .methods import METHODS
 from .propagate import propagate

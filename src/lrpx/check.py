@@ -19,11 +19,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .batching import Batch, Item, pad
-from .capture import check_model, layer_count, run
+from .capture import run
 from .errors import LrpxError
+from .guards import check_model
 from .propagate import Propagation, propagate
 from .rules import tensors_in
 from .rulesets import RULESETS
+from .taps import layer_count
 
 # How far a sum over a whole model may be off, relative to the sum of absolute relevances.
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}

@@ -66,6 +66,25 @@ _TABLE = [
         "gradient:times_input",
         {"at": ("input",)},
     ),
+    Method(
+        "alti-logit",
+        "ALTI-Logit: what attention adds to the logit, carried to the input through token mixing; MLPs stay components.",
+        f"Ferrando et al. 2023; {_ARRAS}",
+        "alti_logit:explain",
+        {"direct": False},
+    ),
+    Method(
+        "alti",
+        "ALTI: how much each input token is mixed into the explained position; not tied to a logit.",
+        "Ferrando et al. 2022",
+        "alti_logit:alti",
+    ),
+    Method(
+        "attention-rollout",
+        "Attention rollout: attention weights multiplied over the layers, half of each being the residual stream.",
+        "Abnar & Zuidema 2020",
+        "alti_logit:attention_rollout",
+    ),
 ]
 METHODS: dict[str, Method] = {m.name: m for m in _TABLE}
 

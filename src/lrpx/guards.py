@@ -1,0 +1,163 @@
+"""A wrong map looks like a right one: refuse what cannot be explained correctly, and say why.
+
+Before the pass: training mode, hidden kernels, mixers without rules. After it: rules that were not met, operations that
+carried gradient unseen, ways around the first block, numbers that are not finite.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from .errors import UnsupportedModelError
+from .families.refused import REFUSED
+from .propagate import Propagation
+from .rulesets import RuleSet
+from .taps import items_of, layer_count
+
+ALTERNATIVE = 'Load it with attn_implementation="sdpa", or call model.set_attn_implementation("sdpa").'
+# Mixers that are neither attention nor MLP; their own rules are not written yet.
+STATE_SPACE = re.compile(
+    r"[MmB]amba|SSM|[Dd]elta[Nn]et|DeltaAttention|FalconH1Mixer|[Rr]wkv|RWKV|RgLru|RecurrentBlock|ShortConv$|LinearAttention|"
+    r"LightningAttention|x?LSTM|Retention|Hyena"
+)
+
+
+def check_model(model: PreTrainedModel, rules: str | RuleSet) -> None:
+    """Refuse what cannot be explained correctly.
+
+    Raises:
+        UnsupportedModelError: Training mode, attention that bypasses PyTorch's functions, an encoder-decoder model, or a
+            state-space or linear-attention mixer.
+    """
+    name = type(model).__name__
+    if model.training:
+        raise UnsupportedModelError(
+            f"{name} is in training mode, where dropout makes every pass different. Call model.eval()."
+        )
+    if next(model.parameters()).is_inference():
+        raise UnsupportedModelError(
+            f"{name} was loaded inside torch.inference_mode(), so no gradient can pass it. Load it outside."
+        )
+    config = getattr(model, "config", None)
+    if getattr(config, "is_encoder_decoder", False):
+        raise UnsupportedModelError(
+            f"{name} is an encoder-decoder model. Causal and masked language models are explained."
+        )
+    reason = REFUSED.get(getattr(config, "model_type", ""))
+    if reason:
+        raise UnsupportedModelError(f"{name} is not supported: {reason}.")
+    attention = getattr(config, "_attn_implementation", None)
+    if attention not in (None, "eager", "sdpa"):
+        raise UnsupportedModelError(
+            f"{name} uses attn_implementation={attention!r}, a kernel that hides its operations. {ALTERNATIVE}"
+        )
+    if not rules:
+        return
+    for module in model.modules():
+        if STATE_SPACE.search(type(module).__name__):
+            raise UnsupportedModelError(
+                f"{name} mixes tokens with {type(module).__name__}, a state-space or linear-attention layer, which has no "
+                'propagation rules yet. The methods "gradient" and "gradient-x-input" work.'
+            )
+
+
+def check_rules_took_effect(model: PreTrainedModel, mode: Propagation, values: Tensor) -> None:
+    """At least one normaliser and one attention per block were met, and nothing carried gradient unseen."""
+    name, layers = type(model).__name__, layer_count(model)
+    norms = sum(mode.hits[k] for k in ("layer_norm", "rms_norm", "unit_norm", "normaliser", "division"))
+    attentions = (
+        mode.hits["attention"] + mode.hits["softmax"] + (mode.hits["contraction"] if "softmax" not in mode.rules else 0)
+    )
+    modules = [type(m).__name__ for m in model.modules()]
+    has_norms = sum("Norm" in m and "NoNorm" not in m for m in modules) >= layers  # MobileBERT has next to none
+    has_attention = any("att" in m.lower() for m in modules)  # FNet has none
+    if (has_norms and norms < layers) or (has_attention and attentions < layers):
+        raise UnsupportedModelError(
+            f"{name}: with {layers} blocks, the rules met {norms} normalisers and {attentions} attentions. It computes them "
+            f"in a way PyTorch functions do not show, so a map would be wrong. {ALTERNATIVE}"
+        )
+    unseen = [*mode.unknown, *foreign_nodes(values)]
+    if unseen:
+        raise UnsupportedModelError(
+            f"{name}: gradient passes through operations without a known rule: {', '.join(unseen)}. "
+            'The methods "gradient" and "gradient-x-input" work.'
+        )
+
+
+def check_no_bypass(model: nn.Module, values: Tensor, taps: dict[str, Tensor]) -> None:
+    """What enters the first block must be the only way from the embedding to the logits."""
+    embedding = taps.get("embedding")
+    if embedding is None or embedding is taps["input"]:
+        return
+    entry = taps["input"].grad_fn
+    for node in _nodes(values, stop=entry):
+        if getattr(node, "variable", None) is embedding:
+            raise UnsupportedModelError(
+                f"{type(model).__name__} feeds its embedding into later blocks too, so what enters the first block is not all "
+                'that the text contributes. Use at="embedding".'
+            )
+
+
+_KNOWN_NODES = re.compile(
+    r"(torch::autograd::(AccumulateGrad|Copy\w+)|GeneratedBackwardFor_transformers_grouped_mm\w*|\w*Backward\d*)$"
+)
+_OUR_NODES = ("_SlopeBackward", "_ScaleBackward", "_FactorBackward", "_LayerNormBackward")
+
+
+def foreign_nodes(values: Tensor) -> list[str]:
+    """Names of autograd nodes that come neither from PyTorch's own operations nor from our rules."""
+    found = set()
+    for node in _nodes(values):
+        custom = isinstance(node, torch.autograd.function.BackwardCFunction)
+        if (custom and node.name() not in _OUR_NODES) or not _KNOWN_NODES.match(node.name()):
+            found.add(node.name())
+    return sorted(found)
+
+
+def _nodes(values: Tensor, stop: Any = None) -> Iterator[Any]:
+    """The nodes of the autograd graph above ``values``; not beyond ``stop``."""
+    seen, queue = {None, stop}, [values.grad_fn]
+    while queue:
+        node: Any = queue.pop()
+        if node not in seen:
+            seen.add(node)
+            yield node
+            queue.extend(parent for parent, _ in node.next_functions)
+
+
+def where_not_finite(model: PreTrainedModel, forward: Callable[[], object]) -> str:
+    """Run once more and name the first module whose output is not finite, as the end of a sentence a person can act on."""
+    first: list[str] = []
+
+    def look(name: str) -> Any:
+        def hook(_: nn.Module, __: Any, output: Any) -> None:
+            state = (
+                output
+                if isinstance(output, Tensor)
+                else next((v for v in items_of(output) if isinstance(v, Tensor)), None)
+            )
+            if state is not None and state.is_floating_point() and not first and not state.isfinite().all():
+                first.append(name)
+
+        return hook
+
+    with ExitStack() as stack, torch.no_grad():
+        for name, module in model.named_modules():
+            if name and not any(module.children()):
+                stack.callback(module.register_forward_hook(look(name)).remove)
+        forward()
+    broken = [n for n, p in model.named_parameters() if not p.isfinite().all()]
+    where = (
+        f"the first module that returned NaN or infinity is {first[0]!r}"
+        if first
+        else "no single module shows where it began"
+    )
+    weights = f"; its weights hold NaN or infinity: {', '.join(broken[:3])}" if broken else ""
+    return f"the logits of {type(model).__name__} are not finite: {where}{weights}. Check the checkpoint, or use a wider dtype."
