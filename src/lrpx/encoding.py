@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import reprlib
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .errors import InputError
 from .explanation import Unit
+
+EXPECTED = "Give a string, token ids, a BatchEncoding or chat messages, or a list of these."
+# What tokenizers return. Anything else (pixel_values, inputs_embeds, position_ids, ...) may change the prediction.
+_READ = ("input_ids", "attention_mask", "token_type_ids")
+_IGNORED = ("special_tokens_mask", "offset_mapping", "length", "overflow_to_sample_mapping", "labels")
 
 
 @dataclass(frozen=True)
@@ -23,6 +29,7 @@ class Encoded:
         spans: Per token, its characters in ``text``; ``None`` where there is no text, or for a special token.
         extras: Per-token model inputs besides the ids, e.g. ``token_type_ids``.
         adds_special_tokens: Whether the tokenizer put special tokens around ``text`` (not for chat messages).
+        closing: How many special tokens the tokenizer put after ``text``.
     """
 
     text: str | None
@@ -32,6 +39,22 @@ class Encoded:
     spans: list[tuple[int, int] | None]
     extras: dict[str, tuple[int, ...]] = field(default_factory=dict)
     adds_special_tokens: bool = True
+    closing: int = 0
+
+    def without_closing(self) -> Encoded:
+        """Without special tokens after the text: a causal model must go on from the text's own last token."""
+        if not self.closing:
+            return self
+        end = len(self.token_ids) - self.closing
+        return replace(
+            self,
+            token_ids=self.token_ids[:end],
+            tokens=self.tokens[:end],
+            units=[unit for unit in self.units if unit.end <= end],
+            spans=self.spans[:end],
+            extras={name: values[:end] for name, values in self.extras.items()},
+            closing=0,
+        )
 
 
 def encode(tokenizer: Any, given: Any) -> list[Encoded]:
@@ -39,27 +62,92 @@ def encode(tokenizer: Any, given: Any) -> list[Encoded]:
 
     Args:
         tokenizer: A Hugging Face tokenizer; ``None`` is enough when token ids are given.
-        given: A string, token ids (list, 1-D or 2-D tensor or array), a ``BatchEncoding`` (its padding is dropped), chat
-            messages, or a list of strings, of id lists or of conversations.
+        given: A string, token ids (list, 1-D tensor or array), a ``BatchEncoding`` (its padding is dropped), chat messages,
+            or several: a list of these, a 2-D tensor or array, a ``BatchEncoding`` of a batch.
 
     Raises:
-        InputError: An empty text, no tokens, or something that is none of these.
+        InputError: An empty text, no tokens, or something that is none of these. Of several, the error names the one.
     """
-    if isinstance(given, str):
-        return [_encode_text(tokenizer, given)]
+    singles, several = split(given)
+    found = []
+    for i, single in enumerate(singles):
+        try:
+            found.append(_encode_one(tokenizer, single))
+        except InputError as error:
+            raise InputError(f"text[{i}]: {error}" if several else str(error)) from None
+    return found
+
+
+def split(given: Any) -> tuple[list[Any], bool]:
+    """Single inputs, and whether several were given (also a list of one).
+
+    Raises:
+        InputError: No input, or something that is none.
+    """
+    given = as_python(given)
     if isinstance(given, Mapping) and "input_ids" in given:
-        return _encode_batch(tokenizer, given)
-    rows = given.tolist() if hasattr(given, "tolist") else given
-    if not isinstance(rows, Sequence) or not rows:
-        raise InputError(f"the text is {given!r}. Give a string, a list of strings, token ids, or chat messages.")
-    first = rows[0]
-    if isinstance(first, int) and not isinstance(first, bool):
-        return [_encode_ids(tokenizer, rows)]
-    if isinstance(first, Mapping) and "role" in first:
-        return [_encode_chat(tokenizer, rows)]
-    if not isinstance(first, str | Sequence | Mapping):
-        raise InputError(f"a list of {type(first).__name__} is not text. Give strings, token ids, or chat messages.")
-    return [item for row in rows for item in encode(tokenizer, row)]
+        return _split_batch(given)
+    if isinstance(given, str):
+        return [given], False
+    if not isinstance(given, list) or not given:
+        raise InputError(f"the text is {_short(given)}. {EXPECTED}")
+    first = given[0]
+    single = _is_id(first) or (isinstance(first, Mapping) and "input_ids" not in first)
+    return ([given], False) if single else (given, True)
+
+
+def as_python(value: Any) -> Any:
+    """Tensors, arrays, tuples and numpy numbers as Python lists and numbers; lists all the way down."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    return [as_python(v) for v in value] if isinstance(value, list | tuple) else value
+
+
+def check_unicode(what: str, text: str) -> None:
+    """Refuse half characters, which come from a command line or a file that is not UTF-8.
+
+    Raises:
+        InputError: There is one.
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{what} is not valid Unicode: {text[error.start]!r} at character {error.start}. Was it decoded from UTF-8?"
+        ) from None
+
+
+def _split_batch(given: Mapping[str, Any]) -> tuple[list[Any], bool]:
+    unread = sorted(set(given) - {*_READ, *_IGNORED})
+    if unread:
+        raise InputError(
+            f"a batch with {', '.join(unread)} cannot be explained: {', '.join(_READ)} are read, and the rest may change the "
+            "prediction. Leave it out."
+        )
+    batch = {name: as_python(given[name]) for name in _READ if given.get(name) is not None}
+    ids = batch["input_ids"]
+    if not isinstance(ids, list) or not ids:
+        raise InputError("input_ids is empty. Give at least one token.")
+    if not isinstance(ids[0], list):
+        return [batch], False
+    return [{name: rows[n] for name, rows in batch.items()} for n in range(len(ids))], True
+
+
+def _encode_one(tokenizer: Any, given: Any) -> Encoded:
+    if tokenizer is not None and not (callable(tokenizer) and hasattr(tokenizer, "convert_ids_to_tokens")):
+        raise InputError(
+            f"the tokenizer is {_short(tokenizer)} ({type(tokenizer).__name__}). "
+            "Give one of transformers: AutoTokenizer.from_pretrained(name)."
+        )
+    if isinstance(given, str):
+        return _encode_text(tokenizer, given)
+    if isinstance(given, Mapping) and "input_ids" in given:
+        return _encode_mapping(tokenizer, given)
+    if isinstance(given, list) and given and isinstance(given[0], Mapping):
+        return _encode_chat(tokenizer, given)
+    if isinstance(given, list) and given and _is_id(given[0]):
+        return _encode_ids(tokenizer, given)
+    raise InputError(f"the text is {_short(given)}. {EXPECTED}")
 
 
 def _encode_text(tokenizer: Any, text: str, *, specials: bool = True) -> Encoded:
@@ -67,8 +155,16 @@ def _encode_text(tokenizer: Any, text: str, *, specials: bool = True) -> Encoded
         raise InputError(f"the text {text!r} is empty. Give at least one word.")
     if tokenizer is None:
         raise InputError("a text needs a tokenizer: lrpx.explain(model, tokenizer, text), or give token ids.")
+    check_unicode("the text", text)
     fast = getattr(tokenizer, "is_fast", False)
-    output = tokenizer(text, add_special_tokens=specials, return_offsets_mapping=fast, truncation=False, verbose=False)
+    output = tokenizer(
+        text,
+        add_special_tokens=specials,
+        return_offsets_mapping=fast,
+        return_special_tokens_mask=True,
+        truncation=False,
+        verbose=False,
+    )
     ids = tuple(output["input_ids"])
     if not ids:
         raise InputError(f"the tokenizer makes no token of {text!r}.")
@@ -81,21 +177,40 @@ def _encode_text(tokenizer: Any, text: str, *, specials: bool = True) -> Encoded
         ]
     extras = {"token_type_ids": tuple(output["token_type_ids"])} if "token_type_ids" in output else {}
     tokens = tokenizer.convert_ids_to_tokens(list(ids))
-    return Encoded(text, ids, tokens, units_of(tokenizer, ids, tokens), spans, extras, specials)
+    added = "".join(
+        "x" if s else "." for s in output["special_tokens_mask"]
+    )  # by the tokenizer, not in the text itself
+    closing = len(added) - len(added.rstrip("x"))
+    if closing == len(ids):
+        raise InputError(f"the tokenizer makes no token of {text!r}.")
+    return Encoded(text, ids, tokens, units_of(tokenizer, ids, tokens), spans, extras, specials, closing)
 
 
 def _encode_chat(tokenizer: Any, messages: Sequence[Any]) -> Encoded:
+    for message in messages:
+        if not isinstance(message, Mapping) or "role" not in message or not {"content", "tool_calls"} & set(message):
+            raise InputError(f'{_short(message)} is no chat message. Give {{"role": "user", "content": "..."}}.')
     if getattr(tokenizer, "chat_template", None) is None:
         raise InputError(
             "chat messages need a tokenizer with a chat template; this one has none. Give a string instead."
         )
-    text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+    # An assistant's message at the end is a reply that the model is to go on with.
+    reply = messages[-1]["role"] == "assistant"
+    try:
+        text = tokenizer.apply_chat_template(
+            list(messages), tokenize=False, add_generation_prompt=not reply, continue_final_message=reply
+        )
+    except Exception as error:  # a template is code of its author, and raises what it likes
+        raise InputError(f"the tokenizer's chat template refuses these messages: {error}.") from error
     return _encode_text(tokenizer, text, specials=False)  # the template has written them already
 
 
-def _encode_ids(tokenizer: Any, ids: Sequence[int], extras: dict[str, tuple[int, ...]] | None = None) -> Encoded:
-    ids = tuple(int(i) for i in ids)
-    if any(i < 0 for i in ids):
+def _encode_ids(tokenizer: Any, ids: Sequence[Any], extras: dict[str, tuple[int, ...]] | None = None) -> Encoded:
+    wrong = [i for i in ids if not _is_id(i)]
+    if wrong:
+        raise InputError(f"{_short(wrong[0])} is not a token id. Token ids are integers.")
+    ids = tuple(ids)
+    if min(ids) < 0:
         raise InputError(f"token id {min(ids)} is negative. Ids count from 0.")
     tokens = [str(i) for i in ids] if tokenizer is None else tokenizer.convert_ids_to_tokens(list(ids))
     tokens = [f"<{i}>" if t is None else t for i, t in zip(ids, tokens, strict=True)]
@@ -103,26 +218,33 @@ def _encode_ids(tokenizer: Any, ids: Sequence[int], extras: dict[str, tuple[int,
     return Encoded(None, ids, tokens, units, [None] * len(ids), extras or {}, False)
 
 
-def _encode_batch(tokenizer: Any, given: Mapping[str, Any]) -> list[Encoded]:
-    def rows(name: str) -> list[list[int]] | None:
-        if given.get(name) is None:
-            return None
-        value = given[name].tolist() if hasattr(given[name], "tolist") else given[name]
-        return [list(value)] if value and isinstance(value[0], int) else value
+def _encode_mapping(tokenizer: Any, row: Mapping[str, Any]) -> Encoded:
+    """One row of a ``BatchEncoding``, without its padding."""
+    ids = as_python(row["input_ids"])
+    if not isinstance(ids, list) or not ids or isinstance(ids[0], list):
+        raise InputError(f"input_ids is {_short(ids)}. Give a list of token ids.")
+    mask = as_python(row.get("attention_mask") or [1] * len(ids))
+    real = [i for i, m in enumerate(mask) if m]
+    if len(mask) != len(ids) or not real:
+        raise InputError(
+            f"attention_mask has {len(mask)} entries for {len(ids)} ids and shows {len(real)} of them. "
+            "Give one entry per id, and show at least one."
+        )
+    span = slice(real[0], real[-1] + 1)
+    if span.stop - span.start != len(real):
+        raise InputError(
+            "attention_mask hides tokens in the middle of the text. It may only hide padding on either side."
+        )
+    extras = {"token_type_ids": tuple(row["token_type_ids"][span])} if "token_type_ids" in row else {}
+    return _encode_ids(tokenizer, ids[span], extras)
 
-    ids = rows("input_ids")
-    if not ids or not ids[0]:
-        raise InputError("input_ids is empty. Give at least one token.")
-    masks = rows("attention_mask") or [[1] * len(row) for row in ids]
-    types = rows("token_type_ids")
-    found = []
-    for n, (row, mask) in enumerate(zip(ids, masks, strict=True)):
-        real = [i for i, m in enumerate(mask) if m]  # padding is on one side or the other; either way it is dropped
-        extras = {"token_type_ids": tuple(types[n][i] for i in real)} if types else None
-        if not real:
-            raise InputError(f"row {n} of input_ids is all padding. Give at least one token.")
-        found.append(_encode_ids(tokenizer, [row[i] for i in real], extras))
-    return found
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _short(value: Any) -> str:
+    return reprlib.repr(value)
 
 
 def units_of(tokenizer: Any, ids: Sequence[int], tokens: Sequence[str]) -> list[Unit]:

@@ -20,9 +20,9 @@ class NonFiniteError(LrpxError, ArithmeticError):
     """A NaN or an infinity appeared where a number was needed."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A sentence that lists ``known`` names and, where one is close to ``name``, suggests it."""
-    known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"Did you mean {close[0]!r}? " if close else ""
-    return f"{hint}Known: {', '.join(known)}."
+def nearest(name: object, known: Iterable[str]) -> str:
+    """A sentence that lists ``known`` names and, where one is close to ``name`` (in any case), suggests it."""
+    by_lower = {k.lower(): k for k in sorted(known)}
+    close = difflib.get_close_matches(str(name).lower(), by_lower, n=1, cutoff=0.5)
+    hint = f"Did you mean {by_lower[close[0]]!r}? " if close else ""
+    return f"{hint}Known: {', '.join(by_lower.values())}."

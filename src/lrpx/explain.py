@@ -8,21 +8,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from importlib.metadata import version
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
 from typing import Any
 
-import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from . import targets
-from .batching import Attribution, Item, buckets, pad
-from .encoding import Encoded, encode
-from .errors import InputError
+from .batching import Attribution, Item, allowed_waste, buckets, counts_from_padding, pad
+from .capture import accepted
+from .encoding import Encoded, as_python, encode, split
+from .errors import InputError, NonFiniteError
 from .explanation import Explanation, Token
-from .loading import load
+from .loading import identity, load
 from .methods import Method, get_method
+from .taps import place_first
 
 BATCH_TOKENS = 4096
 
@@ -32,9 +35,9 @@ def explain(
     tokenizer: Any = None,
     text: Any = None,
     *,
-    target: int | str | Sequence[int | str | None] | None = None,
-    contrast: int | str | Sequence[int | str | None] | None = None,
-    position: int | Sequence[int | None] | None = None,
+    target: Any = None,
+    contrast: Any = None,
+    position: Any = None,
     method: str = "attnlrp",
     batch_tokens: int = BATCH_TOKENS,
     progress: bool | None = None,
@@ -45,21 +48,24 @@ def explain(
     Args:
         model: A causal or masked language model in eval mode, or a name or path for ``lrpx.load``.
         tokenizer: Its tokenizer; ``None`` if ``model`` is a name, or if ids are given for text, target and contrast.
-        text: A string, token ids, a ``BatchEncoding``, or chat messages; or a list of them, to explain in batches.
+        text: A string, token ids, a ``BatchEncoding``, or chat messages; or several, to explain in batches: a list of these,
+            ids as a 2-D tensor or array, or the ``BatchEncoding`` of a batch. Special tokens that the tokenizer puts after
+            a string are left out for a causal model, which goes on from the last token of the text.
         target: The token to explain: an id, or a string that is exactly one token where it stands (``" are"``; a leading
-            space matters). Default: the model's top prediction. For a list of texts, one for all or a list.
-        contrast: Explain ``logit[target] - logit[contrast]`` instead of ``logit[target]``.
-        position: Whose logits, as an index over the tokens. Default: the last token (causal), the mask token (masked).
+            space matters). Default: the model's top prediction. For several texts, one for all or a list.
+        contrast: Explain ``logit[target] - logit[contrast]`` instead of ``logit[target]``. Likewise.
+        position: Whose logits, as an index over the tokens without padding; negative from the end. Default: the last token
+            (causal), the mask token (masked). Likewise.
         method: One of ``lrpx.METHODS``.
         batch_tokens: Tokens per batch, padding included.
         progress: Show a progress bar. Default: when a list needs more than one batch, on a terminal.
         **options: The method's own, e.g. ``at=["input", "model.layers.*"]`` or ``norm="l2"``.
 
     Returns:
-        An ``Explanation``, or a list of them in the order of ``text`` if a list of texts was given.
+        An ``Explanation``, or a list of them in the order of ``text`` if several texts were given.
 
     Raises:
-        InputError: A text, target, position, method or option that cannot be used.
+        InputError: A text, target, position, method or option that cannot be used. Of several texts, it names the one.
         UnsupportedModelError: The model cannot be explained correctly.
         NonFiniteError: NaN or infinity appeared.
 
@@ -69,25 +75,26 @@ def explain(
     """
     chosen = get_method(method)
     settings = _settings(chosen, options)
-    if not isinstance(model, PreTrainedModel):
-        model, tokenizer = load(model)
+    if not isinstance(batch_tokens, int) or batch_tokens < 1:
+        raise InputError(f"batch_tokens={batch_tokens!r}: give a number of tokens from 1, such as {BATCH_TOKENS}.")
     if text is None:
         raise InputError("no text given: lrpx.explain(model, tokenizer, text).")
+    model, tokenizer = _model_and_tokenizer(model, tokenizer)
+    _, several = split(text)
     encoded = encode(tokenizer, text)
-    many = _is_list(text)
-    items = [
-        item_of(model, tokenizer, e, target=t, contrast=c, position=p)
-        for e, t, c, p in zip(
-            encoded,
-            _each(target, "target", len(encoded)),
-            _each(contrast, "contrast", len(encoded)),
-            _each(position, "position", len(encoded)),
-            strict=True,
-        )
-    ]
+    reads = Reads.of(model)
+    if reads.task == "causal":
+        encoded = [e.without_closing() for e in encoded]
+    given = {"target": target, "contrast": contrast, "position": position}
+    each = zip(*(_each(value, name, len(encoded)) for name, value in given.items()), strict=True)
+    items = []
+    for i, (e, (t, c, p)) in enumerate(zip(encoded, each, strict=True)):
+        with _naming(i, several):
+            items.append(item_of(reads, tokenizer, e, target=t, contrast=c, position=p))
+
     function = chosen.load()
-    results: list[Attribution | None] = [None] * len(items)
-    groups = buckets([len(item.token_ids) for item in items], max_tokens=batch_tokens)
+    results: list[Attribution] = [None] * len(items)  # type: ignore[list-item]
+    groups = _groups(items, batch_tokens, allowed_waste(model))
     hidden = (len(groups) == 1 or None) if progress is None else not progress
     with tqdm(total=len(items), desc=method, unit="text", disable=hidden) as bar:
         for group in groups:
@@ -96,86 +103,91 @@ def explain(
                 results[i] = attribution
             bar.update(len(group))
     about = provenance(model, method, settings)
-    explanations = [
-        _explanation(e, item, r, tokenizer, method, settings, about)
-        for e, item, r in zip(encoded, items, results, strict=True)
-        if r is not None
-    ]
-    return explanations if many else explanations[0]
+    explanations = []
+    for i, (e, item, result) in enumerate(zip(encoded, items, results, strict=True)):
+        with _naming(i, several):
+            explanations.append(_explanation(e, item, result, tokenizer, method, settings, about))
+    return explanations if several else explanations[0]
+
+
+@dataclass(frozen=True)
+class Reads:
+    """What a model reads and predicts.
+
+    Attributes:
+        name: Of its class, for messages.
+        task: ``"causal"`` or ``"masked"``.
+        vocabulary: Number of token ids.
+        context: How many tokens it can read; ``None`` if it has no limit.
+        extras: Per-token inputs besides the ids that its ``forward`` takes.
+    """
+
+    name: str
+    task: str
+    vocabulary: int
+    context: int | None
+    extras: frozenset[str]
+
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> Reads:
+        """Read it off the model and its configuration."""
+        extras = frozenset(accepted(model, token_type_ids=None))
+        vocabulary = model.config.get_text_config().vocab_size
+        return cls(type(model).__name__, targets.task_of(model), vocabulary, context_length(model), extras)
 
 
 def item_of(
-    model: PreTrainedModel,
-    tokenizer: Any,
-    encoded: Encoded,
-    *,
-    target: int | str | None,
-    contrast: int | str | None,
-    position: int | None,
+    reads: Reads, tokenizer: Any, encoded: Encoded, *, target: Any = None, contrast: Any = None, position: Any = None
 ) -> Item:
     """One tokenised input as an item to explain, with everything checked; see ``explain``."""
-    config = model.config.get_text_config()
-    vocabulary, length = config.vocab_size, len(encoded.token_ids)
-    limit = context_length(model)
-    if limit is not None and length > limit:
+    ids, length = encoded.token_ids, len(encoded.token_ids)
+    if reads.context is not None and length > reads.context:
         raise InputError(
-            f"the text has {length} tokens, {length - limit} more than the {limit} that {type(model).__name__} can read. "
-            "Shorten it."
+            f"the text has {length} tokens, {length - reads.context} more than the {reads.context} that {reads.name} can "
+            "read. Shorten it."
         )
-    if max(encoded.token_ids) >= vocabulary:
+    if max(ids) >= reads.vocabulary:
         raise InputError(
-            f"token id {max(encoded.token_ids)} is outside the model's vocabulary of {vocabulary}. "
-            "Is this the model's own tokenizer?"
+            f"token id {max(ids)} is outside the model's vocabulary of {reads.vocabulary}. Is this the model's own tokenizer?"
         )
-    task = targets.task_of(model)
-    mask_id = getattr(tokenizer, "mask_token_id", None)
-    where = targets.resolve_position(encoded, position, task, mask_id)
-    ids = [
-        targets.resolve_token(given, role, encoded, where, tokenizer, vocabulary, task)
+    where = targets.resolve_position(encoded, position, reads.task, getattr(tokenizer, "mask_token_id", None))
+    chosen, other = (
+        targets.resolve_token(given, role, encoded, where, tokenizer, reads.vocabulary, reads.task)
         for role, given in (("target", target), ("contrast", contrast))
-    ]
-    if ids[0] is not None and ids[0] == ids[1]:
+    )
+    if chosen is not None and chosen == other:
         raise InputError(
-            f"target {target!r} and contrast {contrast!r} are the same token ({ids[0]}): their difference is 0."
+            f"target {target!r} and contrast {contrast!r} are the same token ({chosen}): their difference is 0. "
+            "Give two that differ."
         )
-    return Item(encoded.token_ids, where, ids[0], ids[1], encoded.extras)
+    return Item(ids, where, chosen, other, {k: v for k, v in encoded.extras.items() if k in reads.extras})
 
 
 def context_length(model: PreTrainedModel) -> int | None:
     """How many tokens the model can read; ``None`` if it has no limit."""
     config = model.config.get_text_config()
-    limit = next(
-        (n for k in ("max_position_embeddings", "n_positions", "max_seq_len") if (n := getattr(config, k, None))), None
-    )
-    if limit is not None and _counts_from_padding(model):
-        limit -= config.pad_token_id + 1  # RoBERTa numbers its positions from pad_token_id + 1
+    names = ("max_position_embeddings", "n_positions", "max_seq_len")
+    limit = next((n for name in names if isinstance(n := getattr(config, name, None), int) and n > 0), None)
+    if limit is not None and counts_from_padding(model):
+        limit -= config.pad_token_id + 1  # positions are numbered from pad_token_id + 1
     return limit
 
 
-def _counts_from_padding(model: PreTrainedModel) -> bool:
-    return any(
-        "position" in name and isinstance(module, torch.nn.Embedding) and module.padding_idx is not None
-        for name, module in model.named_modules()
-    )
-
-
-def provenance(model: PreTrainedModel, method: str, settings: dict[str, Any]) -> dict[str, Any]:
+def provenance(model: PreTrainedModel, method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """What the numbers come from: model, revision, dtype, device, attention, versions, method and options."""
-    config = model.config
     weight = next(model.parameters())
     return {
-        "model": config._name_or_path or type(model).__name__,
+        **identity(model),
         "architecture": type(model).__name__,
-        "revision": getattr(config, "_commit_hash", None),
         "dtype": str(weight.dtype).removeprefix("torch."),
         "device": str(weight.device),
-        "attn_implementation": getattr(config, "_attn_implementation", None),
+        "attn_implementation": getattr(model.config, "_attn_implementation", None),
         "method": method,
         "options": {
             k: v if isinstance(v, str | int | float | bool | list | tuple | None) else repr(v)
             for k, v in settings.items()
         },
-        "versions": {name: version(name) for name in ("lrpx", "torch", "transformers")},
+        "versions": {name: _version(name) for name in ("lrpx", "torch", "transformers")},
     }
 
 
@@ -194,10 +206,9 @@ def _explanation(
     target, contrast = token(result.target), None if item.contrast is None else token(item.contrast)
     if result.target == item.contrast:
         raise InputError(
-            f"the model's top prediction is the contrast itself, {target.text!r}: their difference is 0. Give another target."
+            f"the model's top prediction is the contrast itself, {target.text!r}: their difference is 0. "
+            "Say which target: target=."
         )
-    places = settings.get("at", ("input",))
-    names = [places] if isinstance(places, str) else places
     ids = {"target": target.id, "target_text": target.text}
     ids |= {"contrast": contrast and contrast.id, "contrast_text": contrast and contrast.text}
     return Explanation(
@@ -211,7 +222,7 @@ def _explanation(
         contrast=contrast,
         position=item.position,
         method=method,
-        at=next((n for n in names if n in ("input", "embedding")), "input"),
+        at=place_first(settings.get("at", "input"))[0],
         text=encoded.text,
         layers=result.layers,
         by_layer=result.by_layer,
@@ -221,35 +232,72 @@ def _explanation(
     )
 
 
+def _model_and_tokenizer(model: Any, tokenizer: Any) -> tuple[PreTrainedModel, Any]:
+    """Both, loaded where a name was given."""
+    if isinstance(model, str | os.PathLike):
+        loaded = load(model)
+        return loaded.model, loaded.tokenizer if tokenizer is None else tokenizer
+    if not isinstance(model, PreTrainedModel):
+        raise InputError(
+            f"the model is a {type(model).__name__}. Give a model of transformers (of a wrapper, what it wraps), or the name "
+            "of one: lrpx.explain(model, tokenizer, text)."
+        )
+    return model, tokenizer
+
+
 def _settings(method: Method, options: dict[str, Any]) -> dict[str, Any]:
     """The method's options with their defaults filled in.
 
     Raises:
-        InputError: An option the method does not take.
+        InputError: An option the method does not take, or places that are not names.
     """
     for name in options:
         if name not in method.options:
             raise InputError(
                 f"{method.name} takes no option {name!r}. It takes: {', '.join(method.options) or 'none'}."
             )
-    return {**method.options, **options}
+    settings = {**method.options, **options}
+    at = settings.get("at", ())
+    if not isinstance(at, str) and not (isinstance(at, list | tuple) and all(isinstance(name, str) for name in at)):
+        raise InputError(f'at={at!r}: give "input", "embedding" or a module name, or a list of these.')
+    return settings
 
 
-def _is_list(text: Any) -> bool:
-    """Whether several inputs were given: a list of strings, of id lists or of conversations, or a batch."""
-    if isinstance(text, str):
-        return False
-    if hasattr(text, "keys"):
-        text = text["input_ids"]
-    rows = text.tolist() if hasattr(text, "tolist") else text
-    first = rows[0]
-    return not isinstance(first, int) and not (hasattr(first, "keys") and "role" in first)
+def _groups(items: list[Item], max_tokens: int, waste: float) -> list[list[int]]:
+    """Indices of items to explain together: of similar length, and with the same extra inputs."""
+    by_extras: dict[frozenset[str], list[int]] = {}
+    for i, item in enumerate(items):
+        by_extras.setdefault(frozenset(item.extras), []).append(i)
+    return [
+        [indices[k] for k in group]
+        for indices in by_extras.values()
+        for group in buckets([len(items[i].token_ids) for i in indices], max_tokens=max_tokens, waste=waste)
+    ]
 
 
 def _each(given: Any, name: str, count: int) -> list[Any]:
     """One value for each of ``count`` items."""
-    if isinstance(given, list | tuple):
+    given = as_python(given)
+    if isinstance(given, list):
         if len(given) != count:
             raise InputError(f"{len(given)} values of {name} for {count} texts. Give one for all, or one each.")
-        return list(given)
+        return given
     return [given] * count
+
+
+@contextmanager
+def _naming(index: int, several: bool) -> Iterator[None]:
+    """Let an error say which of several texts it is about."""
+    try:
+        yield
+    except (InputError, NonFiniteError) as error:
+        if not several:
+            raise
+        raise type(error)(f"text[{index}]: {error}") from None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:  # a source tree on the path
+        return None

@@ -79,11 +79,14 @@ class Explanation:
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not (len(self.tokens) == len(self.token_ids) == len(self.relevance)):
+        if not (len(self.tokens) == len(self.token_ids) and np.shape(self.relevance) == (len(self.tokens),)):
             raise InputError(
-                f"{len(self.tokens)} tokens, {len(self.token_ids)} ids and {len(self.relevance)} relevances: "
+                f"{len(self.tokens)} tokens, {len(self.token_ids)} ids and relevance of shape {np.shape(self.relevance)}: "
                 "an explanation has one of each per token."
             )
+        ends = [0, *(unit.end for unit in self.units)]
+        if [unit.start for unit in self.units] != ends[:-1] or ends[-1] != len(self.tokens):
+            raise InputError(f"the units {self.units} do not cover the {len(self.tokens)} tokens one after the other.")
         for name, numbers in self._arrays():
             if not np.isfinite(numbers).all():
                 raise NonFiniteError(f"{name} of the {self.method} explanation holds NaN or infinity.")
@@ -160,16 +163,28 @@ class Explanation:
         expected = {f.name for f in dataclasses.fields(cls)}
         if fields.keys() != expected:
             raise InputError(f"not a saved explanation: these fields differ: {sorted(fields.keys() ^ expected)}.")
-        fields["units"] = [Unit(*u) for u in fields["units"]]
-        fields["target"] = Token(*fields["target"])
-        fields["contrast"] = Token(*fields["contrast"]) if fields["contrast"] else None
-        fields["relevance"] = np.asarray(fields["relevance"], dtype=np.float64)
-        fields["layers"] = {k: np.asarray(v, dtype=np.float64) for k, v in fields["layers"].items()}
-        fields["components"] = {k: _array_or_number(v) for k, v in fields["components"].items()}
+        try:
+            return cls(**cls._typed(fields))
+        except InputError:
+            raise
+        except (TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"not a saved explanation: a field is not what it should be ({error}).") from error
+
+    @staticmethod
+    def _typed(fields: dict[str, Any]) -> dict[str, Any]:
+        """Lists and dictionaries of JSON as the types of the fields."""
+        typed = {
+            "units": [Unit(*u) for u in fields["units"]],
+            "target": Token(*fields["target"]),
+            "contrast": Token(*fields["contrast"]) if fields["contrast"] else None,
+            "relevance": np.asarray(fields["relevance"], dtype=np.float64),
+            "layers": {k: np.asarray(v, dtype=np.float64) for k, v in fields["layers"].items()},
+            "components": {k: _array_or_number(v) for k, v in fields["components"].items()},
+        }
         for name in ("by_layer", "by_head"):
             if fields[name] is not None:
-                fields[name] = np.asarray(fields[name], dtype=np.float64)
-        return cls(**fields)
+                typed[name] = np.asarray(fields[name], dtype=np.float64)
+        return fields | typed
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the explanation as JSON; ``Explanation.load`` reads it back to the last digit."""

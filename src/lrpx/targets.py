@@ -6,10 +6,10 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from .encoding import Encoded
+from .encoding import Encoded, as_python, check_unicode
 from .errors import InputError, UnsupportedModelError
 
-Given = int | str | None
+Given = Any  # a token id (also of numpy or torch), a string, or None
 
 
 def task_of(model: PreTrainedModel) -> str:
@@ -20,28 +20,33 @@ def task_of(model: PreTrainedModel) -> str:
     """
     from transformers.models.auto import modeling_auto as auto
 
-    names = {kind.__name__ for kind in type(model).__mro__}
-    for task, table in (
-        ("masked", auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES),
-        ("causal", auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES),
-    ):
-        known = {n for value in table.values() for n in ([value] if isinstance(value, str) else value)}
-        if names & known or any(n.endswith({"masked": "ForMaskedLM", "causal": "ForCausalLM"}[task]) for n in names):
-            return task
-    raise UnsupportedModelError(
-        f"{type(model).__name__} is neither a causal nor a masked language model. "
-        "Load it with AutoModelForCausalLM or AutoModelForMaskedLM, or with lrpx.load(name)."
-    )
+    def is_one(table: dict[str, Any], suffix: str) -> bool:
+        known = {name for value in table.values() for name in ([value] if isinstance(value, str) else value)}
+        return any(kind.__name__ in known or kind.__name__.endswith(suffix) for kind in type(model).__mro__)
+
+    is_masked = is_one(auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES, "ForMaskedLM")
+    is_causal = is_one(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, "ForCausalLM")
+    if is_masked and is_causal:  # an encoder that can be told to look only back (XLM); its configuration says so
+        is_masked = not (getattr(model.config, "is_decoder", False) or getattr(model.config, "causal", False))
+    if not is_masked and not is_causal:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} is neither a causal nor a masked language model. "
+            "Load it with AutoModelForCausalLM or AutoModelForMaskedLM, or with lrpx.load(name)."
+        )
+    return "masked" if is_masked else "causal"
 
 
-def resolve_position(encoded: Encoded, position: int | None, task: str, mask_id: int | None) -> int:
+def resolve_position(encoded: Encoded, position: Any, task: str, mask_id: int | None) -> int:
     """The explained position as an index from 0: the last token (causal), the mask token (masked), or the one given.
 
     Raises:
         InputError: It lies outside the text, or a masked model's text has no mask token, or several.
     """
     length = len(encoded.token_ids)
+    position = as_python(position)
     if position is not None:
+        if not isinstance(position, int) or isinstance(position, bool):
+            raise InputError(f"position={position!r} is {type(position).__name__}. Give the index of a token.")
         if not -length <= position < length:
             raise InputError(
                 f"position {position} is outside the text, which has {length} tokens: 0 to {length - 1}, or -{length} to -1."
@@ -66,11 +71,12 @@ def resolve_token(
     """A target or contrast as a token id; ``None`` stays ``None``.
 
     A string must be exactly one token where it stands: after the text up to ``position`` (causal), or in place of the token
-    at ``position`` (masked).
+    at ``position`` (masked). Where the text is not known, or its own tokens would change, the string by itself counts.
 
     Raises:
         InputError: An id outside the vocabulary, or a string of no token or of several; the error shows them.
     """
+    given = as_python(given)
     if given is None:
         return None
     if isinstance(given, bool) or not isinstance(given, int | str):
@@ -81,15 +87,24 @@ def resolve_token(
         return given
     if tokenizer is None:
         raise InputError(f"{role}={given!r} is a string, which needs a tokenizer. Give a token id.")
+    check_unicode(f"{role}={given!r}", given)
+    ids = _ids_of(given, encoded, position, tokenizer, task)
+    if _is_one_token(ids, given, tokenizer):
+        return ids[0]
+    # The same word with another number of leading spaces is the most common slip.
+    word = given.lstrip(" ")
+    near = [w for w in (" " + word, word) if w != given and word]
+    close = next((w for w in near if _is_one_token(_ids_of(w, encoded, position, tokenizer, task), w, tokenizer)), None)
+    raise InputError(_not_one_token(f"{role}={given!r}", role, ids, close, tokenizer))
+
+
+def _ids_of(given: str, encoded: Encoded, position: int, tokenizer: Any, task: str) -> list[int]:
     in_context = _in_context(given, encoded, position, tokenizer, task)
-    for ids in (in_context, _alone(given, tokenizer)):
-        if (
-            ids is not None
-            and len(ids) == 1
-            and not (ids[0] == tokenizer.unk_token_id and given != tokenizer.unk_token)
-        ):
-            return ids[0]
-    raise InputError(_not_one_token(given, role, in_context, tokenizer))
+    return _alone(given, tokenizer) if in_context is None else in_context
+
+
+def _is_one_token(ids: list[int], given: str, tokenizer: Any) -> bool:
+    return len(ids) == 1 and (ids[0] != tokenizer.unk_token_id or given == tokenizer.unk_token)
 
 
 def _in_context(given: str, encoded: Encoded, position: int, tokenizer: Any, task: str) -> list[int] | None:
@@ -113,38 +128,36 @@ def _in_context(given: str, encoded: Encoded, position: int, tokenizer: Any, tas
         if span is None:
             return None
         text = text[: span[1]]
-    before = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-    new = tokenizer(text + given, add_special_tokens=False, verbose=False)["input_ids"]
+    before = _plain(text, tokenizer)
+    new = _plain(text + given, tokenizer)
     return new[len(before) :] if new[: len(before)] == before else None
 
 
 def _alone(given: str, tokenizer: Any) -> list[int]:
     """The ids of ``given`` by itself; as a continuation where the tokenizer puts a space before every text."""
-    ids = tokenizer(given, add_special_tokens=False, verbose=False)["input_ids"]
-    if len(ids) > 1:
-        before = tokenizer("a", add_special_tokens=False, verbose=False)["input_ids"]
-        after = tokenizer("a" + given, add_special_tokens=False, verbose=False)["input_ids"]
-        if after[: len(before)] == before:
-            return after[len(before) :]
-    return ids
+    pieces = tokenizer.convert_ids_to_tokens(_plain("a", tokenizer))
+    if pieces and pieces[0].startswith(("▁", "Ġ")):
+        for anchor in (".", "a", "1"):
+            before, new = _plain(anchor, tokenizer), _plain(anchor + given, tokenizer)
+            if new[: len(before)] == before:
+                return new[len(before) :]
+    return _plain(given, tokenizer)
 
 
-def _not_one_token(given: str, role: str, in_context: list[int] | None, tokenizer: Any) -> str:
-    ids = _alone(given, tokenizer) if in_context is None else in_context
+def _plain(text: str, tokenizer: Any) -> list[int]:
+    return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+
+def _not_one_token(what: str, role: str, ids: list[int], close: str | None, tokenizer: Any) -> str:
+    """Why a string is no target, and what to give instead."""
     if not ids:
-        return f"{role}={given!r} is no token. Give a word, with its leading space if it starts one."
-    pieces = ", ".join(repr(t) for t in tokenizer.convert_ids_to_tokens(ids))
-    other = given.lstrip() if given.startswith(" ") else " " + given
-    single = _alone(other, tokenizer)
-    hint = (
-        f"{other!r} is one token"
-        if len(single) == 1 and single[0] != tokenizer.unk_token_id
-        else "Pick a word that is one token"
-    )
-    first = tokenizer.convert_ids_to_tokens(ids)[0]
+        return f"{what} is no token. Give a word, with its leading space if it starts one."
+    pieces = tokenizer.convert_ids_to_tokens(ids)
+    shown = ", ".join(repr(p) for p in pieces)
+    hint = "Pick a word that is one token" if close is None else f"Give {role}={close!r}, which is one token"
     if len(ids) == 1:
-        return f"{role}={given!r} is not in the vocabulary: the tokenizer reads it as {pieces}. {hint}, or give a token id."
+        return f"{what} is not in the vocabulary: the tokenizer reads it as {shown}. {hint}, or give a token id."
     return (
-        f"{role}={given!r} is {len(ids)} tokens here: {pieces}. A logit belongs to one token. "
-        f"{hint}, or explain the first piece: {role}={ids[0]} ({first!r})."
+        f"{what} is {len(ids)} tokens here: {shown}. A logit belongs to one token. "
+        f"{hint}, or explain the first piece: {role}={ids[0]} ({pieces[0]!r})."
     )
