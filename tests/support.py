@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import PreTrainedConfig
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 GOLDEN = SHARED / "golden" / "dev"
@@ -38,3 +39,40 @@ def lift_float32_norms(model, lift=True):
     finally:
         for norm in norms:
             del norm.forward
+
+
+def fingerprint(model):
+    """All that explaining must leave as it was, as a dictionary to compare with ``==``.
+
+    Of every module: its class and ``forward``, the instance attributes, hooks and training flag; of every parameter and
+    buffer the values, ``requires_grad``, ``grad`` and attributes; the configuration; and PyTorch's own global state.
+    """
+    found = {
+        "torch": (
+            torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
+            torch.get_default_dtype(),
+            torch._C._len_torch_function_stack(),
+            _bytes(torch.get_rng_state()),
+        )
+    }
+    for path, module in model.named_modules():
+        found[path] = (type(module), type(module).forward, {k: _plain(v) for k, v in vars(module).items()})
+    return found
+
+
+def _plain(value):
+    if isinstance(value, torch.Tensor):
+        attributes = {name: id(v) for name, v in getattr(value, "__dict__", {}).items()}
+        return id(value), value.dtype, value.requires_grad, _bytes(value), _plain(value.grad), attributes
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [_plain(v) for v in value]
+    if isinstance(value, PreTrainedConfig):
+        return {k: _plain(v) for k, v in vars(value).items()}
+    return value if isinstance(value, str | int | float | None) else (type(value), id(value))
+
+
+def _bytes(tensor):
+    return bytes(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy())
