@@ -92,6 +92,14 @@ def test_unit_norm_keeps_all_relevance(draw):
     close(relevance_of(y, [x], r)[0], r.numpy())
 
 
+@pytest.mark.parametrize("exponent", [1, 2, 3, 0.5])
+def test_power(exponent, draw):
+    x, r = leaf(draw(8).abs()), draw(8)
+    y = rules.power(torch.pow, (x, exponent), {})
+    assert torch.equal(y, x**exponent)
+    close(relevance_of(y, [x], r)[0], reference.identity(r.numpy()))
+
+
 def test_constant_passes_nothing(draw):
     y = rules.constant(torch.softmax, (leaf(draw(8)), -1), {})
     assert not y.requires_grad
@@ -127,7 +135,7 @@ def test_uniform_of_three_factors(draw):
 @pytest.mark.parametrize("gate", [0, 1])
 def test_signal_takes_all(gate, draw):
     factors, r = [leaf(draw(8)), leaf(draw(8))], draw(8)
-    rules.mark_gate(factors[gate])
+    rules.mark(factors[gate], gate=True)
     y = rules.signal_take_all(torch.mul, factors, {})
     assert torch.equal(y, factors[0] * factors[1])
     found = relevance_of(y, factors, r)
@@ -139,7 +147,7 @@ def test_signal_takes_all(gate, draw):
 def test_without_a_signal_both_factors_take_half(gates, draw):
     factors, r = [leaf(draw(8)), leaf(draw(8))], draw(8)
     for gate in gates:
-        rules.mark_gate(factors[gate])
+        rules.mark(factors[gate], gate=True)
     for found in relevance_of(rules.signal_take_all(torch.mul, factors, {}), factors, r):
         close(found, r.numpy() / 2)
 

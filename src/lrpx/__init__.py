@@ -16,6 +16,7 @@ from .explanation import Explanation
 from .loading import load
 from .methods import METHODS
 from .propagate import propagate
+from .version import __version__
 
 __all__ = [
     "METHODS",
@@ -24,10 +25,10 @@ __all__ = [
     "LrpxError",
     "NonFiniteError",
     "UnsupportedModelError",
+    "__version__",
     "explain",
     "load",
     "propagate",
 ]
-__version__ = "0.1.0"
 
 logging.getLogger("lrpx").addHandler(logging.NullHandler())

@@ -88,10 +88,11 @@ def run(
         ExitStack() as stack,
     ):
         active.keep_gradient = True
+        modules = list(model.modules())
         batch = batch.outside_inference_mode()
         rows = torch.arange(len(batch.spans), device=batch.positions.device)
         wanted = resolve_at(model, at)
-        taps = stack.enter_context(taps_of(model, wanted, batch.inputs["input_ids"].shape))
+        taps = stack.enter_context(taps_of(model, modules, wanted, batch.inputs["input_ids"].shape))
         logits, index = explained_logits(model, batch)
         at_position = logits[rows, index]  # [B, vocabulary]
         if not at_position.isfinite().all():
@@ -104,7 +105,7 @@ def run(
             if name not in taps:
                 raise InputError(not_met(model, name))
         if active.rules:
-            check_rules_took_effect(model, active, values)
+            check_rules_took_effect(model, modules, active, values)
         if "input" in wanted and active.rules:
             check_no_bypass(model, values, taps)
         states = [taps[name] for name in wanted]  # in the order asked for

@@ -7,7 +7,7 @@ carried gradient unseen, ways around the first block, numbers that are not finit
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -68,16 +68,18 @@ def check_model(model: PreTrainedModel, rules: str | RuleSet) -> None:
             )
 
 
-def check_rules_took_effect(model: PreTrainedModel, mode: Propagation, values: Tensor) -> None:
+def check_rules_took_effect(
+    model: PreTrainedModel, modules: Sequence[nn.Module], mode: Propagation, values: Tensor
+) -> None:
     """At least one normaliser and one attention per block were met, and nothing carried gradient unseen."""
     name, layers = type(model).__name__, layer_count(model)
+    kinds = [type(m).__name__ for m in modules]
     norms = sum(mode.hits[k] for k in ("layer_norm", "rms_norm", "unit_norm", "normaliser", "division"))
     attentions = (
         mode.hits["attention"] + mode.hits["softmax"] + (mode.hits["contraction"] if "softmax" not in mode.rules else 0)
     )
-    modules = [type(m).__name__ for m in model.modules()]
-    has_norms = sum("Norm" in m and "NoNorm" not in m for m in modules) >= layers  # MobileBERT has next to none
-    has_attention = any("att" in m.lower() for m in modules)  # FNet has none
+    has_norms = sum("Norm" in m and "NoNorm" not in m for m in kinds) >= layers  # MobileBERT has next to none
+    has_attention = any("att" in m.lower() for m in kinds)  # FNet has none
     if (has_norms and norms < layers) or (has_attention and attentions < layers):
         raise UnsupportedModelError(
             f"{name}: with {layers} blocks, the rules met {norms} normalisers and {attentions} attentions. It computes them "
@@ -114,7 +116,9 @@ _OUR_NODES = ("_SlopeBackward", "_ScaleBackward", "_FactorBackward", "_LayerNorm
 def foreign_nodes(values: Tensor) -> list[str]:
     """Names of autograd nodes that come neither from PyTorch's own operations nor from our rules."""
     found = set()
-    for node in _nodes(values):
+    # One look per type; nodes of C++ extensions may share the type CppFunction.
+    kinds = {type(n) if type(n).__name__ != "CppFunction" else n.name(): n for n in _nodes(values)}
+    for node in kinds.values():
         custom = isinstance(node, torch.autograd.function.BackwardCFunction)
         if (custom and node.name() not in _OUR_NODES) or not _KNOWN_NODES.match(node.name()):
             found.add(node.name())

@@ -20,17 +20,18 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from .rules import carrying, is_gate, mark_gate, tensors_in
+from .rules import carrying, is_gate, mark, mark_of, tensors_in
 from .rulesets import RuleSet, get_rules, kind_of
 
-GATES = frozenset({"activation", "sigmoid", "softmax"})  # their output gates what it is multiplied with
-ELEMENTWISE = frozenset({"elementwise", "activation", "sigmoid", "product", "division"})
+GATES = frozenset({"activation", "power", "sigmoid", "softmax"})  # their output gates what it is multiplied with
+ELEMENTWISE = frozenset({"elementwise", "activation", "power", "sigmoid", "product", "division"})
 
 
 class Propagation(TorchFunctionMode):
@@ -54,23 +55,18 @@ class Propagation(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
-        if name == "_set_grad_enabled" and self.keep_gradient:
-            return None
-        kind = kind_of(name)
-        if kind == "silent" or not torch.is_grad_enabled():
-            return func(*args, **kwargs)
-        operands = [t for t in tensors_in(args, kwargs) if t.requires_grad or hasattr(t, "_lrpx_from")]
+        name, kind, in_place = _described(func)
+        if kind == "silent" or not self.rules or not torch.is_grad_enabled():
+            return None if name == "_set_grad_enabled" and self.keep_gradient else func(*args, **kwargs)
+        operands = [t for t in tensors_in(args, kwargs) if t.requires_grad or mark_of(t)]
         if not operands:
             return func(*args, **kwargs)
-        if _is_in_place(name, kwargs) and kind in self.rules:
+        if (in_place or kwargs.get("inplace")) and kind in self.rules:
             return self._in_place(func, name, args, kwargs)
 
-        if name.startswith("__rpow") or (kind == "activation" and not isinstance(_first(args, kwargs), Tensor)):
-            kind = "sigmoid"  # a constant to the power of x
-        elif "pow" in name and _exponent(args, kwargs) < 0:
-            kind = "normaliser"
-        elif kind == "linear" and len(carrying(args, kwargs)) > 1:
+        if kind == "power":
+            kind = _kind_of_power(name, args, kwargs)
+        elif kind == "linear" and sum(t.requires_grad for t in operands) > 1:
             kind = "contraction"
         elif kind == "fused_product":
             kind = _kind_of_fused(args, kwargs)
@@ -80,7 +76,7 @@ class Propagation(TorchFunctionMode):
             kind = "activation"
         else:
             output = self._apply(kind, func, args, kwargs)
-        self._mark(output, kind, operands, ancestors)
+        _mark(output, kind, operands, ancestors)
         if kind == "unknown" and any(t.requires_grad for t in _outputs(output)):
             self.unknown[name] += 1
         return output
@@ -120,18 +116,6 @@ class Propagation(TorchFunctionMode):
         with self:
             result = out_of_place(target.clone(), *args[1:], **kwargs)
         return target.copy_(result)
-
-    @staticmethod
-    def _mark(output: Any, kind: str, operands: list[Tensor], ancestors: list[Tensor]) -> None:
-        """Note on the output whether it is a gate, and which tensors it is an element-wise function of."""
-        for tensor in _outputs(output):
-            same = [a for a in ancestors if a.shape == tensor.shape and a is not tensor]
-            tensor._lrpx_from = tuple(weakref.ref(a) for a in same)  # type: ignore[attr-defined]
-            tensor._lrpx_gate = False  # type: ignore[attr-defined]
-        gates = [is_gate(t) for t in operands]
-        through = kind in ("structure", "elementwise", "division") or (kind == "product" and len(operands) == 1)
-        if kind in GATES or (through and all(gates)):
-            mark_gate(output)
 
 
 @contextmanager
@@ -202,7 +186,7 @@ def _hook_activation(module: nn.Module, mode: Propagation, stack: ExitStack) -> 
             return y
         mode.hits["activation"] += 1
         output = mode.rules["activation"](lambda _: y, (x,), {})
-        mode._mark(output, "activation", [x], _common_lineage([x]))
+        _mark(output, "activation", [x], _common_lineage([x]))
         return output
 
     stack.callback(module.register_forward_pre_hook(before).remove)
@@ -212,34 +196,46 @@ def _hook_activation(module: nn.Module, mode: Propagation, stack: ExitStack) -> 
 # Lineage: which tensors a tensor is an element-wise function of, nearest first. Weak references, so that nothing is kept alive.
 
 
+def _mark(output: Any, kind: str, operands: list[Tensor], ancestors: list[Tensor]) -> None:
+    """Note on the output whether it is a gate, and which tensors it is an element-wise function of."""
+    through = kind in ("structure", "elementwise", "division") or (kind == "product" and len(operands) == 1)
+    gate = kind in GATES or (through and all(is_gate(t) for t in operands))
+    for tensor in _outputs(output):
+        same = tuple(weakref.ref(a) for a in ancestors if a is not tensor and a.shape == tensor.shape)
+        if gate or same or mark_of(tensor):  # what an operation returns may be its operand, marked before
+            mark(tensor, gate, same)
+
+
 def _lineage(tensor: Tensor) -> list[Tensor]:
-    ancestors = (ref() for ref in getattr(tensor, "_lrpx_from", ()))
-    return [tensor, *(a for a in ancestors if a is not None)]
+    noted = mark_of(tensor)
+    return [tensor, *(a for ref in noted.ancestors if (a := ref()) is not None)] if noted else [tensor]
 
 
 def _common_lineage(operands: list[Tensor]) -> list[Tensor]:
     """What all operands are element-wise functions of, nearest first; the operands themselves count."""
-    lines = [_lineage(t) for t in operands]
-    shared = lines[0]
-    for line in lines[1:]:
-        ids = {id(a) for a in line}  # all are alive here, so an id names one tensor
+    shared = _lineage(operands[0])
+    for operand in operands[1:]:
+        ids = {id(a) for a in _lineage(operand)}  # all are alive here, so an id names one tensor
         shared = [a for a in shared if id(a) in ids]
     return shared
 
 
 def _outputs(output: Any) -> list[Tensor]:
-    return tensors_in(
-        (output,) if isinstance(output, Tensor) else tuple(output) if isinstance(output, tuple | list) else (), {}
-    )
+    if isinstance(output, Tensor):
+        return [output]
+    return [t for t in output if isinstance(t, Tensor)] if isinstance(output, tuple | list) else []
 
 
 def _first(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return args[0] if args else kwargs.get("input")
 
 
-def _exponent(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
-    exponent = args[1] if len(args) > 1 else kwargs.get("exponent", 1.0)
-    return float(exponent) if isinstance(exponent, int | float) else 1.0
+def _kind_of_power(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """``x ** n`` by its exponent: a power, a normaliser (n < 0), or a gate (a constant to the power of x)."""
+    exponent = 2 if "square" in name else args[1] if len(args) > 1 else kwargs.get("exponent")
+    if name.startswith("__r") or not isinstance(exponent, int | float) or not isinstance(_first(args, kwargs), Tensor):
+        return "sigmoid"
+    return "power" if exponent > 0 else "normaliser"
 
 
 def _denominator(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -257,6 +253,9 @@ def _kind_of_fused(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     return "unknown" if summand.requires_grad else "contraction"
 
 
-def _is_in_place(name: str, kwargs: Mapping[str, Any]) -> bool:
+@cache
+def _described(func: Callable[..., Any]) -> tuple[str, str, bool]:
+    """A PyTorch function's name, its kind, and whether it writes into its first operand."""
+    name = getattr(func, "__name__", "")
     dunder = name.startswith("__")
-    return bool(kwargs.get("inplace")) or name.startswith("__i") or (name.endswith("_") and not dunder)
+    return name, kind_of(name), name.startswith("__i") or (name.endswith("_") and not dunder)

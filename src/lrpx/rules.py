@@ -15,8 +15,9 @@ Models"; "AttnLRP" is Achtibat et al. 2024.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,6 +35,13 @@ def identity(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any])
     """
     x = args[0] if args else kwargs["input"]
     return _Slope.apply(x, lambda: function(*args, **kwargs))
+
+
+def power(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
+    """``x ** n`` with n > 0: the identity rule's slope ``x ** (n - 1)`` is 1/n of the gradient, which needs no division."""
+    x, exponent = _bind(("input", "exponent"), args, kwargs, exponent=2)
+    rest = {k: v for k, v in kwargs.items() if k != "input"}
+    return function(scale_gradient(x, 1 / exponent), *args[1:], **rest)
 
 
 def constant(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -164,16 +172,27 @@ def scale_gradient(x: Any, factor: float) -> Any:
     return _Factor.apply(x, factor) if isinstance(x, Tensor) and x.requires_grad and factor != 1 else x
 
 
-def mark_gate(output: Any) -> None:
-    """Mark what went through an activation, softmax or sigmoid as a gate. The mark is an attribute of the tensor."""
-    for tensor in output if isinstance(output, tuple | list) else (output,):
-        if isinstance(tensor, Tensor):
-            tensor._lrpx_gate = True  # type: ignore[attr-defined]
+class Mark(NamedTuple):
+    """What is noted on a tensor, as its attribute ``_lrpx``, so that it lives and dies with it."""
+
+    gate: bool  # it went through an activation, softmax or sigmoid: a gate of what it is multiplied with
+    ancestors: tuple[weakref.ref[Tensor], ...] = ()  # what it is an element-wise function of, nearest first
+
+
+def mark(tensor: Tensor, gate: bool, ancestors: tuple[weakref.ref[Tensor], ...] = ()) -> None:
+    """Note on ``tensor`` what it is."""
+    tensor._lrpx = Mark(gate, ancestors)  # type: ignore[attr-defined]
+
+
+def mark_of(tensor: Tensor) -> Mark | None:
+    """What was noted on ``tensor``."""
+    return getattr(tensor, "_lrpx", None)
 
 
 def is_gate(tensor: Tensor) -> bool:
-    """Whether ``mark_gate`` marked ``tensor``, or what it was made of."""
-    return getattr(tensor, "_lrpx_gate", False)
+    """Whether ``tensor`` is a gate."""
+    noted = mark_of(tensor)
+    return noted is not None and noted.gate
 
 
 def tensors_in(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
@@ -192,6 +211,8 @@ def carrying(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
     return [t for t in tensors_in(args, kwargs) if t.requires_grad]
 
 
+# Written with ``ctx`` in ``forward``: the newer ``setup_context`` costs more than the operation on short texts.
+
 Compute = Callable[
     [], Tensor
 ]  # called inside ``forward``, so that the result is nobody's view and may be changed in place
@@ -201,14 +222,11 @@ class _Slope(torch.autograd.Function):
     """``y = compute()``, with ``dy/dx := y / x`` and 0 where ``x == 0``."""
 
     @staticmethod
-    def forward(x: Tensor, compute: Compute) -> Tensor:
-        return compute()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, _ = inputs
+    def forward(ctx: Any, x: Tensor, compute: Compute) -> Tensor:
+        y = compute()
         ctx.dtype = x.dtype
-        ctx.save_for_backward(torch.where(x == 0, 0, output / x))
+        ctx.save_for_backward(torch.where(x == 0, 0, y / x))
+        return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
@@ -220,14 +238,10 @@ class _Scale(torch.autograd.Function):
     """``y = compute()``, with ``dy/dx := slope``."""
 
     @staticmethod
-    def forward(x: Tensor, compute: Compute, slope: Tensor) -> Tensor:
-        return compute()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, _, slope = inputs
+    def forward(ctx: Any, x: Tensor, compute: Compute, slope: Tensor) -> Tensor:
         ctx.dtype = x.dtype
         ctx.save_for_backward(slope)
+        return compute()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
@@ -239,12 +253,9 @@ class _Factor(torch.autograd.Function):
     """``x``, with ``dy/dx := factor``."""
 
     @staticmethod
-    def forward(x: Tensor, factor: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
         return x.view_as(x)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.factor = inputs[1]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
@@ -255,16 +266,12 @@ class _LayerNorm(torch.autograd.Function):
     """``y = compute()``, with the Jacobian of ``weight * (x - mean(x)) / [std]``."""
 
     @staticmethod
-    def forward(x: Tensor, compute: Compute, weight: Tensor | None, n_dims: int, eps: float) -> Tensor:
-        return compute()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, _, weight, n_dims, eps = inputs
+    def forward(ctx: Any, x: Tensor, compute: Compute, weight: Tensor | None, n_dims: int, eps: float) -> Tensor:
         ctx.dtype, ctx.dims = x.dtype, tuple(range(-n_dims, 0))
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         variance = wide.var(ctx.dims, correction=0, keepdim=True)
         ctx.save_for_backward(torch.rsqrt(variance + eps), weight)
+        return compute()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:  # type: ignore[override]

@@ -18,6 +18,7 @@ RuleSet = Mapping[str, Rule]
 
 LRP: RuleSet = {
     "activation": rules.identity,  # App. C.3
+    "power": rules.power,
     "layer_norm": rules.layer_norm,  # App. C.5
     "rms_norm": rules.rms_norm,
     "unit_norm": rules.unit_norm,
@@ -42,8 +43,9 @@ RULESETS: dict[str, RuleSet] = {"lrp": LRP, "attnlrp": ATTNLRP, "lrp-uniform-gat
 _NAMES = {
     # Element-wise, f(0) = 0: relevance can pass unchanged.
     "activation": "relu relu6 gelu silu elu selu celu leaky_relu prelu tanh hardtanh hardswish mish softsign tanhshrink "
-    "hardshrink softshrink erf expm1 log1p sin sinh asinh atan abs absolute square sqrt pow clamp clip clamp_min "
+    "hardshrink softshrink erf expm1 log1p sin sinh asinh atan abs absolute sqrt clamp clip clamp_min "
     "clamp_max relu_squared",
+    "power": "pow square",
     # Element-wise, f(0) != 0: an input of zero gives an output, so y / x has no bound. They act as gates.
     "sigmoid": "sigmoid hardsigmoid exp exp2 softplus logsigmoid log_sigmoid logaddexp cos cosh log log2 log10 rpow erfc "
     "special_expit logsumexp",
@@ -79,83 +81,14 @@ OPERATIONS: dict[str, frozenset[str]] = {kind: frozenset(names.split()) for kind
 _KIND = {name: kind for kind, names in OPERATIONS.items() for name in names}
 # Carry no gradient, or no value: not worth a look.
 _SILENT = frozenset(
-    [
-        "size",
-        "dim",
-        "numel",
-        "stride",
-        "shape",
-        "dtype",
-        "device",
-        "detach",
-        "item",
-        "tolist",
-        "backward",
-        "requires_grad",
-        "is_floating_point",
-        "is_contiguous",
-        "is_complex",
-        "data_ptr",
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "len",
-        "hash",
-        "repr",
-        "bool",
-        "argmax",
-        "argmin",
-        "argsort",
-        "isnan",
-        "isinf",
-        "isfinite",
-        "all",
-        "any",
-        "equal",
-        "allclose",
-        "zeros_like",
-        "ones_like",
-        "empty_like",
-        "full_like",
-        "rand_like",
-        "randn_like",
-        "new_zeros",
-        "new_ones",
-        "new_full",
-        "new_empty",
-        "new_tensor",
-        "long",
-        "int",
-        "bincount",
-        "histc",
-        "multinomial",
-        "nonzero",
-        "one_hot",
-        "unique",
-        "sign",
-        "floor",
-        "ceil",
-        "round",
-        "bitwise_not",
-        "logical_not",
-        "get_device",
-        "element_size",
-        "register_hook",
-        "retain_grad",
-        "iter",
-        "embedding",
-        "numpy",
-        "cpu_",
-        "storage",
-        "untyped_storage",
-        "is_inference",
-        "format",
-        "dim_order",
-        "is_tensor",
-    ]
+    (
+        "size dim numel stride shape dtype device detach item tolist backward requires_grad is_floating_point is_contiguous "
+        "is_complex data_ptr eq ne lt le gt ge len hash repr bool argmax argmin argsort isnan isinf isfinite all any equal "
+        "allclose zeros_like ones_like empty_like full_like rand_like randn_like new_zeros new_ones new_full new_empty "
+        "new_tensor long int bincount histc multinomial nonzero one_hot unique sign floor ceil round bitwise_not "
+        "logical_not get_device element_size register_hook retain_grad iter embedding numpy cpu_ storage untyped_storage "
+        "is_inference format dim_order is_tensor detach_ requires_grad_ _set_grad_enabled"
+    ).split()
 )
 
 

@@ -27,10 +27,10 @@ def layer_count(model: PreTrainedModel) -> int:
     return next((n for name in names if isinstance(n := getattr(config, name, None), int)), 0)
 
 
-def first_blocks(model: nn.Module) -> list[nn.Module]:
+def first_blocks(modules: Sequence[nn.Module]) -> list[nn.Module]:
     """What may be the first block: the first module of every list of modules. The one that runs first is."""
     found = []
-    for module in model.modules():
+    for module in modules:
         if isinstance(module, nn.ModuleList) and len(module):
             first = module[0]
             while isinstance(first, nn.ModuleList | nn.ModuleDict) and len(first):
@@ -52,7 +52,7 @@ def resolve_at(model: PreTrainedModel, at: Sequence[str]) -> dict[str, nn.Module
     Raises:
         InputError: A name matches nothing.
     """
-    modules = dict(model.named_modules())
+    modules = dict(model.named_modules()) if set(at) - {"input", "embedding"} else {}
     found: dict[str, nn.Module | None] = {}
     for name in at:
         if name == "embedding":
@@ -71,7 +71,7 @@ def resolve_at(model: PreTrainedModel, at: Sequence[str]) -> dict[str, nn.Module
 
 @contextmanager
 def taps_of(
-    model: PreTrainedModel, wanted: dict[str, nn.Module | None], shape: torch.Size
+    model: PreTrainedModel, modules: Sequence[nn.Module], wanted: dict[str, nn.Module | None], shape: torch.Size
 ) -> Iterator[dict[str, Tensor]]:
     """While the block runs, note the hidden state of every wanted name. The hooks are removed on exit."""
     taps: dict[str, Tensor] = {}
@@ -119,7 +119,7 @@ def taps_of(
                 ):  # so that what bypasses the first block is seen, see guards.check_no_bypass
                     table = model.get_input_embeddings()
                     stack.callback(table.register_forward_hook(tap_embedding, prepend=True).remove)
-                for block in first_blocks(model):
+                for block in first_blocks(modules):
                     stack.callback(block.register_forward_pre_hook(tap_input, with_kwargs=True).remove)
             elif name == "embedding" and module is not None:
                 stack.callback(module.register_forward_hook(tap_embedding, prepend=True).remove)
