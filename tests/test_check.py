@@ -6,7 +6,6 @@ import torch
 
 from lrpx.check import biases_zeroed, check
 
-
 FAMILIES = ["causal:gpt2", "causal:llama", "causal:gpt_oss", "masked:bert", "causal:hrm_text"]
 
 
@@ -62,5 +61,6 @@ def test_biases_are_restored_after_an_exception():
             assert not bias.any()
             raise RuntimeError
 
-    pytest.raises(RuntimeError, broken)
+    with pytest.raises(RuntimeError):
+        broken()
     assert torch.equal(bias, before)

@@ -82,6 +82,19 @@ def test_a_matrix_is_not_element_wise():
     torch.testing.assert_close(r, (y / 2 + x * (w.T @ x) / 2).detach())
 
 
+def test_writing_into_a_tensor_makes_it_another():
+    """After ``g[0] = 0`` the gate is no element-wise function of x, and still a gate."""
+    x = draw(5)
+
+    def function(x):
+        g = torch.sigmoid(x) * 1.0
+        g[0] = 0.0
+        return x * g
+
+    _, _, mode = relevances(function, x)
+    assert mode.hits == {"product": 1}
+
+
 def test_a_bias_before_an_activation_keeps_its_share():
     """The activation belongs to x + b, not to x: what b contributes is not given to x."""
     x, b = draw(20), torch.linspace(-1, 1, 20, dtype=torch.float64)

@@ -76,7 +76,7 @@ class Propagation(TorchFunctionMode):
             kind = "activation"
         else:
             output = self._apply(kind, func, args, kwargs)
-        _mark(output, kind, operands, ancestors)
+        _mark(args[0] if name == "__setitem__" else output, kind, operands, ancestors)
         if kind == "unknown" and any(t.requires_grad for t in _outputs(output)):
             self.unknown[name] += 1
         return output
