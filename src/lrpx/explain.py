@@ -11,9 +11,10 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Any
 
+import torch
+import transformers
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
@@ -23,9 +24,11 @@ from .capture import accepted
 from .encoding import Encoded, as_python, encode, split
 from .errors import InputError, NonFiniteError
 from .explanation import Explanation, Token
+from .guards import check_model
 from .loading import identity, load
 from .methods import Method, get_method
 from .taps import place_first
+from .version import __version__
 
 BATCH_TOKENS = 4096
 
@@ -80,6 +83,7 @@ def explain(
     if text is None:
         raise InputError("no text given: lrpx.explain(model, tokenizer, text).")
     model, tokenizer = _model_and_tokenizer(model, tokenizer)
+    check_model(model, {})
     _, several = split(text)
     encoded = encode(tokenizer, text)
     reads = Reads.of(model)
@@ -187,7 +191,7 @@ def provenance(model: PreTrainedModel, method: str, settings: Mapping[str, Any])
             k: v if isinstance(v, str | int | float | bool | list | tuple | None) else repr(v)
             for k, v in settings.items()
         },
-        "versions": {name: _version(name) for name in ("lrpx", "torch", "transformers")},
+        "versions": {"lrpx": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
     }
 
 
@@ -294,10 +298,3 @@ def _naming(index: int, several: bool) -> Iterator[None]:
         if not several:
             raise
         raise type(error)(f"text[{index}]: {error}") from None
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:  # a source tree on the path
-        return None
