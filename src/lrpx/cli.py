@@ -85,15 +85,21 @@ TokenOption = Annotated[
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Say what is loaded and chosen.")]
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from .version import __version__
+
+        typer.echo(f"lrpx {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def _root(
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
+    ] = False,
 ) -> None:
-    if version:
-        from importlib.metadata import version as installed
-
-        typer.echo(f"lrpx {installed('lrpx')}")
-        raise typer.Exit
+    pass
 
 
 @app.command()
@@ -134,6 +140,10 @@ def explain(
     norm: Annotated[
         str | None, typer.Option(metavar="NORM", help="For the method gradient: l1 or l2 (squared). Default: l1.")
     ] = None,
+    direct: Annotated[
+        bool | None,
+        typer.Option("--direct", help="For alti-logit: add the residual stream's own part to the explained token."),
+    ] = None,
     verbose: VerboseOption = False,
     model: ModelOption = DEFAULT_MODEL,
     dtype: DtypeOption = None,
@@ -168,7 +178,7 @@ def explain(
     _writable(output)
     kind = _format(format, output)
     methods = list(dict.fromkeys(method or ["attnlrp"]))
-    given = {"at": at, "norm": norm}
+    given = {"at": at, "norm": norm, "direct": direct}
     options = {m: _options(m, given) for m in methods}
     for name, value in given.items():
         if value is not None and not any(name in o for o in options.values()):
@@ -252,7 +262,8 @@ def check(
 
 def _options(method: str, given: dict[str, Any]) -> dict[str, Any]:
     """Those of the given options that the method takes."""
-    return {k: v for k, v in given.items() if v is not None and k in get_method(method).options}
+    known = get_method(method).options
+    return {k: v for k, v in given.items() if v is not None and k in known}
 
 
 def _texts(text: list[str] | None, file: Path | None) -> list[str]:
@@ -345,7 +356,7 @@ def _log(verbose: bool) -> None:
 def main() -> None:
     """Run the command line; an error that a person can mend is one line on stderr, exit status 2."""
     try:
-        app()
+        app(prog_name="lrpx")
     except (LrpxError, ImportError, OSError) as error:
         Console(stderr=True).print(f"[bold red]lrpx:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
         raise SystemExit(2) from None
