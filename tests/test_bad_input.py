@@ -1,0 +1,400 @@
+"""Every kind of bad input gets an error that says what to type, and leaves the model exactly as it was."""
+
+import re
+
+import pytest
+import tiny
+import tiny_tokenizers
+import torch
+from support import fingerprint
+from torch import nn
+
+import lrpx
+from lrpx import cli
+from lrpx.errors import InputError, NonFiniteError, UnsupportedModelError
+from lrpx.methods import METHODS
+
+TEXT = tiny_tokenizers.TEXT
+MASKED = "The keys [MASK] here"
+
+
+def marked(model):
+    """``model`` with something of the user's own in every place that explaining could disturb."""
+    parameters = list(model.parameters())
+    parameters[0].requires_grad_(False)
+    parameters[1].grad = torch.ones_like(parameters[1])
+    model.note = "mine"
+    module = next(m for m in model.modules() if isinstance(m, nn.LayerNorm))
+    module.register_forward_hook(lambda module, args, output: None)
+    module.register_forward_pre_hook(lambda module, args: None)
+    module.forward = module.forward  # an instance attribute that shadows the class
+    return model
+
+
+@pytest.fixture(scope="module")
+def gpt2():
+    tokenizer = tiny_tokenizers.byte_level()
+    return marked(tiny_tokenizers.gpt2(tokenizer)), tokenizer
+
+
+@pytest.fixture(scope="module")
+def bert():
+    tokenizer = tiny_tokenizers.word_piece()
+    return marked(tiny_tokenizers.bert(tokenizer)), tokenizer
+
+
+def refused(pair, error, message, text=TEXT, **options):
+    """``lrpx.explain`` raises ``error`` with ``message``, and changes nothing."""
+    model, tokenizer = pair
+    before = fingerprint(model)
+    with pytest.raises(error, match=message):
+        lrpx.explain(model, tokenizer, text, **options)
+    assert fingerprint(model) == before
+
+
+# The text
+
+
+@pytest.mark.parametrize("text", ["", " \n\t", ["The keys", ""], [], [[]]])
+def test_empty_text(gpt2, text):
+    refused(gpt2, InputError, r"the text .*(is empty|is \[\]). Give (at least one word|a string)", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ([3, 304], "token id 304 is outside the model's vocabulary of 304. Is this the model's own tokenizer?"),
+        ([[3], [4, -1]], r"text\[1\]: token id -1 is negative. Ids count from 0"),
+    ],
+)
+def test_ids_outside_the_vocabulary(gpt2, text, message):
+    refused(gpt2, InputError, message, text)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_text_longer_than_the_model_can_read(gpt2, method):
+    message = "the text has 67 tokens, 3 more than the 64 that GPT2LMHeadModel can read. Shorten it."
+    refused(gpt2, InputError, message, "keys" * 67, method=method)
+    refused(gpt2, InputError, r"text\[1\]: " + message, ["keys", "keys" * 67], method=method)
+
+
+def test_the_longest_text_that_fits(gpt2):
+    assert len(lrpx.explain(*gpt2, "keys" * 64).tokens) == 64
+
+
+def test_roberta_reads_two_tokens_less_than_it_has_positions():
+    tokenizer = tiny_tokenizers.roberta()
+    pair = tiny_tokenizers.roberta_model(tokenizer), tokenizer
+    text = "keys" * 61 + "<mask>"
+    assert len(lrpx.explain(*pair, text).tokens) == 64
+    refused(
+        pair, InputError, "the text has 65 tokens, 1 more than the 64 that RobertaForMaskedLM can read", "keys" + text
+    )
+
+
+# Target and contrast
+
+
+def test_a_target_of_several_tokens(gpt2):
+    refused(
+        gpt2, InputError, "target=' keyskeys' is 2 tokens here: 'Ġkeys', 'keys'. A logit belongs to", target=" keyskeys"
+    )
+    refused(
+        gpt2, InputError, "contrast='  is' is 2 tokens here: 'Ġ', 'Ġis'.*Give contrast=' is', which", contrast="  is"
+    )
+
+
+def test_a_target_of_no_token(gpt2, bert):
+    refused(gpt2, InputError, "target='' is no token. Give a word, with its leading space", target="")
+    refused(bert, InputError, "target=' ' is no token. Give a word", MASKED, target=" ")
+    refused(
+        bert,
+        InputError,
+        r"target='🤗' is not in the vocabulary: the tokenizer reads it as '\[UNK\]'",
+        MASKED,
+        target="🤗",
+    )
+
+
+@pytest.mark.parametrize("same", [{"target": " is", "contrast": " is"}, {"target": 5, "contrast": 5}])
+def test_target_and_contrast_are_the_same(gpt2, same):
+    refused(gpt2, InputError, r"target .* and contrast .* are the same token \(\d+\): their difference is 0", **same)
+
+
+def test_the_contrast_is_the_top_prediction(gpt2):
+    model, tokenizer = gpt2
+    top = lrpx.explain(model, tokenizer, TEXT).target.id
+    refused(gpt2, InputError, "the model's top prediction is the contrast itself, .*Say which target", contrast=top)
+    refused(
+        gpt2, InputError, r"text\[1\]: the model's top prediction is the contrast", ["The", TEXT], contrast=[None, top]
+    )
+
+
+@pytest.mark.parametrize("given", [304, -1])
+def test_a_target_outside_the_vocabulary(gpt2, given):
+    refused(gpt2, InputError, f"target={given} is outside the vocabulary: ids go from 0 to 303", target=given)
+    refused(gpt2, InputError, f"contrast={given} is outside the vocabulary: ids go from 0 to 303", contrast=given)
+
+
+@pytest.mark.parametrize("name", ["target", "contrast", "position"])
+def test_another_number_of_values_than_texts(gpt2, name):
+    refused(
+        gpt2, InputError, f"1 values of {name} for 2 texts. Give one for all, or one each", ["a", "b"], **{name: [3]}
+    )
+
+
+# The position
+
+
+@pytest.mark.parametrize("position", [5, -6])
+def test_a_position_outside_the_text(gpt2, position):
+    refused(gpt2, InputError, f"position {position} is outside the text, which has 5 tokens: 0 to 4", position=position)
+
+
+def test_no_mask_token_or_two(bert):
+    refused(bert, InputError, r"predicts the mask token \(id 4\), and the text has none. Put one in, or give position=")
+    two = "The [MASK] to [MASK]"
+    refused(bert, InputError, r"the text has 2 mask tokens, at positions \[2, 4\]. Say which: position=2", two)
+    assert lrpx.explain(*bert, two, position=4).position == 4
+    assert lrpx.explain(*bert, TEXT, position=4).position == 4
+
+
+# Names
+
+
+def test_an_unknown_method(gpt2):
+    refused(gpt2, InputError, "unknown method 'atnlrp'. Did you mean 'attnlrp'. Known: .*gradient", method="atnlrp")
+    refused(
+        gpt2,
+        InputError,
+        "unknown method 'Gradient_x_Input'. Did you mean 'gradient-x-input'",
+        method="Gradient_x_Input",
+    )
+    refused(gpt2, InputError, "unknown method None. Known: ", method=None)
+
+
+def test_an_option_the_method_does_not_take(gpt2):
+    refused(gpt2, InputError, "attnlrp takes no option 'nrom'. It takes: rules, at", nrom="l2")
+    refused(gpt2, InputError, "unknown norm 'l3'. Did you mean 'l2'", method="gradient", norm="l3")
+    refused(gpt2, InputError, "unknown rule set 'lpr'. Did you mean 'lrp'", rules="lpr")
+
+
+@pytest.mark.parametrize("at", [3, None, [3], [None, "input"]])
+def test_places_that_are_no_names(gpt2, at):
+    refused(gpt2, InputError, r'at=.*: give "input", "embedding" or a module name, or a list of these', at=at)
+
+
+def test_a_module_that_is_not_there(gpt2):
+    refused(
+        gpt2,
+        InputError,
+        r"at='transformer.h.7' matches no module. Did you mean 'transformer.h.0'",
+        at="transformer.h.7",
+    )
+
+
+@pytest.mark.parametrize("batch_tokens", [0, -1, 2.5, None])
+def test_a_batch_of_no_tokens(gpt2, batch_tokens):
+    refused(gpt2, InputError, "batch_tokens=.*: give a number of tokens from 1", batch_tokens=batch_tokens)
+
+
+@pytest.mark.parametrize("model", [None, 3, nn.Linear(2, 2)])
+def test_something_that_is_no_model(gpt2, model):
+    with pytest.raises(InputError, match=rf"the model is a {type(model).__name__}. Give a model of transformers"):
+        lrpx.explain(model, gpt2[1], TEXT)
+    with pytest.raises(InputError, match=r"the model is a \w*Tokeniz\w*\. Give a model of"):
+        lrpx.explain(gpt2[1], gpt2[0], TEXT)
+
+
+def test_no_text(gpt2):
+    refused(gpt2, InputError, r"no text given: lrpx.explain\(model, tokenizer, text\)", None)
+
+
+def test_an_unknown_model():
+    with pytest.raises(InputError, match=r"/no/such/folder: no such file or folder"):
+        lrpx.explain("/no/such/folder", None, TEXT)
+
+
+# The model
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_model_in_training_mode(method):
+    tokenizer = tiny_tokenizers.byte_level()
+    model = marked(tiny_tokenizers.gpt2(tokenizer)).train()
+    message = "GPT2LMHeadModel is in training mode, where dropout makes every pass different. Call model.eval()"
+    refused((model, tokenizer), UnsupportedModelError, message, method=method)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_model_on_flash_attention(method):
+    tokenizer = tiny_tokenizers.byte_level()
+    model = marked(tiny_tokenizers.gpt2(tokenizer))
+    model.config._attn_implementation = "flash_attention_2"  # as if the package were there
+    message = r"attn_implementation='flash_attention_2'.*model.set_attn_implementation\(\"sdpa\"\)"
+    refused((model, tokenizer), UnsupportedModelError, message, method=method)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_nan_weights(method):
+    tokenizer = tiny_tokenizers.byte_level()
+    model = marked(tiny_tokenizers.gpt2(tokenizer))
+    with torch.no_grad():
+        model.transformer.h[1].mlp.c_fc.weight[3, 3] = float("nan")
+    by_name = METHODS[method].function.startswith(("lrp:", "gradient:"))
+    message = r"the first module .* is 'transformer\.h\.1\.mlp\.c_fc'" if by_name else "NaN or infinity"
+    refused((model, tokenizer), NonFiniteError, message, method=method)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_model_that_is_not_explained(method):
+    model = tiny.build("masked:bart")
+    before = fingerprint(model)
+    with pytest.raises(UnsupportedModelError, match="BartForConditionalGeneration is an encoder-decoder model"):
+        lrpx.explain(model, None, [9, 10, 11], position=1, method=method)
+    assert fingerprint(model) == before
+
+
+# Errors of others, in the middle
+
+
+class Boom(RuntimeError):
+    pass
+
+
+def explode(module, error, *, backward):
+    """Let ``module`` raise: when gradient passes its output, or when it has computed it; returns the hook."""
+
+    def hook(_, __, output):
+        state = output[0] if isinstance(output, tuple) else output
+        if not backward or not state.requires_grad:
+            raise error
+        state.register_hook(lambda gradient: (_ for _ in ()).throw(error))
+
+    return module.register_forward_hook(hook)
+
+
+@pytest.mark.parametrize("error", [Boom, KeyboardInterrupt])
+@pytest.mark.parametrize("backward", [True, False])
+@pytest.mark.parametrize("method", METHODS)
+def test_an_exception_in_the_middle_leaves_the_model_as_it_was(gpt2, method, backward, error):
+    model, tokenizer = gpt2
+    untouched, expected = fingerprint(model), lrpx.explain(model, tokenizer, TEXT, method=method)
+    assert fingerprint(model) == untouched
+    hook = explode(model.transformer.h[0], error, backward=backward)
+    before = fingerprint(model)
+    with pytest.raises(error):
+        lrpx.explain(model, tokenizer, TEXT, method=method)
+    assert fingerprint(model) == before
+    hook.remove()
+    assert fingerprint(model) == untouched
+    again = lrpx.explain(model, tokenizer, TEXT, method=method)
+    assert (again.relevance == expected.relevance).all()
+
+
+def test_explaining_in_between_changes_no_gradient(gpt2):
+    """Explaining between a user's own forward and backward pass changes neither."""
+    model, tokenizer = gpt2
+    ids = torch.tensor([tokenizer(TEXT)["input_ids"]])
+    weight = model.transformer.h[0].mlp.c_fc.weight
+    (expected,) = torch.autograd.grad(model(ids).logits.logsumexp(-1).sum(), weight)
+    loss = model(ids).logits.logsumexp(-1).sum()
+    lrpx.explain(model, tokenizer, TEXT)
+    (gradient,) = torch.autograd.grad(loss, weight)
+    assert torch.equal(gradient, expected)
+
+
+# The command line
+
+
+@pytest.fixture
+def command(gpt2, monkeypatch, capsys):
+    """Run ``lrpx`` with the GPT-2 for every model; returns exit status, standard output, standard error."""
+    loads = []
+
+    def load(name, **options):
+        loads.append(name)
+        return type("Loaded", (tuple,), {"model": gpt2[0], "tokenizer": gpt2[1]})(gpt2)
+
+    monkeypatch.setattr("lrpx.loading.load", load)
+
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["lrpx", *arguments])
+        before = fingerprint(gpt2[0])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        assert fingerprint(gpt2[0]) == before
+        return end.value.code, *capsys.readouterr(), len(loads)
+
+    return run
+
+
+def test_unwritable_output_is_refused_before_computing(command, tmp_path):
+    for output, message in (
+        (tmp_path / "none" / "x.html", "the folder .*none does not exist. Make it first: mkdir -p"),
+        (tmp_path, "is a folder. Give a file name in it"),
+        ("/proc/x.html", "--output /proc/x.html cannot be written"),
+    ):
+        code, out, err, loads = command("explain", TEXT, "--output", str(output))
+        assert (code, out, loads) == (2, "", 0)
+        assert re.search(message, err)
+
+
+def test_an_output_is_not_lost_when_explaining_fails(command, tmp_path):
+    output = tmp_path / "x.html"
+    output.write_text("what was there")
+    code, _, err, loads = command("explain", TEXT, "--target", "no such token", "-o", str(output))
+    assert (code, loads) == (2, 1)
+    assert "target='no such token' is" in err
+    assert output.read_text() == "what was there"
+    code, *_ = command("explain", TEXT, "--target", "no such token", "-o", str(tmp_path / "new.html"))
+    assert code == 2
+    assert not (tmp_path / "new.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--method", "atnlrp"], "lrpx: unknown method 'atnlrp'. Did you mean 'attnlrp'?"),
+        (["--format", "htlm"], "lrpx: unknown format 'htlm'. Did you mean 'html'? Known: html, json"),
+        (["-o", "x.htlm"], "lrpx: --output x.htlm: no format goes with the suffix '.htlm'. Use .json, .html"),
+    ],
+)
+def test_unknown_names_on_the_command_line_are_refused_before_loading(command, arguments, message):
+    code, out, err, loads = command("explain", TEXT, *arguments)
+    assert (code, out, loads) == (2, "", 0)
+    assert message in err
+    assert "Traceback" not in err
+
+
+# The check itself
+
+
+CHANGES = {
+    "a value": lambda m: m.lm_head.weight.data.add_(1e-12),
+    "requires_grad": lambda m: m.lm_head.weight.requires_grad_(False),
+    "a gradient": lambda m: setattr(m.lm_head.weight, "grad", torch.zeros_like(m.lm_head.weight)),
+    "an attribute of a parameter": lambda m: setattr(m.lm_head.weight, "_mark", True),
+    "another parameter": lambda m: setattr(m, "lm_head", nn.Linear(32, 97, bias=False).double()),
+    "a buffer": lambda m: m.register_buffer("new", torch.zeros(1)),
+    "training mode": lambda m: m.train(),
+    "training mode of one module": lambda m: m.transformer.drop.train(),
+    "a hook": lambda m: m.transformer.ln_f.register_forward_hook(lambda *_: None),
+    "a pre-hook": lambda m: m.transformer.ln_f.register_forward_pre_hook(lambda *_: None),
+    "a backward hook": lambda m: m.transformer.ln_f.register_full_backward_hook(lambda *_: None),
+    "an attribute": lambda m: setattr(m.transformer.h[0], "seen", 1),
+    "forward of one module": lambda m: setattr(m.transformer.h[0], "forward", lambda x: x),
+    "the configuration": lambda m: setattr(m.config, "_attn_implementation", "eager"),
+    "a list in the configuration": lambda m: setattr(m.config, "architectures", ["Other"]),
+    "random numbers": lambda m: torch.rand(1),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_the_fingerprint_sees(what):
+    model = tiny.build("causal:gpt2")
+    with torch.random.fork_rng(devices=[]):
+        before = fingerprint(model)
+        assert fingerprint(model) == before
+        CHANGES[what](model)
+        assert fingerprint(model) != before

@@ -1,0 +1,212 @@
+"""An ``Explanation`` is plain, finite data that survives saving to the last digit."""
+
+import dataclasses
+import json
+import math
+import sys
+
+import numpy as np
+import pytest
+
+from lrpx import Explanation
+from lrpx.errors import InputError, NonFiniteError
+from lrpx.explanation import SCHEMA, Token, Unit
+
+
+def explanation(**changes):
+    """Two units over three tokens, with everything that an explanation can hold."""
+    fields = {
+        "tokens": ["The", "ðŁ", "¤Ĺ"],
+        "token_ids": [464, 12520, 8582],
+        "units": [Unit(0, 1, "The"), Unit(1, 3, " 🤗")],
+        "relevance": np.array([0.1, -1 / 3, 5e-324]),
+        "value": 0.1 + 0.2,
+        "residual": -1e300,
+        "target": Token(389, "Ġare"),
+        "contrast": Token(318, "Ġis"),
+        "position": 2,
+        "method": "alti-logit",
+        "text": "The 🤗",
+        "layers": {"h.0": np.arange(6.0).reshape(3, 2) / 7},
+        "by_layer": np.arange(6.0).reshape(2, 3) / 7,
+        "by_head": np.arange(12.0).reshape(2, 2, 3) / 7,
+        "components": {"direct": 0.3, "mlp": np.array([0.1, 0.2])},
+        "provenance": {"model": "gpt2", "options": {"at": ("input",)}, "revision": None},
+    }
+    return Explanation(**(fields | changes))
+
+
+def same(a, b):
+    """Every number is the same to the last bit, everything else is equal; tuples come back as lists."""
+    if isinstance(a, np.ndarray):
+        return isinstance(b, np.ndarray) and a.dtype == b.dtype == np.float64 and np.array_equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    return list(a) == list(b) if isinstance(a, tuple | list) else a == b
+
+
+CASES = {
+    "everything": {},
+    "no contrast": {"contrast": None},
+    "no residual": {"residual": None},
+    "ids only": {"text": None},
+    "tokens only": {"layers": {}, "by_layer": None, "by_head": None, "components": {}},
+    "one token": {"tokens": ["a"], "token_ids": [1], "units": [Unit(0, 1, "a")], "relevance": np.array([-0.0])},
+    "hostile text": {"text": '\\"\n\u2028</script>\0é', "tokens": ["<", "&", '"']},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_saving_and_loading_changes_nothing(tmp_path, case):
+    original = explanation(**CASES[case])
+    original.save(tmp_path / "x.json")
+    loaded = Explanation.load(tmp_path / "x.json")
+    for field in dataclasses.fields(Explanation):
+        a, b = getattr(original, field.name), getattr(loaded, field.name)
+        if field.name == "provenance":
+            assert b == json.loads(json.dumps(a))
+        else:
+            assert same(a, b), field.name
+    assert isinstance(loaded.target, Token)
+    assert all(isinstance(unit, Unit) for unit in loaded.units)
+    loaded.save(tmp_path / "y.json")
+    assert (tmp_path / "x.json").read_bytes() == (tmp_path / "y.json").read_bytes()
+
+
+def test_json_is_plain_with_a_schema_and_without_nan(tmp_path):
+    data = explanation().to_dict()
+    assert data["schema"] == SCHEMA == 1
+    assert set(data) == {"schema"} | {field.name for field in dataclasses.fields(Explanation)}
+    text = json.dumps(data, allow_nan=False)
+    assert json.loads(text) == json.loads(json.dumps(Explanation.from_dict(json.loads(text)).to_dict()))
+    explanation().save(tmp_path / "x.json")
+    assert "🤗" in (tmp_path / "x.json").read_text(encoding="utf-8")
+
+
+def test_numpy_numbers_become_plain():
+    data = explanation(components={"direct": np.float32(0.5), "count": np.int64(3)}).to_dict()
+    assert data["components"] == {"direct": 0.5, "count": 3}
+    assert type(data["components"]["count"]) is int
+
+
+# What is no explanation
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"tokens": ["a", "b"]},
+        {"token_ids": [1, 2]},
+        {"relevance": np.zeros(4)},
+        {"relevance": np.zeros((3, 1))},
+        {"relevance": np.float64(0)},
+    ],
+)
+def test_one_of_each_per_token(wrong):
+    with pytest.raises(InputError, match="an explanation has one of each per token"):
+        explanation(**wrong)
+
+
+@pytest.mark.parametrize(
+    "units", [[], [Unit(0, 1, "a")], [Unit(0, 2, "a"), Unit(1, 3, "b")], [Unit(1, 3, "a")], [Unit(0, 4, "a")]]
+)
+def test_units_cover_the_tokens(units):
+    with pytest.raises(InputError, match="do not cover the 3 tokens one after the other"):
+        explanation(units=units)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("relevance", lambda x: {"relevance": np.array([0.0, x, 1.0])}),
+        ("value", lambda x: {"value": x}),
+        ("residual", lambda x: {"residual": x}),
+        ("by_layer", lambda x: {"by_layer": np.array([[x]])}),
+        ("by_head", lambda x: {"by_head": np.array([[[x]]])}),
+        (r"layers\['h.0'\]", lambda x: {"layers": {"h.0": np.array([[x]])}}),
+        (r"components\['mlp'\]", lambda x: {"components": {"mlp": np.array([x])}}),
+        (r"components\['direct'\]", lambda x: {"components": {"direct": x}}),
+    ],
+)
+def test_numbers_are_finite(name, wrong, bad):
+    with pytest.raises(NonFiniteError, match=f"^{name} of the alti-logit explanation holds NaN or infinity"):
+        explanation(**wrong(bad))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d | {"schema": 2}, "schema 2: this version of lrpx reads schema 1. Upgrade lrpx to read it."),
+        (lambda d: {k: v for k, v in d.items() if k != "schema"}, "schema None"),
+        (lambda d: {k: v for k, v in d.items() if k != "value"}, r"these fields differ: \['value'\]"),
+        (lambda d: d | {"extra": 1}, r"these fields differ: \['extra'\]"),
+        (lambda d: d | {"units": [[0]]}, "not a saved explanation: a field is not what it should be"),
+        (lambda d: d | {"units": None}, "a field is not what it should be"),
+        (lambda d: d | {"target": 3}, "a field is not what it should be"),
+        (lambda d: d | {"relevance": ["a", "b", "c"]}, "a field is not what it should be"),
+        (lambda d: d | {"relevance": [[1], [2, 3]]}, "a field is not what it should be"),
+        (lambda d: d | {"layers": [1]}, "a field is not what it should be"),
+        (lambda d: d | {"tokens": ["a"]}, "an explanation has one of each per token"),
+        (lambda d: [d], "holds list, not an explanation written by Explanation.save"),
+        (lambda d: "text", "holds str, not an explanation"),
+    ],
+)
+def test_loading_something_else(tmp_path, change, message):
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(change(explanation().to_dict())))
+    with pytest.raises(InputError, match=message):
+        Explanation.load(path)
+
+
+def test_loading_what_is_not_json(tmp_path):
+    path = tmp_path / "x.json"
+    for content in (b"", b"{", b"\xff\xfe"):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=r"x.json is not JSON: .*Give a file written by Explanation.save\(\)"):
+            Explanation.load(path)
+    with pytest.raises(FileNotFoundError):
+        Explanation.load(tmp_path / "none.json")
+
+
+def test_loading_nan(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(explanation().to_dict() | {"value": math.nan}))
+    with pytest.raises(NonFiniteError, match="value of the alti-logit explanation"):
+        Explanation.load(path)
+
+
+# Views
+
+
+def test_repr_says_what_is_explained():
+    assert repr(explanation()) == "<Explanation alti-logit of 'Ġare - Ġis': value 0.3, 3 tokens>"
+    assert repr(explanation(contrast=None)) == "<Explanation alti-logit of 'Ġare': value 0.3, 3 tokens>"
+
+
+def test_frame():
+    frame = explanation().to_frame()
+    assert list(frame.columns) == ["token", "token_id", "relevance"]
+    assert frame["relevance"].tolist() == explanation().relevance.tolist()
+
+
+def test_frame_without_pandas(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match=r'to_frame\(\) needs pandas: pip install "lrpx\[viz\]"'):
+        explanation().to_frame()
+
+
+def test_views_are_those_of_the_heatmap(tmp_path, capsys):
+    e = explanation(method="attnlrp", components={}, by_layer=None, by_head=None)
+    assert "🤗" in e.to_html(tmp_path / "x.html") == (tmp_path / "x.html").read_text(encoding="utf-8")
+    assert e.to_latex(tmp_path / "x.tex") == (tmp_path / "x.tex").read_text(encoding="utf-8")
+    e.to_png(tmp_path / "x.png")
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+    assert e._repr_html_() in e.to_html()
+    e.show()
+    assert "are" in capsys.readouterr().out
+
+
+def test_it_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        explanation().value = 3
