@@ -206,6 +206,17 @@ def test_something_that_is_no_model(gpt2, model):
         lrpx.explain(gpt2[1], gpt2[0], TEXT)
 
 
+@pytest.mark.parametrize("rules", [None, 3, ["lrp"]])
+def test_rules_that_are_no_rule_set(gpt2, rules):
+    refused(gpt2, InputError, "rules=.*: give the name of a rule set, or a dictionary", rules=rules)
+
+
+def test_a_model_without_weights():
+    tokenizer = tiny_tokenizers.byte_level()
+    with pytest.raises(InputError, match="the weights of this GPT2LMHeadModel are not loaded"):
+        lrpx.explain(tiny_tokenizers.gpt2(tokenizer).to("meta"), tokenizer, TEXT)
+
+
 def test_no_text(gpt2):
     refused(gpt2, InputError, r"no text given: lrpx.explain\(model, tokenizer, text\)", None)
 

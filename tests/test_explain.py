@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -318,6 +319,13 @@ def test_inside_no_grad_and_inference_mode(gpt2, context):
         inside = lrpx.explain(*gpt2, [TEXT, "the key"])
     for a, b in zip(inside, lrpx.explain(*gpt2, [TEXT, "the key"]), strict=True):
         assert_same(a, b, 0)
+
+
+def test_threads_that_share_a_model_do_not_disturb_each_other(gpt2):
+    expected = lrpx.explain(*gpt2, TEXT, target=5).relevance
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: lrpx.explain(*gpt2, TEXT, target=5).relevance, range(24)))
+    assert all(np.array_equal(relevance, expected) for relevance in found)
 
 
 def test_a_name_loads_the_model_and_its_tokenizer(tmp_path):

@@ -8,6 +8,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -96,22 +98,47 @@ def explain(
         with _naming(i, several):
             items.append(item_of(reads, tokenizer, e, target=t, contrast=c, position=p))
 
-    function = chosen.load()
-    results: list[Attribution] = [None] * len(items)  # type: ignore[list-item]
-    groups = _groups(items, batch_tokens, allowed_waste(model))
-    hidden = (len(groups) == 1 or None) if progress is None else not progress
-    with tqdm(total=len(items), desc=method, unit="text", disable=hidden) as bar:
-        for group in groups:
-            batch = pad([items[i] for i in group], model)
-            for i, attribution in zip(group, function(model, batch, **settings), strict=True):
-                results[i] = attribution
-            bar.update(len(group))
+    with _one_at_a_time(model):
+        results = _run(chosen, model, items, settings, batch_tokens, progress)
     about = provenance(model, method, settings)
     explanations = []
     for i, (e, item, result) in enumerate(zip(encoded, items, results, strict=True)):
         with _naming(i, several):
             explanations.append(_explanation(e, item, result, tokenizer, method, settings, about))
     return explanations if several else explanations[0]
+
+
+def _run(
+    method: Method,
+    model: PreTrainedModel,
+    items: list[Item],
+    settings: dict[str, Any],
+    batch_tokens: int,
+    progress: bool | None,
+) -> list[Attribution]:
+    """The items' attributions, in their order, computed in groups of similar length."""
+    function = method.load()
+    groups = _groups(items, batch_tokens, allowed_waste(model))
+    results: list[Attribution] = [None] * len(items)  # type: ignore[list-item]
+    hidden = (len(groups) == 1 or None) if progress is None else not progress
+    with tqdm(total=len(items), desc=method.name, unit="text", disable=hidden) as bar:
+        for group in groups:
+            batch = pad([items[i] for i in group], model)
+            for i, attribution in zip(group, function(model, batch, **settings), strict=True):
+                results[i] = attribution
+            bar.update(len(group))
+    return results
+
+
+# While a model is explained it carries hooks, which must not see the pass of another thread (a web app has several).
+_locks: weakref.WeakKeyDictionary[PreTrainedModel, threading.RLock] = weakref.WeakKeyDictionary()
+_locks_lock = threading.Lock()
+
+
+def _one_at_a_time(model: PreTrainedModel) -> threading.RLock:
+    """The lock that threads explaining the same model share."""
+    with _locks_lock:
+        return _locks.setdefault(model, threading.RLock())
 
 
 @dataclass(frozen=True)
@@ -246,6 +273,8 @@ def _model_and_tokenizer(model: Any, tokenizer: Any) -> tuple[PreTrainedModel, A
             f"the model is a {type(model).__name__}. Give a model of transformers (of a wrapper, what it wraps), or the name "
             "of one: lrpx.explain(model, tokenizer, text)."
         )
+    if model.device.type == "meta":
+        raise InputError(f"the weights of this {type(model).__name__} are not loaded (device 'meta'). Load them first.")
     return model, tokenizer
 
 
@@ -264,6 +293,11 @@ def _settings(method: Method, options: dict[str, Any]) -> dict[str, Any]:
     at = settings.get("at", ())
     if not isinstance(at, str) and not (isinstance(at, list | tuple) and all(isinstance(name, str) for name in at)):
         raise InputError(f'at={at!r}: give "input", "embedding" or a module name, or a list of these.')
+    rules = settings.get("rules", "")
+    if not isinstance(rules, str | Mapping):
+        raise InputError(
+            f"rules={rules!r}: give the name of a rule set, or a dictionary from kind of operation to rule."
+        )
     return settings
 
 
