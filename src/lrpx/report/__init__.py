@@ -1,0 +1,117 @@
+"""Runs -> a report: the paper's tables for one's own models, charts, and the heatmaps of the clearest predictions.
+
+    lrpx.report.report(["RUN"], format="html", compare_paper=True)
+
+Everything is computed from the records of ``lrpx evaluate``; no model, no torch.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..benchmark.storage import write_text
+from ..errors import InputError, nearest
+from ..records import find_runs
+from .results import results_of
+
+__all__ = ["FORMATS", "SUFFIXES", "report", "write"]
+
+FORMATS = ("terminal", "markdown", "latex", "html", "csv")
+SUFFIXES = {".txt": "terminal", ".md": "markdown", ".tex": "latex", ".html": "html", ".csv": "csv"}
+
+
+def report(
+    runs: Sequence[str | os.PathLike[str]],
+    *,
+    format: str = "terminal",
+    compare_paper: bool = False,
+    examples: int = 5,
+    color: bool = False,
+    width: int = 100,
+) -> str:
+    """The report of one run or several.
+
+    Args:
+        runs: Folders that ``lrpx evaluate`` wrote: runs, or folders of runs. Runs of one model on the same samples stand in
+            one column.
+        format: One of ``FORMATS``. ``html`` is one self-contained page and has charts and heatmaps besides the tables.
+        compare_paper: Show the numbers of Arras et al. (2025) too: beside a model that is one of their six, the others last.
+        examples: HTML: how many samples per model to show as heatmaps, those with the highest difference of logits.
+        color: Terminal: use colours and type faces.
+        width: Terminal: columns.
+
+    Raises:
+        InputError: An unknown format, a folder that is no run, or a run without records.
+        ImportError: pyarrow is not installed.
+    """
+    if format not in FORMATS:
+        raise InputError(f"unknown format {format!r}. {nearest(format, FORMATS)}")
+    if isinstance(runs, str | os.PathLike):
+        runs = [runs]
+    results = results_of(find_runs([os.fspath(run) for run in runs]), compare_paper=compare_paper)
+    if format == "html":
+        from . import html
+
+        return html.page(results, examples)
+    if format == "latex":
+        from . import latex
+
+        return latex.document(results)
+    from . import text
+
+    if format == "terminal":
+        return text.terminal(results, color=color, width=width)
+    return text.markdown(results) if format == "markdown" else text.comma_separated(results)
+
+
+def write(
+    runs: Sequence[str | os.PathLike[str]],
+    *,
+    format: str | None = None,
+    compare: str | None = None,
+    output: str | os.PathLike[str] | None = None,
+) -> None:
+    """What ``lrpx report`` does: print the report, or write it to a file.
+
+    Args:
+        runs: As ``report``.
+        format: As ``report``; ``None``: by the suffix of ``output``, or ``terminal``.
+        compare: ``"paper"`` or ``None``.
+        output: A file.
+
+    Raises:
+        InputError: As ``report``; the format is not told by ``output``, or ``output`` cannot be written, which is found out
+            before anything is computed.
+    """
+    if compare not in (None, "paper"):
+        raise InputError(
+            f"compare={compare!r}: there are only the paper's numbers to compare with. Type: --compare paper"
+        )
+    path = None if output is None else Path(output)
+    kind = format or (SUFFIXES.get(path.suffix.lower()) if path else "terminal")
+    if kind is None:
+        raise InputError(f"{output}: no format is known for {path.suffix!r}. Say which: --format html." if path else "")
+    chosen: dict[str, Any] = {"format": kind, "compare_paper": compare == "paper"}
+    if path is None:
+        color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        sys.stdout.write(report(runs, **chosen, color=color, width=shutil.get_terminal_size((100, 24)).columns))
+    elif path.exists() and not path.is_dir() and not path.is_file():  # /dev/stdout, a pipe
+        path.write_text(report(runs, **chosen), encoding="utf-8")
+    else:
+        _check_output(path)
+        write_text(path, report(runs, **chosen))
+
+
+def _check_output(path: Path) -> None:
+    folder = path.absolute().parent
+    if path.is_dir():
+        raise InputError(f"--output {path} is a folder. Give a file name in it.")
+    if not folder.is_dir():
+        raise InputError(f"--output {path}: the folder {folder} does not exist. Make it first: mkdir -p {folder}")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise InputError(f"--output {path} cannot be written: permission denied.")

@@ -1,0 +1,117 @@
+"""The samples with the highest difference of logits, as explanations that a heatmap can draw.
+
+The records hold all that is needed but readable text; the raw pieces of the tokenizer are turned into it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..benchmark.storage import need
+from ..explanation import Explanation, Token, Unit
+from ..heatmap.text import readable
+from .results import Result, name_of, rows
+
+_LONGEST = 4  # bytes of a character in UTF-8, so tokens that may share one
+
+
+@dataclass(frozen=True)
+class Example:
+    """One sample.
+
+    Attributes:
+        sample_id: The row of the benchmark's source.
+        predicted: The verb form that the model predicts.
+        other: The form in the other number.
+        value: ``logit[predicted] - logit[other]``.
+        units: Readable text over all tokens.
+        pieces: The first raw token of each unit.
+        roles: Of every token.
+        position: The token whose logits are explained: the last one, or the mask.
+        explanations: One per method.
+    """
+
+    sample_id: int
+    predicted: str
+    other: str
+    value: float
+    units: list[Unit]
+    pieces: list[str]
+    roles: list[str]
+    position: int
+    explanations: list[Explanation]
+
+
+def examples(result: Result, count: int) -> list[Example]:
+    """The ``count`` correctly predicted samples with the highest difference of logits, highest first."""
+    pa, pc = need("pyarrow", "A report"), need("pyarrow.compute", "A report")
+    reported = [result.norm if method == "gradient" and result.norm else method for method in rows([result])]
+    records: dict[int, dict[str, Any]] = {}
+    for run in result.runs:
+        table = run.table()
+        good = pc.and_(pc.fill_null(table.column("correct"), False), pc.is_null(table.column("error")))
+        table = table.filter(good)
+        if not records:
+            first = table.select(["sample_id", "value"]).group_by("sample_id").aggregate([("value", "max")])
+            best = first.sort_by([("value_max", "descending"), ("sample_id", "ascending")]).slice(0, count)
+            records = {i: {} for i in best.column("sample_id").to_pylist()}
+        chosen = table.filter(pc.is_in(table.column("sample_id"), pa.array(list(records), pa.int64())))
+        for record in chosen.to_pylist():
+            records[record["sample_id"]].setdefault(record["method"], record)
+    return [_example(result, [found[m] for m in reported if m in found]) for found in records.values()]
+
+
+def _example(result: Result, records: Sequence[dict[str, Any]]) -> Example:
+    first = records[0]
+    units = units_of(first["tokens"], [role == "special" for role in first["roles"]])
+    return Example(
+        sample_id=first["sample_id"],
+        predicted=first["predicted"],
+        other=first["other"],
+        value=first["value"],
+        units=units,
+        pieces=[first["tokens"][unit.start] for unit in units],
+        roles=first["roles"],
+        position=first["position"],
+        explanations=[_explanation(result, record, units) for record in records],
+    )
+
+
+def _explanation(result: Result, record: dict[str, Any], units: list[Unit]) -> Explanation:
+    return Explanation(
+        tokens=record["tokens"],
+        token_ids=record["token_ids"],
+        units=units,
+        relevance=np.asarray(record["relevance"], dtype=np.float64),
+        value=record["value"],
+        residual=record["residual"],
+        target=Token(record["predicted_id"], record["predicted"]),
+        contrast=Token(record["other_id"], record["other"]),
+        position=record["position"],
+        method=name_of(record["method"]),
+        provenance={"model": result.label},
+    )
+
+
+def units_of(tokens: Sequence[str], special: Sequence[bool]) -> list[Unit]:
+    """Readable text for raw pieces, in order; several tokens share a unit where a character is split over them."""
+    byte_level = any("Ġ" in token for token in tokens)
+    units: list[Unit] = []
+    start = 0
+    while start < len(tokens):
+        text, end = tokens[start], start + 1
+        if not special[start]:
+            joined, text = text, readable(text)
+            # Bytes that are no character come back as they are, and some byte is not ASCII.
+            while byte_level and text == joined and not joined.isascii() and end < min(start + _LONGEST, len(tokens)):
+                joined += tokens[end]
+                text, end = readable(joined), end + 1
+            if byte_level and text == joined and not joined.isascii():  # no character comes of it
+                text, end = readable(tokens[start], byte_level=True), start + 1
+        units.append(Unit(start, end, text))
+        start = end
+    return units

@@ -1,0 +1,283 @@
+"""A report as one self-contained page: no script, no request to anywhere, legible on light and dark screens and on paper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from typing import Any
+
+from ..benchmark.folder import ROLES
+from ..heatmap import html_fragment
+from ..records import METRICS
+from . import charts, tables
+from .examples import Example, examples
+from .results import Result
+from .tables import Cell, Table
+
+_MODELS = ("#2f6fb5", "#d97a1f", "#2f9162", "#9a5fb4", "#b5473c", "#6b7a8c")
+_ROLES = {"subject": "#2a8f5b", "attractor": "#d4572f", "other": "#8b97a8", "special": "#7761b8"}
+
+_PAGE = 890  # pixels for the columns of a table, beside the names of its rows
+
+_STYLE = f"""
+:root{{color-scheme:light dark;--page:#f6f7f9;--card:#fff;--ink:#1b1c1f;--soft:#5d6169;--line:#dfe2e7;
+--grid:#e6e8ec;--best:#eaf4ee}}
+@media (prefers-color-scheme:dark){{:root{{--page:#121316;--card:#1c1e22;--ink:#e8e9ec;--soft:#a3a8b1;--line:#3d4148;
+--grid:#2c2f35;--best:#1f3429}}}}
+*{{box-sizing:border-box}}
+body{{margin:0;background:var(--page);color:var(--ink);
+font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans",sans-serif}}
+main{{max-width:1060px;margin:0 auto;padding:28px 20px 60px}}
+h1{{font-size:26px;margin:0 0 4px}}
+h2{{font-size:19px;margin:0 0 8px}}
+h3{{font-size:15px;margin:18px 0 6px}}
+.soft{{color:var(--soft);font-size:13px;margin:0 0 10px}}
+.card{{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:18px 20px;margin:18px 0}}
+.note{{border-left:4px solid #d97a1f;padding:8px 14px;margin:14px 0;background:var(--card)}}
+.scroll{{overflow-x:auto}}
+table.t{{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:14px;margin:4px 0 10px}}
+.t th,.t td{{padding:5px 9px;text-align:right;white-space:nowrap;vertical-align:top}}
+.t th{{font-weight:600;color:var(--soft)}}
+.t th[scope=row],.t th.first{{text-align:left;font-weight:500;color:var(--ink)}}
+.t thead tr:last-child th{{border-bottom:1.5px solid var(--ink)}}
+.t th.group{{text-align:center;color:var(--ink);border-bottom:1px solid var(--line)}}
+.t .start{{border-left:1px solid var(--line)}}
+.t tr.apart th,.t tr.apart td{{border-top:1px solid var(--line)}}
+.t tr.summary th,.t tr.summary td{{color:var(--soft)}}
+.t td small{{display:block;color:var(--soft);font-size:11px;line-height:1.2}}
+.t td.best{{background:var(--best)}}
+.grid2{{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(440px,100%),1fr));gap:6px 28px}}
+.legend{{display:flex;flex-wrap:wrap;gap:4px 20px;font-size:13px;margin:0 0 10px}}
+.legend i{{display:inline-block;width:12px;height:12px;border-radius:2px;margin-right:6px;vertical-align:-1px}}
+svg{{width:100%;height:auto;display:block}}
+svg text{{font-family:inherit;fill:var(--ink)}}
+svg .tick,svg .number{{font-size:10.5px;fill:var(--soft)}}
+svg .label{{font-size:12.5px}}
+svg .inside{{font-size:11px;fill:#fff;pointer-events:none}}
+svg .grid{{stroke:var(--grid)}}
+svg .axis{{stroke:var(--soft)}}
+svg .whisker{{stroke:var(--ink);stroke-width:1.1;opacity:.75}}
+svg .random,svg .faint{{fill-opacity:.55}}
+svg .paper{{fill-opacity:.35}}
+{"".join(f".m{n}{{fill:{c}}}i.m{n}{{background:{c}}}" for n, c in enumerate(_MODELS))}
+i.paper{{opacity:.35}}
+{"".join(f".{role}{{fill:{c}}}i.{role}{{background:{c}}}" for role, c in _ROLES.items())}
+.example{{border-top:1px solid var(--line);padding:12px 0 4px}}
+.example .sentence{{margin:0 0 2px;font-size:16px;overflow-wrap:anywhere}}
+.example u{{text-decoration-thickness:2px;text-underline-offset:3px}}
+.verb{{color:#1f8a4c;font-weight:650}}
+@media (prefers-color-scheme:dark){{.verb{{color:#58c98a}}}}
+.example section.lrpx{{display:grid;grid-template-columns:10.5em 1fr;align-items:center;gap:0 8px;max-width:none;border:0;
+padding:0;margin:0 0 3px;background:none}}
+.example section.lrpx .what{{font-size:0}}
+.example section.lrpx .what>*{{display:none}}
+.example section.lrpx .what .method{{display:inline;font-size:13px;font-weight:500;color:var(--ink)}}
+.example section.lrpx .map{{margin:0;padding:4px 10px;font-size:15px}}
+.example section.lrpx .soft,.example section.lrpx .legend,.example section.lrpx details{{display:none}}
+dl{{display:grid;grid-template-columns:max-content 1fr;gap:2px 16px;margin:0;font-size:13px}}
+dt{{color:var(--soft)}}
+dd{{margin:0;overflow-wrap:anywhere}}
+@media print{{body{{background:#fff}}.card{{break-inside:avoid;border-color:#ccc}}
+rect{{print-color-adjust:exact;-webkit-print-color-adjust:exact}}}}
+"""
+
+
+def page(results: Sequence[Result], count: int) -> str:
+    """The complete page.
+
+    Args:
+        results: At least one of them not the paper's.
+        count: How many samples per model to show as heatmaps.
+    """
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">\n'
+        f"<title>Accuracy of explanations: {escape(', '.join(r.label for r in results if not r.of_paper))}</title>\n"
+        f"<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n{''.join(_body(results, count))}</main>\n</body>\n</html>\n"
+    )
+
+
+def _body(results: Sequence[Result], count: int) -> Iterator[str]:
+    own = [r for r in results if not r.of_paper]
+    yield "<h1>Do explanations point at the subject?</h1>\n"
+    yield (
+        '<p class="soft">Which verb form a language model predicts is decided by the subject. An explanation of the prediction '
+        "should point at it. Method: Arras et al. (2025).</p>\n"
+    )
+    for result in results:
+        for note in result.notes:
+            yield f'<p class="note">{escape(result.label)}: {escape(note)}</p>\n'
+    yield _card(tables.main(results))
+    yield _metric_charts(results)
+    if norms := tables.norms(results):
+        yield _card(norms)
+    yield _card(tables.accuracy(results))
+    yield _role_charts(own)
+    if count:
+        for result in own:
+            yield from _examples(result, count)
+    yield "".join(_about(own))
+
+
+def _card(table: Table) -> str:
+    return (
+        f'<section class="card"><h2>{escape(table.title)}</h2>\n<div class="scroll">{"".join(_table(table))}</div>\n'
+        f'<p class="soft">{escape(table.caption)}</p></section>\n'
+    )
+
+
+def _fitting(table: Table) -> Iterator[Table]:
+    """The table, in pieces with as many models side by side as the page is wide."""
+    start, used = 0, 0.0
+    for n in range(len(table.groups)):
+        columns = zip(*(cells[n] for _, cells in table.rows), strict=True)
+        width = sum(18 + max(max(8.2 * len(c.text), 6.2 * len(c.interval)) for c in column) for column in columns)
+        if n > start and used + width > _PAGE:
+            yield table.part(start, n)
+            start, used = n, 0.0
+        used += width
+    yield table.part(start, len(table.groups))
+
+
+def _table(table: Table) -> Iterator[str]:
+    for block in _fitting(table):
+        yield '<table class="t"><thead>'
+        if any(label for label, _ in block.groups):
+            heads = (
+                f'<th class="group start" colspan="{len(c)}" scope="colgroup">{escape(label)}</th>'
+                for label, c in block.groups
+            )
+            yield f"<tr><td></td>{''.join(heads)}</tr>"
+        columns = (
+            f'<th scope="col"{_start(n)}>{escape(c)}</th>' for _, names in block.groups for n, c in enumerate(names)
+        )
+        yield f"<tr><th></th>{''.join(columns)}</tr></thead><tbody>"
+        first = len(block.rows) - block.summary
+        for k, (name, groups) in enumerate(block.rows):
+            kind = "summary" if k >= first else ""
+            kind += " apart" if block.summary and k == first else ""
+            cells = "".join(_cell(cell, n) for group in groups for n, cell in enumerate(group))
+            yield f'<tr class="{kind}"><th scope="row">{escape(name)}</th>{cells}</tr>'
+        yield "</tbody></table>\n"
+
+
+def _start(column: int) -> str:
+    return ' class="start"' if column == 0 else ""
+
+
+def _cell(cell: Cell, column: int) -> str:
+    text = {0: "{}", 1: "<b>{}</b>", 2: "<u>{}</u>"}[cell.rank].format(escape(cell.text))
+    kind = " ".join(["start"] * (column == 0) + ["best"] * (cell.rank == 1))
+    return f'<td class="{kind}">{text}' + (f"<small>{cell.interval}</small>" if cell.interval else "") + "</td>"
+
+
+def _metric_charts(results: Sequence[Result]) -> str:
+    """The user's models and their twins in the paper."""
+    shown = [r for n, r in enumerate(results) if not r.of_paper or _is_twin(results, n)]
+    kinds = zip(charts.kinds(shown), shown, strict=True)
+    legend = "".join(f'<span><i class="{kind}"></i>{escape(r.label)}</span>' for kind, r in kinds)
+    drawn = "".join(f"<div><h3>{tables.HEADS[m]}: {_FULL[m]}</h3>{charts.metric_bars(shown, m)}</div>" for m in METRICS)
+    return (
+        f'<section class="card"><h2>By metric</h2><div class="legend">{legend}</div><div class="grid2">{drawn}</div>'
+        '<p class="soft">Lines: 95 % confidence interval; for random relevance one standard deviation over the seeds.</p>'
+        "</section>\n"
+    )
+
+
+_FULL = {
+    "pg2": "a subject token is among the top two",
+    "mrr": "reciprocal rank of the first subject token",
+    "rma": "positive relevance on the subject",
+    "pta": "tokens whose sign agrees with the subject",
+}
+
+
+def _is_twin(results: Sequence[Result], place: int) -> bool:
+    """Whether the paper's model at ``place`` stands beside the user's own."""
+    from .paper import twin
+
+    before = results[place - 1] if place else None
+    own = twin(before.runs[0].name) if before is not None and not before.of_paper else None
+    return own is not None and results[place].label == f"{own.name} (paper)"
+
+
+def _role_charts(results: Sequence[Result]) -> str:
+    legend = "".join(f'<span><i class="{role}"></i>{role}</span>' for role in ROLES)
+    drawn = "".join(f"<h3>{escape(r.label)}</h3>{charts.role_bars(r)}" for r in results if r.token_roles)
+    table = tables.roles(results)
+    return (
+        f'<section class="card"><h2>{escape(table.title)}</h2><div class="legend">{legend}</div>{drawn}'
+        f'<p class="soft">{escape(table.caption)} To the right: relevance for the predicted form; to the left: against it.</p>'
+        '<details><summary class="soft">Numbers</summary>'
+        f'<div class="scroll">{"".join(_table(table))}</div></details></section>\n'
+    )
+
+
+def _examples(result: Result, count: int) -> Iterator[str]:
+    found = examples(result, count)
+    if not found:
+        return
+    yield f'<section class="card"><h2>Clearest predictions of {escape(result.label)}</h2>\n'
+    yield (
+        f'<p class="soft">The {len(found)} correctly predicted samples with the highest difference of logits. The subject is '
+        '<u>underlined</u>, the predicted verb is <span class="verb">green</span>. Red speaks '
+        "for it, blue for the other form; each map has its own scale. Hover over a token for its number.</p>\n"
+    )
+    for example in found:
+        value = f"{example.value:+.3g}".replace("-", "−")
+        yield f'<div class="example"><p class="sentence">{_sentence(example)}</p>\n'
+        yield (
+            f'<p class="soft">row {example.sample_id} of the source · logit <q>{escape(example.predicted)}</q> − logit '
+            f"<q>{escape(example.other)}</q> = {value}</p>\n{html_fragment(example.explanations)}</div>\n"
+        )
+    yield "</section>\n"
+
+
+def _sentence(example: Example) -> str:
+    """The sentence with its subject underlined and the predicted verb in its place, without special tokens."""
+    spaced = any(unit.text.startswith(" ") for unit in example.units)
+    pieces = []
+    verb = f' <span class="verb">{escape(example.predicted)}</span>'
+    for unit, raw in zip(example.units, example.pieces, strict=True):
+        roles = {example.roles[i] for i in range(unit.start, unit.end)}
+        if roles == {"special"}:
+            pieces.append(verb if unit.start == example.position else "")
+            continue
+        gap = "" if spaced or raw.startswith("##") or not pieces else " "
+        text = escape(unit.text)
+        body = text.lstrip(" ")
+        lead = gap + text[: len(text) - len(body)]
+        pieces.append(lead + (f"<u>{body}</u>" if "subject" in roles else body))
+    masked = "special" in {example.roles[example.position]}
+    return "".join(pieces).strip() + ("" if masked else verb)
+
+
+def _about(results: Sequence[Result]) -> Iterator[str]:
+    yield '<section class="card"><h2>What the numbers come from</h2>\n'
+    for result in results:
+        for run in result.runs:
+            yield f"<h3>{escape(result.label)}: {escape(run.path.name)}</h3><dl>"
+            for name, value in _facts(run.manifest):
+                yield f"<dt>{escape(name)}</dt><dd>{escape(str(value))}</dd>"
+            yield "</dl>\n"
+    yield "</section>\n"
+
+
+def _facts(manifest: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    benchmark, model, options = manifest["benchmark"], manifest["model"], manifest["options"]
+    yield "sentences", f"{benchmark['source']}, subjects by {benchmark['ground_truth']}"
+    yield "tokenised set", f"{benchmark['tokenized']}, {benchmark['input']} input, sha256 {benchmark['samples'][:16]}…"
+    limit = options["limit"]
+    yield (
+        "samples",
+        f"{manifest['plan']['samples']:,}" + (f" (limit {limit:,}, seed {options['seed']})" if limit else ""),
+    )
+    yield (
+        "model",
+        f"{model['architecture']}, revision {model['revision'] or 'not known'}, weights {model['weights'][:16]}…",
+    )
+    yield "computed in", f"{model['dtype']} on {model['device']}, attention {model['attn_implementation']}"
+    yield "methods", ", ".join(manifest["methods"])
+    if options["relevances"]:
+        yield "relevances from", f"{options['relevances']['file']}, sha256 {options['relevances']['sha256'][:16]}…"
+    yield "versions", ", ".join(f"{name} {version}" for name, version in manifest["versions"].items())

@@ -1,0 +1,81 @@
+"""A report as a LaTeX document: tables with booktabs, up to three models side by side, as in the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from . import tables
+from .results import Result
+from .tables import Cell, Table
+
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    **{c: f"\\{c}" for c in "&%$#_{}"},
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "×": r"$\times$",
+    "±": r"$\pm$",
+    "−": r"$-$",
+    "–": "--",
+}
+_PREAMBLE = r"""\documentclass[10pt]{article}
+\usepackage[utf8]{inputenc}
+\usepackage[a4paper,margin=18mm]{geometry}
+\usepackage{booktabs}
+\usepackage{graphicx}
+\begin{document}
+"""
+
+
+def document(results: Sequence[Result]) -> str:
+    """A document that plain ``pdflatex`` compiles. Each table can be copied into another that uses booktabs and graphicx."""
+    found = [tables.main(results), tables.intervals(results), tables.norms(results), tables.accuracy(results)]
+    shown = [table for table in [*found, tables.roles(results)] if table is not None]
+    notes = [f"{r.label}: {note}" for r in results for note in r.notes]
+    body = "\n".join("\n".join(_table(table)) for table in shown)
+    return f"{_PREAMBLE}{body}\n" + "".join(f"\\noindent {escape(n)}\n\n" for n in notes) + "\\end{document}\n"
+
+
+def _table(table: Table) -> Iterator[str]:
+    yield r"\begin{table}[htbp]"
+    yield r"\centering\small"
+    yield f"\\caption{{{escape(table.title)}. {escape(table.caption)}}}"
+    for n, block in enumerate(table.blocks(3)):
+        if n:
+            yield r"\par\medskip"
+        sides = "|".join("c" * len(columns) for _, columns in block.groups)
+        columns = sum(len(columns) for _, columns in block.groups)
+        # Shrunk to the page where it is wider, never stretched.
+        yield r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
+        yield f"\\begin{{tabular}}{{l|{sides}}}"
+        yield r"\toprule"
+        if any(label for label, _ in block.groups):
+            last = len(block.groups) - 1
+            heads = (
+                f"\\multicolumn{{{len(names)}}}{{c{'|' if k < last else ''}}}{{\\texttt{{{escape(label)}}}}}"
+                for k, (label, names) in enumerate(block.groups)
+            )
+            yield f"& {' & '.join(heads)} \\\\"
+        yield f"& {' & '.join(escape(name) for _, names in block.groups for name in names)} \\\\"
+        yield r"\midrule"
+        for k, (name, groups) in enumerate(block.rows):
+            if block.summary and k == len(block.rows) - block.summary:
+                yield r"\midrule"
+            cells = [_cell(cell) for group in groups for cell in group]
+            assert len(cells) == columns
+            yield f"{escape(name)} & {' & '.join(cells)} \\\\"
+        yield r"\bottomrule"
+        yield r"\end{tabular}}"
+    yield r"\end{table}"
+
+
+def _cell(cell: Cell) -> str:
+    return {0: "{}", 1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"}[cell.rank].format(escape(cell.text))
+
+
+def escape(text: str) -> str:
+    """``text`` for LaTeX; characters that plain ``pdflatex`` lacks become ``?``."""
+    return "".join(_SPECIAL.get(c, c if ord(c) < 0x180 else "?") for c in text)

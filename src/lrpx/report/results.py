@@ -1,0 +1,298 @@
+"""Records -> numbers: what every table and chart of a report shows.
+
+Per model and method, over the correctly predicted samples: the mean of each metric with a bootstrap 95 % interval, and how
+the relevance is spread over the roles of tokens. Per model: prediction accuracy over all samples, and what random
+relevance scores. Runs of one model on the same samples become one ``Result``, so methods can be added by another run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ..benchmark.folder import ROLES
+from ..benchmark.storage import need
+from ..errors import InputError
+from ..metrics import Interval, bootstrap, random_baseline
+from ..records import METRICS, Run
+from .paper import MODELS, PaperModel, twin
+
+logger = logging.getLogger("lrpx")
+
+NORMS = ("gradient-l1", "gradient-l2")
+NAMES = {
+    "alti-logit": "ALTI-Logit",
+    "lrp": "LRP",
+    "lrp-uniform-gate": "LRP, uniform gate",
+    "attnlrp": "AttnLRP",
+    "gradient": "Gradient",
+    "gradient-l1": "Gradient, L1",
+    "gradient-l2": "Gradient, squared L2",
+    "gradient-x-input": "Gradient×Input",
+    "alti": "ALTI",
+    "attention-rollout": "Attention rollout",
+}
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One method on one model.
+
+    Attributes:
+        samples: How many correctly predicted samples it explained.
+        failed: How many of all samples it did not.
+        scores: Metric -> mean with interval (of the paper: the mean alone, as both ends).
+        roles: Role -> mean over samples of the share of positive and of negative relevance in all absolute relevance;
+            empty if not known.
+    """
+
+    samples: int
+    failed: int
+    scores: dict[str, Interval]
+    roles: dict[str, tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One model on one selection of samples, or one model of the paper.
+
+    Attributes:
+        label: Its name, unique in the report.
+        of_paper: Whether these are the paper's numbers.
+        facts: ``parameters``, ``layers``, ``heads``, ``width``, ``vocabulary``, ``tokenizer``.
+        samples: How many samples were predicted (the paper: the size of its set).
+        correct: How many of them correctly (the paper: not told).
+        failed: How many samples some method could not explain.
+        accuracy: Share of correct predictions with interval.
+        methods: Recorded name of a method -> its scores; of the paper ``gradient`` is one of them.
+        random: Metric -> mean and standard deviation over the seeds.
+        token_roles: Role -> mean over samples of its share of the tokens; empty if not known.
+        notes: What a reader must know, in sentences.
+        runs: The runs it comes from.
+    """
+
+    label: str
+    of_paper: bool
+    facts: dict[str, Any]
+    samples: int
+    correct: int | None
+    failed: int
+    accuracy: Interval
+    methods: dict[str, Scored]
+    random: dict[str, tuple[float, float]]
+    token_roles: dict[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    runs: tuple[Run, ...] = ()
+
+    @property
+    def norm(self) -> str | None:
+        """The better norm of the gradient, by the average over the metrics; ``None`` where there are no two to choose from."""
+        found = [name for name in NORMS if name in self.methods]
+        return max(found, key=lambda name: sum(i.mean for i in self.methods[name].scores.values()), default=None)
+
+    def reported(self, method: str) -> Scored | None:
+        """The scores under a name of ``rows``: ``gradient`` is the better of its two norms."""
+        return self.methods.get(self.norm if method == "gradient" and self.norm else method)
+
+
+def rows(results: Sequence[Result]) -> list[str]:
+    """The methods to report, in the order of the paper; those it does not have come last."""
+    found = {"gradient" if name in NORMS else name for result in results for name in result.methods}
+    known = [name for name in NAMES if name in found]
+    return known + sorted(found - set(known))
+
+
+def name_of(method: str) -> str:
+    """How a method is called in a table."""
+    return NAMES.get(method, method)
+
+
+def results_of(runs: Sequence[Run], *, compare_paper: bool = False) -> list[Result]:
+    """One result per model and selection of samples, in the order of the runs.
+
+    Args:
+        runs: From ``records.find_runs``.
+        compare_paper: Put the paper's numbers after a model that is one of its six, and its other models last.
+
+    Raises:
+        InputError: A run has no records yet.
+    """
+    groups: dict[tuple[str, ...], list[Run]] = {}
+    for run in runs:
+        model, benchmark, plan = (run.manifest[part] for part in ("model", "benchmark", "plan"))
+        key = (model["name"], model["weights"], model["dtype"], benchmark["samples"], plan["selection"])
+        groups.setdefault(key, []).append(run)
+    results = [_result(group) for group in groups.values()]
+    shared = {label for label, n in Counter(r.label for r in results).items() if n > 1}
+    results = [replace(r, label=f"{r.label} ({r.runs[0].path.name})") if r.label in shared else r for r in results]
+    if not compare_paper:
+        return results
+    twins = [twin(r.runs[0].name) for r in results]
+    beside = [x for r, t in zip(results, twins, strict=True) for x in (r, *([_of_paper(t)] if t else []))]
+    return beside + [_of_paper(m) for m in MODELS if m not in twins]
+
+
+def _result(runs: Sequence[Run]) -> Result:
+    """Runs of one model on the same samples."""
+    tables: dict[str, Any] = {}
+    for run in runs:
+        table = run.table()
+        for method in run.manifest["methods"]:
+            if method in tables:
+                logger.warning("%s: %s is in an earlier run already, which is used", run.path, method)
+                continue
+            tables[method] = _rows_of(table, method)
+    predicted = _union(list(tables.values()))
+    if not len(predicted):
+        raise InputError(f"{runs[0].path}: no sample could be explained. The column error of its records says why.")
+    correct = predicted.column("correct").to_numpy(zero_copy_only=False).astype(bool)
+    truths = [np.asarray(g) for g in predicted.column("ground_truth").to_pylist()]
+    lengths = _lengths(predicted.column("roles"))
+    baseline = random_baseline(truths, lengths)
+    failures = {i for table in tables.values() for i in _failed(table)}
+    return Result(
+        label=runs[0].name,
+        of_paper=False,
+        facts=runs[0].manifest["model"],
+        samples=len(predicted),
+        correct=int(correct.sum()),
+        failed=len(failures),
+        accuracy=bootstrap(correct.astype(np.float64)),
+        methods=_scored(tables),
+        random={name: (baseline.mean[name], baseline.std[name]) for name in METRICS},
+        token_roles=_token_roles(predicted.filter(correct)) if correct.any() else {},
+        notes=tuple(_notes(runs, tables)),
+        runs=tuple(runs),
+    )
+
+
+def _rows_of(table: Any, method: str) -> Any:
+    """The records of one method, by sample."""
+    pc = need("pyarrow.compute", "A report")
+    return table.filter(pc.equal(table.column("method"), method)).sort_by("sample_id")
+
+
+def _union(tables: Sequence[Any]) -> Any:
+    """One record of every sample whose prediction is known, whichever method told it."""
+    pa, pc = need("pyarrow", "A report"), need("pyarrow.compute", "A report")
+    known = pa.concat_tables([t.filter(pc.is_valid(t.column("correct"))) for t in tables]).sort_by("sample_id")
+    ids = known.column("sample_id").to_numpy()
+    first = np.ones(len(ids), dtype=bool)
+    first[1:] = ids[1:] != ids[:-1]
+    return known.filter(first)
+
+
+def _failed(table: Any) -> list[int]:
+    pc = need("pyarrow.compute", "A report")
+    return list(table.filter(pc.is_valid(table.column("error"))).column("sample_id").to_pylist())
+
+
+def _scored(tables: dict[str, Any]) -> dict[str, Scored]:
+    """Means and intervals; methods that explained the same samples are resampled together."""
+    pc = need("pyarrow.compute", "A report")
+    explained = {
+        name: table.filter(pc.and_(pc.fill_null(table.column("correct"), False), pc.is_null(table.column("error"))))
+        for name, table in tables.items()
+    }
+    together: dict[bytes, list[str]] = {}
+    for name, table in explained.items():
+        if len(table):
+            together.setdefault(table.column("sample_id").to_numpy().tobytes(), []).append(name)
+        else:
+            logger.warning("%s: no correctly predicted sample was explained", name)
+    found = {}
+    for names in together.values():
+        values = np.column_stack([explained[n].column(m).to_numpy() for n in names for m in METRICS])
+        intervals = np.array(bootstrap(values)).reshape(3, len(names), len(METRICS))
+        for k, name in enumerate(names):
+            found[name] = Scored(
+                samples=len(values),
+                failed=len(_failed(tables[name])),
+                scores={m: Interval(*map(float, intervals[:, k, j])) for j, m in enumerate(METRICS)},
+                roles=_roles(explained[name]),
+            )
+    return {name: found[name] for name in tables if name in found}
+
+
+def _roles(table: Any) -> dict[str, tuple[float, float]]:
+    """Per role the shares of positive and of negative relevance in the sum of absolutes, averaged over samples."""
+    relevance = _flat(table.column("relevance")).to_numpy()
+    sample, role = _places(table)
+    absolute = np.bincount(sample, np.abs(relevance), len(table))
+    share = np.abs(relevance) / np.where(absolute > 0, absolute, 1.0)[sample]
+    return {
+        name: (
+            float(share[(role == n) & (relevance > 0)].sum() / len(table)),
+            float(share[(role == n) & (relevance < 0)].sum() / len(table)),
+        )
+        for n, name in enumerate(ROLES)
+    }
+
+
+def _token_roles(table: Any) -> dict[str, float]:
+    sample, role = _places(table)
+    share = 1 / _lengths(table.column("roles"))[sample]
+    return {name: float(share[role == n].sum() / len(table)) for n, name in enumerate(ROLES)}
+
+
+def _places(table: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Per token of all samples laid end to end: its sample and its role, as numbers."""
+    pa, pc = need("pyarrow", "A report"), need("pyarrow.compute", "A report")
+    column = table.column("roles")
+    role = pc.index_in(_flat(column), pa.array(ROLES)).to_numpy()
+    return np.repeat(np.arange(len(table)), _lengths(column)), role
+
+
+def _flat(column: Any) -> Any:
+    """The elements of a column of lists, end to end."""
+    return need("pyarrow.compute", "A report").list_flatten(column).combine_chunks()
+
+
+def _lengths(column: Any) -> np.ndarray:
+    return need("pyarrow.compute", "A report").list_value_length(column).to_numpy()
+
+
+def _notes(runs: Sequence[Run], tables: dict[str, Any]) -> list[str]:
+    """What is missing."""
+    notes = []
+    for run in runs:
+        parts = run.manifest["plan"]["parts"]
+        if not run.finished:
+            notes.append(
+                f"The run {run.path.name} is not finished: {len(run.parts)} of {parts} parts. Long sentences come first, so "
+                "its numbers are not those of the whole set."
+            )
+    for method, table in tables.items():
+        if failed := _failed(table):
+            notes.append(
+                f"{name_of(method)} failed on {len(failed)} of {len(table)} samples, which it is not scored on."
+            )
+    return notes
+
+
+def _of_paper(model: PaperModel) -> Result:
+    def exact(value: float) -> Interval:
+        return Interval(value, value, value)
+
+    means, deviations = model.random
+    return Result(
+        label=f"{model.name} (paper)",
+        of_paper=True,
+        facts={
+            name: getattr(model, name) for name in ("parameters", "layers", "heads", "width", "vocabulary", "tokenizer")
+        },
+        samples=model.samples,
+        correct=None,
+        failed=0,
+        accuracy=exact(model.accuracy),
+        methods={
+            name: Scored(0, 0, dict(zip(METRICS, map(exact, values), strict=True)), {})
+            for name, values in model.scores.items()
+        },
+        random=dict(zip(METRICS, zip(means, deviations, strict=True), strict=True)),
+    )

@@ -1,0 +1,211 @@
+"""The tables of a report, before any format: groups of columns, rows of cells, which cell is best.
+
+``main`` has the layout of the paper's Table 2: methods x (PG2, MRR, RMA, PTA) per model, best and second best per column,
+and what random relevance scores below. ``accuracy`` has that of its Table 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ..benchmark.folder import ROLES
+from ..metrics import Interval
+from ..records import METRICS
+from .paper import SOURCE
+from .results import NORMS, Result, name_of, rows
+
+HEADS = {"pg2": "PG2", "mrr": "MRR", "rma": "RMA", "pta": "PTA"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One entry.
+
+    Attributes:
+        text: As it is shown, without emphasis.
+        rank: 1 for the best of its column, 2 for the second best, else 0.
+        low: Ends of the confidence interval, or ``None``.
+        high: See ``low``.
+    """
+
+    text: str
+    rank: int = 0
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def interval(self) -> str:
+        """``0.851–0.882``, or nothing."""
+        return "" if self.low is None or self.high is None else f"{self.low:.3f}–{self.high:.3f}"
+
+    @property
+    def margin(self) -> str:
+        """``±0.016``, half the width of the interval, or nothing."""
+        return "" if self.low is None or self.high is None else f"±{(self.high - self.low) / 2:.3f}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table.
+
+    Attributes:
+        title: One line.
+        caption: Sentences that say how to read it.
+        groups: Name of a group of columns (a model, or nothing) and its columns.
+        rows: Name of a row and, per group, its cells.
+        summary: Number of rows at the end that stand apart from the others.
+    """
+
+    title: str
+    caption: str
+    groups: list[tuple[str, list[str]]]
+    rows: list[tuple[str, list[list[Cell]]]]
+    summary: int = 0
+
+    def part(self, start: int, stop: int) -> Table:
+        """The groups from ``start`` up to ``stop``."""
+        rows = [(name, cells[start:stop]) for name, cells in self.rows]
+        return Table(self.title, self.caption, self.groups[start:stop], rows, self.summary)
+
+    def blocks(self, most: int) -> Iterator[Table]:
+        """The same table in pieces of at most ``most`` groups each, to stand below one another."""
+        for start in range(0, len(self.groups), most):
+            yield self.part(start, start + most)
+
+
+NONE = Cell("–")
+
+
+def main(results: Sequence[Result]) -> Table:
+    """Methods x metrics per model."""
+    methods = rows(results)
+    body = [(name_of(m), [_scores(r, m) for r in results]) for m in methods]
+    body = _ranked(body)
+    body.append(("Random, mean", [[Cell(f"{r.random[m][0]:.3f}") for m in METRICS] for r in results]))
+    body.append(("Random, ±std", [[Cell(f"{r.random[m][1]:.3f}") for m in METRICS] for r in results]))
+    chosen = [f"{name_of(r.norm).removeprefix('Gradient, ')} for {r.label}" for r in results if r.norm]
+    caption = (
+        "PG2: pointing game, top 2. MRR: mean reciprocal rank. RMA: relevance mass accuracy. PTA: per-token accuracy. All lie "
+        "between 0 and 1, higher is better. Means over the correctly predicted samples; best and second best per column "
+        "are marked. Random: relevance drawn uniformly from [-1, 1) on all samples, 10 seeds."
+    )
+    if chosen:
+        caption += f" Gradient: the better norm, {', '.join(chosen)}."
+    if any(r.of_paper for r in results):
+        caption += f" (paper): {SOURCE}."
+    return Table("Accuracy of the explanations", caption, _groups(results), body, summary=2)
+
+
+def intervals(results: Sequence[Result]) -> Table:
+    """The confidence intervals of ``main``, in the same places."""
+    own = [r for r in results if not r.of_paper]
+    body = [(name_of(m), [[Cell(c.interval or NONE.text) for c in _scores(r, m)] for r in own]) for m in rows(own)]
+    caption = "Bootstrap over samples, 1,000 resamples, percentiles."
+    return Table("95 % confidence intervals", caption, _groups(own), body)
+
+
+def norms(results: Sequence[Result]) -> Table | None:
+    """Both norms of the gradient, where there are two."""
+    both = [r for r in results if all(n in r.methods for n in NORMS)]
+    if not both:
+        return None
+    body = _ranked([(name_of(n), [_scores(r, n) for r in both]) for n in NORMS], second=False)
+    caption = "The better one by the average of the four metrics is the row Gradient of the main table."
+    return Table("Norms of the gradient", caption, _groups(both), body)
+
+
+def roles(results: Sequence[Result]) -> Table:
+    """Where relevance goes, by role of the token."""
+    own = [r for r in results if r.token_roles]
+    body = [
+        (
+            "Share of the tokens",
+            [[Cell(f"{r.token_roles[x]:.3f}") if r.token_roles[x] else NONE for x in ROLES] for r in own],
+        )
+    ]
+    body += [(name_of(m), [_role_cells(r, m) for r in own]) for m in rows(own)]
+    caption = (
+        "Positive and negative relevance as shares of the sum of absolute relevance of a sample, averaged over the correctly "
+        "predicted samples. Attractors: nouns of the other number between subject and verb."
+    )
+    return Table("Relevance by role of the token", caption, [(r.label, list(ROLES)) for r in own], body)
+
+
+def accuracy(results: Sequence[Result]) -> Table:
+    """Prediction accuracy and facts of the models."""
+    failed = any(r.failed for r in results)
+    columns = ["accuracy", "samples", *(["failed"] if failed else []), "params", "layers", "heads", "width", "vocab"]
+    columns.append("tokenizer")
+
+    def row(r: Result) -> list[Cell]:
+        facts = r.facts
+        parameters = facts["parameters"]
+        size = _rounded(parameters) if isinstance(parameters, int) else str(parameters)
+        rest = [facts["layers"], facts["heads"], facts["width"], facts["vocabulary"], facts["tokenizer"]]
+        first = [_mean(r.accuracy, not r.of_paper), Cell(f"{r.samples:,}")]
+        if failed:
+            first.append(NONE if r.of_paper else Cell(f"{r.failed:,}"))
+        return [*first, Cell(size), *(NONE if value is None else Cell(str(value)) for value in rest)]
+
+    caption = "Share of all samples in which the model gives the right verb form the larger logit."
+    return Table("Prediction accuracy", caption, [("", columns)], [(r.label, [row(r)]) for r in results])
+
+
+def _groups(results: Sequence[Result]) -> list[tuple[str, list[str]]]:
+    return [(r.label, [HEADS[m] for m in METRICS]) for r in results]
+
+
+def _scores(result: Result, method: str) -> list[Cell]:
+    scored = result.reported(method)
+    return [NONE] * len(METRICS) if scored is None else [_mean(scored.scores[m], not result.of_paper) for m in METRICS]
+
+
+def _mean(interval: Interval, has_interval: bool) -> Cell:
+    ends = (interval.low, interval.high) if has_interval else (None, None)
+    return Cell(f"{interval.mean:.3f}", 0, *ends)
+
+
+def _role_cells(result: Result, method: str) -> list[Cell]:
+    scored = result.reported(method)
+    if scored is None:
+        return [NONE] * len(ROLES)
+    found = []
+    for role in ROLES:
+        positive, negative = scored.roles[role]
+        parts = [f"+{positive:.3f}"] * bool(positive) + [f"−{negative:.3f}"] * bool(negative)
+        found.append(Cell(" ".join(parts)) if parts else NONE)
+    return found
+
+
+Body = list[tuple[str, list[list[Cell]]]]
+
+
+def _ranked(body: Body, *, second: bool = True) -> Body:
+    """Mark the best and the second best of each column, by what is printed: equal numbers share their place."""
+
+    def ranked(group: int, column: int) -> Callable[[Cell], Cell]:
+        values = [float(cells[group][column].text) for _, cells in body if cells[group][column] is not NONE]
+
+        def mark(cell: Cell) -> Cell:
+            if cell is NONE:
+                return cell
+            rank = 1 + sum(value > float(cell.text) for value in values)
+            return Cell(cell.text, rank if rank <= 1 + second else 0, cell.low, cell.high)
+
+        return mark
+
+    groups = range(len(body[0][1])) if body else ()
+    marks = [[ranked(g, c) for c in range(len(body[0][1][g]))] for g in groups]
+    return [
+        (name, [[mark(c) for mark, c in zip(ms, group, strict=True)] for ms, group in zip(marks, cells, strict=True)])
+        for name, cells in body
+    ]
+
+
+def _rounded(count: int) -> str:
+    """``124M``, ``1.5B``."""
+    for size, letter in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
+        if count >= size:
+            return f"{count / size:.1f}{letter}" if count < 10 * size else f"{count / size:.0f}{letter}"
+    return str(count)

@@ -1,0 +1,159 @@
+"""A report as text: for the terminal, as Markdown and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from ..benchmark.folder import ROLES
+from ..records import METRICS
+from . import tables
+from .results import Result
+from .tables import Cell, Table
+
+STYLES = {0: "", 1: "bold", 2: "underline"}
+MARKS = {0: " ", 1: "*", 2: "+"}  # where there is neither bold nor underlined type
+
+
+def terminal(results: Sequence[Result], *, color: bool, width: int) -> str:
+    """Tables for a terminal of ``width`` columns; with ``color`` best is bold and second underlined."""
+    file = io.StringIO()
+    console = Console(
+        file=file, width=width, force_terminal=color, color_system="standard" if color else None, highlight=False
+    )
+    for table in _all(results):
+        console.print(Text(table.title, style="bold"))
+        for block in _fitting(table, width):
+            console.print()
+            for line in _lines(block, marked=not color and _has_ranks(table)):
+                console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
+        marks = " Best: *, second best: +." if not color and _has_ranks(table) else ""
+        console.print()
+        console.print(Text(f"{table.caption}{marks}", style="dim"))
+        console.print()
+    for note in _notes(results):
+        console.print(Text(note, style="yellow"))
+    return "\n".join(line.rstrip() for line in file.getvalue().rstrip("\n").split("\n")) + "\n"
+
+
+def _fitting(table: Table, width: int) -> Iterator[Table]:
+    """The table, in pieces with as many models side by side as fit."""
+    start = 0
+    for stop in range(1, len(table.groups) + 1):
+        ahead = table.part(start, stop + 1)
+        if stop == len(table.groups) or any(line.cell_len > width for line in _lines(ahead, marked=True)):
+            yield table.part(start, stop)
+            start = stop
+
+
+def _lines(table: Table, *, marked: bool) -> Iterator[Text]:
+    """The lines of a table: a head over each group of columns, then columns of equal width, numbers to the right."""
+
+    def shown(cell: Cell) -> Text:
+        mark = MARKS[cell.rank] if marked else ""
+        return Text.assemble((cell.text, STYLES[cell.rank]), mark, (f" {cell.margin}" if cell.margin else "", "dim"))
+
+    body = [(Text(name), [[shown(c) for c in group] for group in groups]) for name, groups in table.rows]
+    first = max((name.cell_len for name, _ in body), default=0)
+    widths = [
+        [max([len(column), *(groups[g][c].cell_len for _, groups in body)]) for c, column in enumerate(columns)]
+        for g, (_, columns) in enumerate(table.groups)
+    ]
+    for g, (label, _) in enumerate(table.groups):  # a head longer than its columns widens the last one
+        widths[g][-1] += max(0, len(label) - sum(widths[g]) - 2 * (len(widths[g]) - 1))
+
+    def line(name: Text, groups: Sequence[Sequence[Text]]) -> Text:
+        parts = [
+            Text(" " * (w - cell.cell_len)) + cell
+            for ws, cells in zip(widths, groups, strict=True)
+            for w, cell in zip(ws, cells, strict=True)
+        ]
+        return Text("  ").join([name + " " * (first - name.cell_len), *parts])
+
+    whole = [sum(ws) + 2 * (len(ws) - 1) for ws in widths]
+    if any(label for label, _ in table.groups):
+        heads = [Text(label.center(w), "bold") for (label, _), w in zip(table.groups, whole, strict=True)]
+        yield Text("  ").join([Text(" " * first), *heads])
+        yield Text("  ").join([Text(" " * first), *(Text("─" * w, "dim") for w in whole)])
+    yield line(Text(""), [[Text(column, "bold") for column in columns] for _, columns in table.groups])
+    rule = Text("─" * (first + sum(whole) + 2 * len(whole)), "dim")
+    yield rule
+    for n, (name, groups) in enumerate(body):
+        if table.summary and n == len(body) - table.summary:
+            yield rule
+        yield line(name, groups)
+
+
+def markdown(results: Sequence[Result]) -> str:
+    """Tables in GitHub's Markdown: best bold, second underlined, confidence intervals in a table of their own."""
+    lines = []
+    for table in _all(results, with_intervals=True):
+        lines += [f"## {table.title}", "", table.caption, ""]
+        for block in table.blocks(3):
+            lines += [*_markdown(block), ""]
+    lines += [f"> {note}" for note in _notes(results)]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _markdown(table: Table) -> Iterator[str]:
+    named = [f"{label}: {column}" if label else column for label, columns in table.groups for column in columns]
+    yield "| " + " | ".join(["", *map(_escape, named)]) + " |"
+    yield "|---|" + "---:|" * len(named)
+    for name, groups in table.rows:
+        yield "| " + " | ".join([_escape(name), *(_markdown_cell(c) for group in groups for c in group)]) + " |"
+
+
+def _markdown_cell(cell: Cell) -> str:
+    return {0: "{}", 1: "**{}**", 2: "<u>{}</u>"}[cell.rank].format(_escape(cell.text))
+
+
+def _escape(text: str) -> str:
+    return text.replace("|", "\\|").replace("*", "\\*").replace("_", "\\_").replace("<", "&lt;")
+
+
+def comma_separated(results: Sequence[Result]) -> str:
+    """One number per line: ``model, source, method, metric, mean, low, high, std, samples``.
+
+    ``source`` is ``run`` or ``paper``. Besides the four metrics, ``metric`` is ``accuracy`` (no method), or
+    ``subject_positive``, ``subject_negative`` and so on: shares of relevance by role. Empty: not known.
+    """
+    file = io.StringIO()
+    write = csv.writer(file, lineterminator="\n").writerow
+    write(["model", "source", "method", "metric", "mean", "low", "high", "std", "samples"])
+    for r in results:
+        start = [r.label, "paper" if r.of_paper else "run"]
+
+        def ends(interval: tuple[float, float, float], known: bool = not r.of_paper) -> list[float | str]:
+            return [interval[0], interval[1], interval[2]] if known else [interval[0], "", ""]
+
+        write([*start, "", "accuracy", *ends(r.accuracy), "", r.samples])
+        for method, scored in r.methods.items():
+            size = "" if r.of_paper else scored.samples
+            for metric in METRICS:
+                write([*start, method, metric, *ends(scored.scores[metric]), "", size])
+            for role, shares in scored.roles.items():
+                for sign, share in zip(("positive", "negative"), shares, strict=True):
+                    write([*start, method, f"{role}_{sign}", share, "", "", "", size])
+        for metric, (mean, std) in r.random.items():
+            write([*start, "random", metric, mean, "", "", std, r.samples])
+        for role in ROLES if r.token_roles else ():
+            write([*start, "", f"{role}_tokens", r.token_roles[role], "", "", "", r.correct])
+    return file.getvalue()
+
+
+def _all(results: Sequence[Result], *, with_intervals: bool = False) -> list[Table]:
+    found = [tables.main(results), tables.intervals(results) if with_intervals else None, tables.norms(results)]
+    found += [tables.accuracy(results), tables.roles(results)]
+    return [table for table in found if table is not None]
+
+
+def _has_ranks(table: Table) -> bool:
+    return any(cell.rank for _, groups in table.rows for group in groups for cell in group)
+
+
+def _notes(results: Sequence[Result]) -> list[str]:
+    return [f"{r.label}: {note}" for r in results for note in r.notes]
