@@ -185,6 +185,7 @@ def test_repr_says_what_is_explained():
 
 
 def test_frame():
+    pytest.importorskip("pandas", reason="pandas is not installed")
     frame = explanation().to_frame()
     assert list(frame.columns) == ["token", "token_id", "relevance"]
     assert frame["relevance"].tolist() == explanation().relevance.tolist()
@@ -200,11 +201,15 @@ def test_views_are_those_of_the_heatmap(tmp_path, capsys):
     e = explanation(method="attnlrp", components={}, by_layer=None, by_head=None)
     assert "🤗" in e.to_html(tmp_path / "x.html") == (tmp_path / "x.html").read_text(encoding="utf-8")
     assert e.to_latex(tmp_path / "x.tex") == (tmp_path / "x.tex").read_text(encoding="utf-8")
-    e.to_png(tmp_path / "x.png")
-    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
     assert e._repr_html_() in e.to_html()
     e.show()
     assert "are" in capsys.readouterr().out
+
+
+def test_picture(tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    explanation(method="attnlrp", components={}, by_layer=None, by_head=None).to_png(tmp_path / "x.png")
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_it_cannot_be_changed():
