@@ -12,7 +12,8 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "lrpx"
 # Top to bottom; a file imports only from lines below its own. A package stands for its files.
 LAYERS = [
     ["lrpx"],  # __init__.py
-    ["cli", "cli_benchmark", "app"],
+    ["cli", "app"],
+    ["cli_benchmark"],
     ["evaluate", "report", "distributed"],
     ["explainer"],
     ["check", "explain"],

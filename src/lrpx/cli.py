@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from . import cli_benchmark
 from .errors import InputError, LrpxError, nearest
 from .methods import METHODS, get_method
 
@@ -351,6 +352,11 @@ def _write(explanations: list[Any], kind: Format, output: Path | None, *, as_lis
 def _log(verbose: bool) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s", stream=sys.stderr)
     logging.getLogger("lrpx").setLevel(logging.INFO if verbose else logging.WARNING)
+
+
+app.add_typer(cli_benchmark.benchmark, name="benchmark")
+app.command()(cli_benchmark.evaluate)
+app.command()(cli_benchmark.report)
 
 
 def main() -> None:
