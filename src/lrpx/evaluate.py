@@ -100,7 +100,7 @@ def evaluate(
     model, tokenizer = _loaded(model, tokenizer, loading)
     if names is None:
         names = [] if given else _paper_methods(model)
-    samples_of = _tokenized_set(directory, tokenized, model, tokenizer)
+    samples_of = tokenized_set(directory, tokenized, model, tokenizer)
     chosen = samples_of.samples
     if given:
         kept = check_relevances(given, chosen, relevances or "")
@@ -115,7 +115,7 @@ def evaluate(
         "kind": "run",
         "schema": SCHEMA,
         "benchmark": _benchmark_facts(benchmark, samples_of),
-        "model": model_facts(model, tokenizer),
+        "model": {**model_facts(model), "tokenizer": samples_of.manifest["tokenizer"]["model"]},
         "methods": [n for name in names for n in recorded_names(name)] + sorted(given),
         "options": {
             "limit": limit,
@@ -203,7 +203,7 @@ def _compute(
 # The run's identity
 
 
-def model_facts(model: PreTrainedModel, tokenizer: Any) -> dict[str, Any]:
+def model_facts(model: PreTrainedModel) -> dict[str, Any]:
     """What identifies a model, and the columns of the paper's table of models."""
     about = provenance(model, "", {})
     config = model.config.get_text_config()
@@ -221,7 +221,6 @@ def model_facts(model: PreTrainedModel, tokenizer: Any) -> dict[str, Any]:
         "heads": getattr(config, "num_attention_heads", None),
         "width": getattr(config, "hidden_size", None),
         "vocabulary": config.vocab_size,
-        "tokenizer": fingerprint(tokenizer)["model"],
     }
 
 
@@ -301,7 +300,7 @@ def _loaded(model: Any, tokenizer: Any, loading: dict[str, Any]) -> tuple[PreTra
     return model, tokenizer
 
 
-def _tokenized_set(directory: str | Path, name: str | None, model: PreTrainedModel, tokenizer: Any) -> TokenizedSet:
+def tokenized_set(directory: str | Path, name: str | None, model: PreTrainedModel, tokenizer: Any) -> TokenizedSet:
     """The tokenised set for this model: the one called ``name``, one that fits, or a new one.
 
     Raises:

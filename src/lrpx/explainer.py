@@ -191,15 +191,14 @@ class Explainer:
             full = _is_out_of_memory(error)
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:500]
         if full:
-            self._back_off(len(samples) * max(len(s.input_ids) for s in samples))
+            gc.collect()
+            if self.model.device.type in ("cuda", "mps"):
+                getattr(torch, self.model.device.type).empty_cache()
+            if len(samples) > 1:
+                size = len(samples) * max(len(s.input_ids) for s in samples)
+                self.largest = size // 2
+                logger.warning("a batch of %d tokens does not fit into memory; going on with %d", size, self.largest)
         return reason
-
-    def _back_off(self, size: int) -> None:
-        logger.warning("a batch of %d tokens does not fit into memory; going on with at most %d", size, size // 2)
-        self.largest = size // 2
-        gc.collect()
-        if self.model.device.type in ("cuda", "mps"):
-            getattr(torch, self.model.device.type).empty_cache()
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -1,0 +1,139 @@
+"""Time of an evaluation against batched plain forward passes over the same samples, and what writing the records costs.
+
+    python bench/evaluate.py SVA --model path/to/mini-gpt2                      # AttnLRP
+    python bench/evaluate.py SVA --model path/to/mini-bert --method lrp --limit 500 --threads 1
+
+SVA is a folder made by ``lrpx benchmark build``. They take turns, so that a busy machine slows all of them; figures
+are medians, and ratios are medians over the rounds:
+
+- forward: ``model(**inputs)`` under ``torch.no_grad`` over the evaluation's own batches. "all logits" computes the logits of
+  every token; "one logit row" only those of the explained positions, where the model can (``logits_to_keep``).
+- explain: records of every batch, scored, in memory.
+- write: the same records, written to disk part by part.
+- evaluate: the whole run, from reading the benchmark to the last file.
+
+``--cpu`` counts the process's processor time instead of the clock's; with one thread that hardly depends on other programs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+import lrpx
+from lrpx.batching import Batch, Item, allowed_waste, pad
+from lrpx.benchmark.storage import sha256
+from lrpx.capture import accepted, explained_logits
+from lrpx.evaluate import evaluate, plan, select, tokenized_set
+from lrpx.explainer import Explainer, sources
+from lrpx.records import Run, write_part
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("benchmark", help="a folder made by lrpx benchmark build")
+    parser.add_argument("--model", required=True, help="name or path")
+    parser.add_argument("--method", nargs="+", default=["attnlrp"])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype")
+    parser.add_argument("--limit", type=int, help="samples; default all")
+    parser.add_argument("--batch-tokens", type=int, default=4096)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--cpu", action="store_true", help="processor time instead of wall-clock time")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    model, tokenizer = lrpx.load(args.model, device=args.device, dtype=args.dtype)
+    samples = select(tokenized_set(args.benchmark, None, model, tokenizer).samples, args.limit, 0)
+    parts = plan(samples, args.batch_tokens, allowed_waste(model))
+    groups = [group for part in parts for group in part]
+    batches = [
+        pad([Item(tuple(s.input_ids), s.position, s.verb_id, s.other_id) for s in group], model) for group in groups
+    ]
+    padded = sum(batch.inputs["input_ids"].numel() for batch in batches)
+    real = sum(len(sample.input_ids) for sample in samples)
+    print(f"{args.model}, {model.dtype}, {args.device}, {args.threads} threads, {', '.join(args.method)}")
+    print(f"torch {torch.__version__}, transformers {transformers.__version__}, Python {platform.python_version()}")
+    print(
+        f"{len(samples)} samples, {real} tokens, {len(batches)} batches, {1 - real / padded:.1%} padding, {len(parts)} parts"
+    )
+
+    with tempfile.TemporaryDirectory() as folder:
+        explainer = Explainer(model, sources(args.method))
+        records = [[record for group in part for record in explainer(group)] for part in parts]
+        target = Run(Path(folder) / "written", {}, None)
+        runs: dict[str, Callable[[int], Any]] = {
+            "forward, all logits": lambda _: forward(model, batches, keep=False),
+            "forward, one logit row": lambda _: forward(model, batches, keep=True),
+            "explain": lambda _: [explainer(group) for group in groups],
+            "write": lambda _: [write_part(target, n, part) for n, part in enumerate(records)],
+            "evaluate": lambda n: evaluate(
+                args.benchmark,
+                model,
+                args.method,
+                Path(folder) / str(n),
+                tokenizer=tokenizer,
+                limit=args.limit,
+                batch_tokens=args.batch_tokens,
+                progress=False,
+            ),
+        }
+        seconds = timed(runs, args.repeats, args.device, time.process_time if args.cpu else time.perf_counter)
+        files = sorted(Path(folder).glob("*/records/*.parquet"))
+        size = sum(path.stat().st_size for path in files) / (args.repeats + 2)
+        same = len({sha256(path) for path in files}) == len(parts)
+    for name, times in seconds.items():
+        print(f"{name:24} {statistics.median(times):8.2f} s   {len(samples) / statistics.median(times):8.1f} samples/s")
+    for name, over in [
+        ("evaluate", "forward, all logits"),
+        ("evaluate", "forward, one logit row"),
+        ("explain", "forward, one logit row"),
+        ("write", "explain"),
+        ("evaluate", "explain"),
+    ]:
+        ratios = [a / b for a, b in zip(seconds[name], seconds[over], strict=True)]
+        print(f"{name} / {over}: {statistics.median(ratios):.3f}")
+    print(f"records: {size / 1e6:.2f} MB, byte-identical in all rounds: {same}")
+
+
+def forward(model: Any, batches: list[Batch], *, keep: bool) -> None:
+    with torch.no_grad():
+        for batch in batches:
+            if keep:
+                explained_logits(model, batch)
+            else:
+                model(**batch.inputs, **accepted(model, use_cache=False))
+
+
+def timed(
+    runs: dict[str, Callable[[int], Any]], repeats: int, device: str, clock: Callable[[], float]
+) -> dict[str, list[float]]:
+    """Seconds of each run, taking turns, after one round to warm up."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for round_ in range(repeats + 1):
+        for name, run in runs.items():
+            synchronise(device)
+            start = clock()
+            run(round_)
+            synchronise(device)
+            if round_:
+                seconds[name].append(clock() - start)
+    return seconds
+
+
+def synchronise(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+
+
+if __name__ == "__main__":
+    main()
