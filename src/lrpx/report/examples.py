@@ -104,7 +104,9 @@ def units_of(tokens: Sequence[str], special: Sequence[bool]) -> list[Unit]:
     start = 0
     while start < len(tokens):
         text, end = tokens[start], start + 1
-        if not special[start]:
+        if text.startswith("##") and not byte_level:
+            text = text[2:] or text
+        elif not special[start]:
             joined, text = text, readable(text)
             # Bytes that are no character come back as they are, and some byte is not ASCII.
             while byte_level and text == joined and not joined.isascii() and end < min(start + _LONGEST, len(tokens)):
