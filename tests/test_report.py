@@ -114,7 +114,7 @@ def test_best_and_second_best():
     assert ranks("0.300", "0.300", "0.200") == [1, 1, 0]  # two firsts: no second, as in the paper
     assert ranks("0.300", "0.200", "0.200", "0.100") == [1, 2, 2, 0]
     assert ranks("0.300", None, "0.200") == [1, 0, 2]
-    assert ranks("1.000") == [1]
+    assert ranks("1.000", None) == [0, 0]  # nothing to compare with
 
 
 def test_the_main_table_has_the_layout_of_the_paper(result):

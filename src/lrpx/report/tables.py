@@ -182,13 +182,13 @@ Body = list[tuple[str, list[list[Cell]]]]
 
 
 def _ranked(body: Body, *, second: bool = True) -> Body:
-    """Mark the best and the second best of each column, by what is printed: equal numbers share their place."""
+    """Mark the best and the second best of each column, by what is printed: equal numbers share their place, and one number has none."""
 
     def ranked(group: int, column: int) -> Callable[[Cell], Cell]:
         values = [float(cells[group][column].text) for _, cells in body if cells[group][column] is not NONE]
 
         def mark(cell: Cell) -> Cell:
-            if cell is NONE:
+            if cell is NONE or len(values) < 2:
                 return cell
             rank = 1 + sum(value > float(cell.text) for value in values)
             return Cell(cell.text, rank if rank <= 1 + second else 0, cell.low, cell.high)
