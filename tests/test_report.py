@@ -161,6 +161,14 @@ def test_other_samples_or_weights_stand_apart(tmp_path, change):
     assert [r.label for r in results_of(find_runs([tmp_path / "a", tmp_path / "b"]))] == ["made-up (a)", "made-up (b)"]
 
 
+def test_labels_are_unique(tmp_path):
+    paths = [tmp_path / "a" / "run", tmp_path / "b" / "run", tmp_path / "c"]
+    for n, path in enumerate(paths):
+        made_up(path, ["lrp"], selection=str(n))
+    found = [r.label for r in results_of(find_runs(paths))]
+    assert found == [f"made-up ({paths[0]})", f"made-up ({paths[1]})", "made-up (c)"]
+
+
 def test_an_unfinished_run_says_so(tmp_path):
     made_up(tmp_path / "run", ["lrp"], parts=3, done=2)
     (found,) = results_of(find_runs([tmp_path / "run"]))

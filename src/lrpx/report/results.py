@@ -128,8 +128,11 @@ def results_of(runs: Sequence[Run], *, compare_paper: bool = False) -> list[Resu
         key = (model["name"], model["weights"], model["dtype"], benchmark["samples"], plan["selection"])
         groups.setdefault(key, []).append(run)
     results = [_result(group) for group in groups.values()]
-    shared = {label for label, n in Counter(r.label for r in results).items() if n > 1}
-    results = [replace(r, label=f"{r.label} ({r.runs[0].path.name})") if r.label in shared else r for r in results]
+    for place in (lambda run: run.path.name, lambda run: str(run.path)):
+        shared = {label for label, n in Counter(r.label for r in results).items() if n > 1}
+        results = [
+            replace(r, label=f"{r.runs[0].name} ({place(r.runs[0])})") if r.label in shared else r for r in results
+        ]
     if not compare_paper:
         return results
     twins = [twin(r.runs[0].name) for r in results]

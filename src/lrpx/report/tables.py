@@ -182,7 +182,10 @@ Body = list[tuple[str, list[list[Cell]]]]
 
 
 def _ranked(body: Body, *, second: bool = True) -> Body:
-    """Mark the best and the second best of each column, by what is printed: equal numbers share their place, and one number has none."""
+    """Mark the best and the second best of each column, by what is printed.
+
+    Equal numbers share their place; a number that stands alone has none.
+    """
 
     def ranked(group: int, column: int) -> Callable[[Cell], Cell]:
         values = [float(cells[group][column].text) for _, cells in body if cells[group][column] is not NONE]
