@@ -81,6 +81,26 @@ def test_tapping_hidden_states_changes_nothing():
     torch.testing.assert_close(among["input"], alone["input"], rtol=1e-12, atol=0)
 
 
+def test_globs_stay_between_dots():
+    model = tiny.build("causal:llama")
+    assert list(resolve_at(model, ["model.layers.*"])) == ["model.layers.0", "model.layers.1"]
+    assert list(resolve_at(model, ["model.layers.?.mlp"])) == ["model.layers.0.mlp", "model.layers.1.mlp"]
+    deep = resolve_at(model, ["model.layers.0.**"])
+    assert {"model.layers.0.mlp", "model.layers.0.self_attn.q_proj"} <= set(deep)
+    found, _ = relevance(model, "attnlrp", ["model.layers.*"])
+    assert list(found) == ["input", "model.layers.0", "model.layers.1"]
+
+
+def test_padding_that_takes_part_is_refused():
+    """FNet mixes all positions, padding included, whatever the mask says."""
+    model = tiny.build("masked:fnet")
+    ids = tiny.inputs(model, n_tokens=9)["input_ids"][0].tolist()
+    items = [Item(tuple(ids[:n]), 2, 11, 13) for n in (9, 6)]
+    with pytest.raises(UnsupportedModelError, match="one by one"):
+        run(model, pad(items, model), "attnlrp")
+    run(model, pad(items[1:], model), "attnlrp")
+
+
 def test_constants_have_no_relevance_and_stay_constants():
     model = tiny.build("causal:llama")
     alone, _ = relevance(model, "attnlrp")

@@ -363,7 +363,7 @@ def test_the_two_readers_of_gguf_agree(tmp_path):
 def test_gguf_packages_that_are_missing(tmp_path, monkeypatch):
     (tmp_path / "tiny.gguf").touch()
     monkeypatch.setattr(loading.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r'needs gguf and accelerate: pip install "lrpx\[demo\]"'):
+    with pytest.raises(InputError, match=r'needs gguf and accelerate: pip install "lrpx\[gguf\]"'):
         load(tmp_path / "tiny.gguf")
 
 

@@ -112,20 +112,27 @@ def run(
         differentiable = [state for state in states if state.requires_grad]
         found = torch.autograd.grad(values.sum(), differentiable, allow_unused=True)
     gradients = dict(zip(map(id, differentiable), found, strict=True))
-    hidden = {}
+    hidden, wanted_first = {}, next(iter(wanted))
     for name, state in zip(wanted, states, strict=True):
         gradient = gradients.get(id(state))
         if gradient is None:
             gradient = torch.zeros_like(state)
         if not gradient.isfinite().all():
-            raise NonFiniteError(
-                f"the gradient at {name} is not finite in {state.dtype}. Load the model in a wider dtype, "
-                'e.g. dtype="bfloat16" instead of "float16", or "float32".'
+            narrow = state.dtype in (torch.float16, torch.bfloat16)
+            wider = (
+                'Load the model in a wider dtype: dtype="float32".' if narrow else "Try another attn_implementation."
             )
+            raise NonFiniteError(f"the gradient at {name} is not finite in {state.dtype}. {wider}")
         length = batch.inputs["input_ids"].shape[1]
         if gradient[:, length:].any():
             raise UnsupportedModelError(
                 f"{type(model).__name__} puts tokens of its own around the text, so hidden states and tokens do not match."
+            )
+        padding = batch.inputs["attention_mask"] == 0
+        if name == wanted_first and gradient[:, :length][padding.to(gradient.device)].any():
+            raise UnsupportedModelError(
+                f"{type(model).__name__} lets padding take part in its prediction, so a padded batch gives wrong maps. "
+                "Explain texts of different lengths one by one."
             )
         hidden[name] = Hidden(state.detach().flatten(2), gradient.flatten(2))
     return Pass(values.detach().cpu().numpy(), targets.tolist(), hidden, active)

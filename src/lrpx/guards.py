@@ -60,12 +60,13 @@ def check_model(model: PreTrainedModel, rules: str | RuleSet) -> None:
         )
     if not rules:
         return
-    for module in model.modules():
-        if STATE_SPACE.search(type(module).__name__):
-            raise UnsupportedModelError(
-                f"{name} mixes tokens with {type(module).__name__}, a state-space or linear-attention layer, which has no "
-                'propagation rules yet. The methods "gradient" and "gradient-x-input" work.'
-            )
+    mixers = [kind for m in model.modules() if STATE_SPACE.search(kind := type(m).__name__)]
+    if mixers:
+        mixer = next((kind for kind in mixers if not re.search(r"Norm|Model$|ForCausalLM$", kind)), mixers[0])
+        raise UnsupportedModelError(
+            f"{name} mixes tokens with {mixer}, a state-space or linear-attention layer, which has no propagation rules yet. "
+            'The methods "gradient" and "gradient-x-input" work.'
+        )
 
 
 def check_rules_took_effect(

@@ -6,7 +6,6 @@ rows, and any other name a module or a glob over modules, whose output is noted.
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -49,6 +48,8 @@ def place_first(at: Sequence[str]) -> list[str]:
 def resolve_at(model: PreTrainedModel, at: Sequence[str]) -> dict[str, nn.Module | None]:
     """Names and globs -> modules, in order. ``"input"`` is no module: what enters the first block to run.
 
+    In a glob ``*`` and ``?`` stay between two dots, ``**`` crosses them.
+
     Raises:
         InputError: A name matches nothing.
     """
@@ -60,7 +61,7 @@ def resolve_at(model: PreTrainedModel, at: Sequence[str]) -> dict[str, nn.Module
         elif name == "input":
             found[name] = None
         else:
-            matches = [m for m in modules if m and fnmatch.fnmatchcase(m, name)]
+            matches = [m for m in modules if m and _matches(m, name)]
             if not matches:
                 # Names of the first block and above say enough.
                 names = [m for m in modules if m and not re.search(r"\.[1-9]\d*(\.|$)", m)]
@@ -127,6 +128,13 @@ def taps_of(
                 hook = partial(lambda name, _, __, output: tap_output(name, output), name)
                 stack.callback(module.register_forward_hook(hook).remove)
         yield taps
+
+
+def _matches(module: str, pattern: str) -> bool:
+    """Whether a module's name fits: ``*`` and ``?`` stay between two dots, ``**`` crosses them."""
+    parts = re.split(r"(\*\*|\*|\?)", pattern)
+    wild = {"**": ".*", "*": r"[^.]*", "?": r"[^.]"}
+    return re.fullmatch("".join(wild.get(part, re.escape(part)) for part in parts), module) is not None
 
 
 def not_met(model: nn.Module, name: str) -> str:
