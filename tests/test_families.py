@@ -122,7 +122,7 @@ def test_paths_of_one_type_lead_to_one_family():
     for kind in TYPES:
         families = [family for family in all_families() if kind in family.model_types]
         told_apart = all(family.requires for family in families) or len({f.head for f in families}) == len(families)
-            assert len(families) == 1 or told_apart, kind
+        assert len(families) == 1 or told_apart, kind
 
 
 def test_refuses_an_unknown_type():
