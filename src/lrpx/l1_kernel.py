@@ -88,7 +88,7 @@ def l1_fused(
     *,
     offset: int,
     causal: bool,
-    tile: tuple[int, int, int] = (64, 64, 4),
+    tile: tuple[int, int, int] = (32, 64, 4),
     precision: str | None = None,
 ) -> None:
     """As ``mixing.l1_in_blocks``, for float32 tensors on one GPU.
