@@ -26,7 +26,7 @@ import transformers
 from torch import Tensor
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from lrpx import mixing
+from lrpx import mixing, trace
 from lrpx.batching import Batch
 from lrpx.methods import alti_logit
 
@@ -101,7 +101,8 @@ def table(model: Any, args: argparse.Namespace) -> None:
             f"{memory['alti']:14.1f}",
         ]
         if with_tensor:
-            with mock.patch.object(alti_logit, "kept", kept_with_tensor):
+            one_by_one = mock.patch.dict(trace.STACK_BYTES, {model.device.type: 0})
+            with mock.patch.object(alti_logit, "kept", kept_with_tensor), one_by_one:
                 naive = timed({"tensor": runs["alti"]}, max(2, args.repeats // 5), model.device)
                 cells += [f"{naive['tensor'] * 1e3:9.1f}", f"{peak(runs['alti'], model.device):10.1f}"]
         print(" | ".join(cells), flush=True)
@@ -119,13 +120,13 @@ def random_batch(model: Any, tokens: int, size: int) -> Batch:
     )
 
 
-def kept_with_tensor(layer: mixing.Layer, length: int, causal: bool) -> Tensor:
+def kept_with_tensor(layers: mixing.Layers, length: int, causal: bool) -> Tensor:
     """As ``mixing.kept``, with the transformed vectors of all pairs and heads in memory."""
-    weights = layer.attention.weights(slice(0, length))  # [B, H, i, j]
-    values = mixing.transformed_values(layer, slice(0, length))  # [B, j, H, d]
-    moved = torch.einsum("bhij,bjhd->bhijd", weights, values).sum(1) * layer.scale  # [B, i, j, d]
-    moved += torch.diag_embed(layer.own.transpose(1, 2)).permute(0, 2, 3, 1)
-    kept = layer.output.abs().sum(-1, keepdim=True) - (layer.output.unsqueeze(2) - moved).abs().sum(-1)
+    weights = layers.attention.weights(slice(0, length))  # [B, H, i, j]
+    values = mixing.transformed_values(layers, slice(0, length))  # [B, j, H, d]
+    moved = torch.einsum("bhij,bjhd->bhijd", weights, values).sum(1) * layers.scale  # [B, i, j, d]
+    moved += torch.diag_embed(layers.own.transpose(1, 2)).permute(0, 2, 3, 1)
+    kept = layers.output.abs().sum(-1, keepdim=True) - (layers.output.unsqueeze(2) - moved).abs().sum(-1)
     return kept.tril()
 
 

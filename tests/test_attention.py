@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lrpx.attention import AttentionTap, repeat_heads
+from lrpx.attention import AttentionCall, AttentionTap, repeat_heads
 
 B, H, G, T, D = 2, 4, 2, 6, 8
 
@@ -66,6 +66,53 @@ def test_heads_packed_into_the_rows_of_a_single_query(qkv):
         F.scaled_dot_product_attention(q[:, :, :1].reshape(B, G, H // G, D), k[:, :, :1], v[:, :, :1])
         call = tap.take(B, 1, H * D)
     torch.testing.assert_close(call.weights(slice(0, 1)), torch.ones(B, H, 1, 1, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"is_causal": True}, {"attn_mask": padding_mask()}, {"attn_mask": window_mask()}]
+)
+def test_stacked_calls_are_calls_of_more_items(qkv, options):
+    calls, tap = [], AttentionTap()
+    for factor in (1, -2, 3):
+        with tap:
+            tap.open()
+            F.scaled_dot_product_attention(*(factor * x for x in qkv), enable_gqa=True, **options)
+            calls.append(tap.take(B, T, H * D))
+    assert len({call.form for call in calls}) == 1
+    stacked, rows = AttentionCall.stack(calls), torch.tensor([3, 5])
+    for wanted, wanted_each in ((slice(1, T), slice(1, T)), (rows.repeat(3), rows)):
+        torch.testing.assert_close(stacked.weights(wanted), torch.cat([call.weights(wanted_each) for call in calls]))
+    torch.testing.assert_close(stacked.value, torch.cat([call.value for call in calls]))
+    known = [AttentionCall(value=call.value, probabilities=call.weights(slice(0, T))) for call in calls]
+    torch.testing.assert_close(AttentionCall.stack(known).weights(rows.repeat(3)), stacked.weights(rows.repeat(3)))
+    assert AttentionCall.stack(calls[:1]) is calls[0]
+
+
+def test_calls_with_masks_of_their_own_are_stacked_with_them(qkv):
+    calls = []
+    for mask in (torch.zeros(1, 1, T, T), window_mask()[:, :1]):
+        with AttentionTap() as tap:
+            tap.open()
+            F.scaled_dot_product_attention(*qkv, attn_mask=mask.double(), enable_gqa=True)
+            calls.append(tap.take(B, T, H * D))
+    whole = slice(0, T)
+    expected = torch.cat([call.weights(whole) for call in calls])
+    torch.testing.assert_close(AttentionCall.stack(calls).weights(whole), expected)
+    assert not torch.allclose(expected[:B], expected[B:])
+
+
+def test_the_form_tells_calls_apart(qkv):
+    value = qkv[2]
+    calls = [
+        AttentionCall(value=value, query=value, key=value),
+        AttentionCall(value=value, query=value, key=value, scale=2.0),
+        AttentionCall(value=value, query=value, key=value, mask=torch.zeros(1, 1, T, T)),
+        AttentionCall(value=value, query=value, key=value, triangle=True),
+        AttentionCall(value=value, query=value.float(), key=value),
+        AttentionCall(value=value, probabilities=value),
+        AttentionCall(value=value[..., :1], probabilities=value),
+    ]
+    assert len({call.form for call in calls}) == len(calls)
 
 
 def test_spelled_out_attention_is_read(qkv):

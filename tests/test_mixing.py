@@ -11,7 +11,7 @@ from lrpx import mixing, trace
 from lrpx.attention import AttentionCall
 from lrpx.batching import Item, pad
 from lrpx.methods import alti_logit
-from lrpx.mixing import Layer, kept, normalised_rows
+from lrpx.mixing import Layers, kept, normalised_rows
 
 B, H, T, D = 2, 3, 11, 7
 
@@ -27,7 +27,7 @@ def random_layer(causal, scale=0.7, linear=None):
     call = AttentionCall(value=torch.randn(B, H, T, 4, dtype=torch.float64), probabilities=weights)
     tensors = {name: torch.randn(B, T, D, dtype=torch.float64) for name in ("own", "output")}
     weight = torch.randn(H * 4, D, dtype=torch.float64)
-    return Layer(attention=call, weight=weight, linear=linear, scale=scale, **tensors)
+    return Layers(attention=call, weights=[weight], linear=linear, scale=scale, **tensors)
 
 
 def written_out(layer):
@@ -40,7 +40,7 @@ def written_out(layer):
                 heads = layer.attention.probabilities[b, :, i, j]
                 if i != j and not heads.any():
                     continue
-                v = (layer.attention.value[b, :, j, None] @ layer.weight.view(H, 4, D)).squeeze(1)  # [H, d]
+                v = (layer.attention.value[b, :, j, None] @ layer.weights[0].view(H, 4, D)).squeeze(1)  # [H, d]
                 v = v if layer.linear is None else layer.linear(v)
                 moved = scale[b, i] * (heads @ v) + (layer.own[b, i] if i == j else 0)
                 y = layer.output[b, i]

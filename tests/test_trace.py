@@ -4,7 +4,10 @@ import pytest
 import tiny
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import GPT2Config, GPT2LMHeadModel
 
+from lrpx import trace as trace_module
 from lrpx.batching import Item, pad
 from lrpx.errors import UnsupportedModelError
 from lrpx.families import find_family
@@ -76,8 +79,7 @@ def test_the_logits_are_the_models():
     with torch.no_grad():
         out = model(**batch.inputs, output_hidden_states=True)
     torch.testing.assert_close(seen.logits, out.logits[:, -1])
-    for layer, hidden in zip(seen.layers, out.hidden_states, strict=False):
-        torch.testing.assert_close(layer.stream, hidden[:, -1])
+    torch.testing.assert_close(seen.stream, torch.stack(out.hidden_states[:-1])[:, :, -1])
 
 
 def test_only_the_explained_position_meets_the_vocabulary():
@@ -95,6 +97,74 @@ def test_the_last_matrix_is_computed_only_if_asked_for():
         len(trace(model, find_family(model), batch_for(model), mixing=kept, last=last).mixing) for last in (False, True)
     ]
     assert counts == [1, 2]
+
+
+@pytest.mark.parametrize("attention", [None, "eager"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        "causal:gpt2",
+        "causal:llama",
+        "causal:olmo2",
+        "causal:gemma2",
+        "causal:gemma3_text",
+        "causal:bloom",
+        "masked:bert",
+    ],
+)
+def test_layers_together_are_the_layers_one_by_one(monkeypatch, family, attention):
+    # BLOOM only in float32: transformers fills its masks with float32's smallest number.
+    exact = family != "causal:bloom"
+    model = tiny.build(family, attn_implementation=attention, dtype=torch.float64 if exact else torch.float32)
+    ids = tiny.inputs(model, 9)["input_ids"][0].tolist()
+    batch = pad([Item(tuple(ids), 8, 20, 30), Item(tuple(ids[2:7]), 3, 20, None)], model)
+    found = {}
+    for size in (0, 1 << 30):
+        monkeypatch.setitem(trace_module.STACK_BYTES, "cpu", size)
+        seen = trace(model, find_family(model), batch, mixing=kept, last=True)
+        assert {len(value) for value in seen.values} == {1} if size == 0 else max(map(len, seen.values)) > 1
+        found[size] = [seen.stream, seen.attention, seen.mlp, seen.weights, torch.cat(seen.values), seen.mixing]
+    for one_by_one, together in zip(*found.values(), strict=True):
+        torch.testing.assert_close(together, one_by_one, **({"rtol": 1e-12, "atol": 1e-12} if exact else {}))
+
+
+class Launches(TorchDispatchMode):
+    """Counts the operations that do something, rather than return a view."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += not func.is_view
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_short_prompt_takes_few_operations():
+    """What a GPU spends on one is mostly launches, so they must not be many times those of the model itself."""
+    config = GPT2Config(n_layer=24, n_embd=32, n_head=4, vocab_size=97)
+    model = GPT2LMHeadModel(config).eval()
+    batch = pad([Item(tuple(range(8, 20)), 11, 20, 30)], model)
+    with torch.no_grad(), Launches() as plain:
+        model(**batch.inputs, use_cache=False)
+    with Launches() as ours:
+        alti_logit.explain(model, batch)
+    assert plain.count > 24 * 10
+    assert ours.count < 1.8 * plain.count
+
+
+def test_refuses_a_stream_that_is_changed_in_place():
+    """Blocks are reduced after later ones have run, so nothing may be written over what was noted."""
+    model = tiny.build("causal:gpt2")
+    streams = []
+    model.transformer.h[0].register_forward_pre_hook(lambda m, args: streams.append(args[0]))
+    handle = model.transformer.h[0].mlp.register_forward_hook(
+        lambda m, args, output: streams[-1].zero_().sum() * output
+    )
+    with pytest.raises(UnsupportedModelError, match="changed in place"):
+        alti_logit.alti(model, batch_for(model))
+    handle.remove()
+    alti_logit.alti(model, batch_for(model))
 
 
 class Hidden(nn.Module):

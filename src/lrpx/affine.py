@@ -6,6 +6,7 @@ is affine: ``G`` multiplies by the gain, after subtracting the mean for LayerNor
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,11 +17,11 @@ from .errors import UnsupportedModelError
 
 @dataclass(frozen=True)
 class Norm:
-    """LayerNorm (``centered``) or RMSNorm over the last dimension, of size d.
+    """LayerNorm (``centered``) or RMSNorm over the last dimension, of size d: one for everything, or one for each layer.
 
     Attributes:
-        gain: ``[d]``, or ``None`` for 1.
-        bias: ``[d]``, or ``None`` for 0.
+        gain: ``[L, d]``, or ``None`` for 1. Applies to ``x [L, ..., d]``, or with L = 1 to any ``x [..., d]``.
+        bias: ``[L, d]``, or ``None`` for 0.
         eps: Added to the mean square.
         centered: Whether the mean is subtracted first.
     """
@@ -31,26 +32,42 @@ class Norm:
     centered: bool
 
     @classmethod
-    def of(cls, module: nn.Module, dtype: torch.dtype, offset: float = 0.0) -> Norm:
-        """The norm that ``module`` computes; its gain is ``offset + weight``.
+    def of(cls, modules: Sequence[nn.Module], dtype: torch.dtype, offset: float = 0.0) -> Norm:
+        """The norms that L ``modules`` of one kind compute; their gains are ``offset + weight``.
 
         Raises:
-            UnsupportedModelError: ``module`` is neither ``nn.LayerNorm`` nor an RMSNorm.
+            UnsupportedModelError: A module is neither ``nn.LayerNorm`` nor an RMSNorm, or they are of several kinds.
         """
-        centered = isinstance(module, nn.LayerNorm)
-        eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
-        if eps is None or not (centered or "RMSNorm" in type(module).__name__):
+        kinds = {cls._kind(module) for module in modules}
+        if len(kinds) > 1:
             raise UnsupportedModelError(
-                f"{type(module).__name__} is not a norm that ALTI-Logit can hold constant: expected nn.LayerNorm or an "
+                f"the norms of a model differ in kind or epsilon between its layers ({sorted(kinds)}), which ALTI-Logit "
+                "does not expect. The methods 'attnlrp', 'lrp' and 'gradient-x-input' need no such knowledge."
+            )
+        (_, eps, centered, *has), *_ = kinds
+        gain, bias = (
+            torch.stack([getattr(module, name).detach() for module in modules]).to(dtype) if there else None
+            for name, there in zip(("weight", "bias"), has, strict=True)
+        )
+        return cls(gain=gain + offset if gain is not None and offset else gain, bias=bias, eps=eps, centered=centered)
+
+    @staticmethod
+    def _kind(module: nn.Module) -> tuple[str, float, bool, bool, bool]:
+        """Class, epsilon, and whether the mean is subtracted and there are a gain and a bias."""
+        name, centered = type(module).__name__, isinstance(module, nn.LayerNorm)
+        eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
+        if eps is None or not (centered or "RMSNorm" in name):
+            raise UnsupportedModelError(
+                f"{name} is not a norm that ALTI-Logit can hold constant: expected nn.LayerNorm or an "
                 "RMSNorm with an epsilon. The methods 'attnlrp', 'lrp' and 'gradient-x-input' need no such knowledge."
             )
-        gain, bias = getattr(module, "weight", None), getattr(module, "bias", None)
-        return cls(
-            gain=None if gain is None else gain.detach().to(dtype) + offset,
-            bias=None if bias is None else bias.detach().to(dtype),
-            eps=float(eps),
-            centered=centered,
-        )
+        has_gain, has_bias = (getattr(module, parameter, None) is not None for parameter in ("weight", "bias"))
+        return name, float(eps), centered, has_gain, has_bias
+
+    def __getitem__(self, layer: int) -> Norm:
+        """The norm of one layer."""
+        gain, bias = (x if x is None else x[layer : layer + 1] for x in (self.gain, self.bias))
+        return Norm(gain=gain, bias=bias, eps=self.eps, centered=self.centered)
 
     def inverse_deviation(self, x: Tensor) -> Tensor:
         """``1 / dev`` of ``x [..., d]``: ``[..., 1]``."""
@@ -62,23 +79,30 @@ class Norm:
         """``G x``."""
         if self.centered:
             x = x - x.mean(-1, keepdim=True)
-        return x if self.gain is None else x * self.gain
+        return x if self.gain is None else x * _along(self.gain, x)
 
     def __call__(self, x: Tensor) -> Tensor:
         """``G x / dev(x) + b``: what the module returns."""
         y = self.linear(x) * self.inverse_deviation(x)
-        return y if self.bias is None else y + self.bias
+        return y if self.bias is None else y + _along(self.bias, y)
 
-    def pull_back(self, gradient: Tensor, x: Tensor) -> Tensor:
-        """``G' gradient / dev(x)``: the gradient at the output ``norm(x)``, brought to the input."""
-        gradient = gradient if self.gain is None else gradient * self.gain
+    def pull_back(self, gradient: Tensor, inverse_deviation: Tensor) -> Tensor:
+        """``G' gradient / dev``: the gradient at the output, brought to the input ``[..., d]``."""
+        gradient = gradient if self.gain is None else gradient * _along(self.gain, gradient)
         if self.centered:
             gradient = gradient - gradient.mean(-1, keepdim=True)
-        return gradient * self.inverse_deviation(x)
+        return gradient * inverse_deviation
 
     def bias_share(self, gradient: Tensor) -> Tensor:
         """``b . gradient``: ``[...]``."""
-        return gradient.new_zeros(gradient.shape[:-1]) if self.bias is None else gradient @ self.bias
+        if self.bias is None:
+            return gradient.new_zeros(gradient.shape[:-1])
+        return (gradient * _along(self.bias, gradient)).sum(-1)
+
+
+def _along(parameter: Tensor, x: Tensor) -> Tensor:
+    """``[L, d]`` as ``[L, 1, ..., d]``, to meet ``x [L, ..., d]``."""
+    return parameter.reshape(len(parameter), *(1,) * (x.dim() - 2), parameter.shape[-1])
 
 
 def projection(module: nn.Module) -> tuple[Tensor, Tensor | None]:

@@ -13,9 +13,10 @@ Kernels that are no torch functions (flash-attention, flex-attention) are not se
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -48,6 +49,25 @@ class AttentionCall:
     mask: Tensor | None = None
     scale: float = 1.0
     triangle: bool = False
+
+    @functools.cached_property
+    def form(self) -> tuple[Any, ...]:
+        """What calls must agree in to be stacked: the shape, type and device of every tensor, and the numbers."""
+        tensors = (self.value, self.probabilities, self.query, self.key, self.mask)
+        return self.scale, self.triangle, *((x.shape, x.dtype, x.device) if x is not None else None for x in tensors)
+
+    @classmethod
+    def stack(cls, calls: Sequence[AttentionCall]) -> AttentionCall:
+        """L calls of one ``form`` as one of L * B items; a single one as it is, without a copy."""
+        first = calls[0]
+        if len(calls) == 1:
+            return first
+        names = [name for name in ("value", "probabilities", "query", "key") if getattr(first, name) is not None]
+        fields: dict[str, Any] = {name: joined([getattr(call, name) for call in calls]) for name in names}
+        masks = [call.mask for call in calls if call.mask is not None]
+        if masks and not (len(masks[0]) == 1 and all(mask is masks[0] for mask in masks)):  # not one for all
+            fields["mask"] = joined([mask.expand(len(first.value), -1, -1, -1) for mask in masks])
+        return replace(first, **fields)
 
     def weights(self, rows: slice | Tensor) -> Tensor:
         """Attention weights of some positions, in at least float32; 0 in a row that sees nothing.
@@ -84,7 +104,12 @@ def repeat_heads(groups: Tensor, heads: int) -> Tensor:
 
 def wide(tensor: Tensor) -> Tensor:
     """``tensor`` in at least float32."""
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+
+
+def joined(tensors: Sequence[Tensor]) -> Tensor:
+    """``tensors`` one after another in the first dimension; a single one as it is, without a copy."""
+    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
 
 
 def _rows(tensor: Tensor, rows: slice | Tensor, batch: int) -> Tensor:

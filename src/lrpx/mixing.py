@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,57 +33,64 @@ logger = logging.getLogger("lrpx")
 BUFFER_BYTES = {"cpu": 2 << 20}
 BUFFER_BYTES_DEFAULT = 64 << 20
 WEIGHTS_BYTES = 256 << 20
-VALUES_BYTES = 64 << 20
+VALUES_BYTES = 128 << 20
 KERNEL_BYTES = 16 << 20  # from this size of all transformed vectors on, one fused kernel beats four of PyTorch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layer:
-    """One attention layer with everything held constant that its linear form needs; all but ``attention`` >= float32.
+class Layers:
+    """Attention layers of one shape, with everything held constant that their linear form needs.
+
+    L layers stand one after another in the batch dimension: B is L times the number of items. All but ``attention`` and
+    ``weights`` are >= float32.
 
     Attributes:
         attention: The call that made the output.
-        weight: ``[H * dv, d]``: the output projection.
-        linear: Maps ``V [..., d]`` through the constant part of a norm that follows, or ``None``.
+        weights: Of each layer ``[H * dv, d]``: the output projection.
+        linear: Maps ``V [L, ..., d]`` through the constant part of a norm that follows, or ``None``.
         scale: Factor of the attention output: a number, or ``[B, T, 1]`` by target position.
         own: ``[B, T, d]``: what a token brings to its own output beside the attention.
         output: ``[B, T, d]``: y.
     """
 
     attention: AttentionCall
-    weight: Tensor
+    weights: Sequence[Tensor]
     linear: Callable[[Tensor], Tensor] | None
     scale: Tensor | float
     own: Tensor
     output: Tensor
 
+    @property
+    def heads(self) -> int:
+        """H."""
+        return self.weights[0].shape[0] // self.attention.value.shape[-1]
 
-def kept(layer: Layer, length: int, causal: bool) -> Tensor:
+
+def kept(layers: Layers, length: int, causal: bool) -> Tensor:
     """``|y_i| - |y_i - T_i(x_j)|`` ``[B, length, length]`` of the first ``length`` positions, before clipping.
 
     Pairs that a mask keeps apart get exactly 0.
 
     Args:
-        layer: The layer.
+        layers: The layers.
         length: Number of positions wanted. Under causal attention the others do not matter.
         causal: Whether a position sees only itself and earlier ones.
     """
-    batch, _, width = layer.output.shape
-    heads = layer.weight.shape[0] // layer.attention.value.shape[-1]
-    unit = layer.output.element_size()
-    output, own = layer.output[:, :length], layer.own[:, :length]
+    batch, _, width = layers.output.shape
+    heads, unit = layers.heads, layers.output.element_size()
+    output, own = layers.output[:, :length], layers.own[:, :length]
     distance = output.new_zeros(batch, length, length)  # [B, j, i]
-    unseen = None if layer.attention.triangle else distance.bool()  # [B, i, j]
+    unseen = None if layers.attention.triangle else distance.bool()  # [B, i, j]
     for rows in _blocks(length, WEIGHTS_BYTES // (batch * heads * length * unit)):
-        weights = layer.attention.weights(rows)[..., :length]  # [B, H, i, j]
+        weights = layers.attention.weights(rows)[..., :length]  # [B, H, i, j]
         if unseen is not None:
             unseen[:, rows] = weights.sum(1) == 0
-        weights = _scaled(weights, layer.scale, rows)
+        weights = _scaled(weights, layers.scale, rows)
         weights = weights.permute(0, 3, 2, 1).contiguous()  # [B, j, i, H]
         last = rows.stop if causal else length
         for columns in _blocks(last, VALUES_BYTES // (batch * heads * width * unit)):
             start = max(rows.start, columns.start) if causal else rows.start
-            values = transformed_values(layer, columns)
+            values = transformed_values(layers, columns)
             l1_distances = _fastest(values, targets=rows.stop - start)
             l1_distances(
                 weights[:, columns, start - rows.start :],
@@ -101,15 +108,18 @@ def kept(layer: Layer, length: int, causal: bool) -> Tensor:
     return matrix.masked_fill_(unseen, 0)
 
 
-def transformed_values(layer: Layer, columns: slice) -> Tensor:
+def transformed_values(layers: Layers, columns: slice) -> Tensor:
     """``V [B, J, H, d]`` of some source positions."""
-    value = layer.attention.value[:, :, columns]
+    value = layers.attention.value[:, :, columns].to(layers.output.dtype)
     batch, _, length, size = value.shape
-    heads = layer.weight.shape[0] // size
-    value = repeat_heads(value, heads).to(layer.weight.dtype).transpose(0, 1).reshape(heads, batch * length, size)
-    moved = torch.bmm(value, layer.weight.reshape(heads, size, -1))  # [H, B * J, d]
-    moved = moved.transpose(0, 1).reshape(batch, length, heads, -1)
-    return moved if layer.linear is None else layer.linear(moved)
+    count, heads, width = len(layers.weights), layers.heads, layers.weights[0].shape[1]
+    value = repeat_heads(value, heads).view(count, -1, heads, length, size).transpose(1, 2)
+    value = value.reshape(count, heads, -1, size)  # [L, H, B / L * J, dv]
+    moved = value.new_empty(count, batch // count * length, heads, width)
+    for one, weight, out in zip(value, layers.weights, moved.transpose(1, 2), strict=True):
+        torch.bmm(one, weight.to(one.dtype).view(heads, size, width), out=out)
+    moved = moved if layers.linear is None else layers.linear(moved)
+    return moved.view(batch, length, heads, width)
 
 
 def l1_in_blocks(

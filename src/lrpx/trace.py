@@ -1,65 +1,62 @@
 """One plain forward pass of a model, and what ALTI and ALTI-Logit need of it.
 
 ``trace(model, family, batch)`` runs the model once, without gradients, under forward hooks and an ``AttentionTap``, all
-of which are gone when it returns or raises. A layer is reduced to its mixing matrix as soon as its attention is done;
-kept per layer are value vectors and single rows at the explained position, nothing of size heads x T x T.
-The unembedding only meets the explained positions.
+of which are gone when it returns or raises:
+
+1. ``_Recorder`` notes the stream and the attention of each block as it runs, and the MLP's output at the explained position.
+2. It reduces attentions to their mixing matrices, value vectors and single rows at that position; nothing of size heads x T
+   x T is kept. A long prompt's are reduced one by one. For a short one, launching an operation costs more than the
+   operation, so as many as ``STACK_BYTES`` allows are stacked in the batch dimension and reduced together.
+3. The unembedding only meets the explained positions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from .affine import Norm, projection
-from .attention import AttentionCall, AttentionTap, wide
+from .attention import AttentionCall, AttentionTap, joined, wide
 from .batching import Batch
 from .errors import UnsupportedModelError
 from .families import ALTERNATIVES, Family, get
-from .mixing import WEIGHTS_BYTES, Layer, normalised_rows
+from .mixing import WEIGHTS_BYTES, Layers, normalised_rows
 
-Mixing = Callable[[Layer, int, bool], Tensor]
+Mixing = Callable[[Layers, int, bool], Tensor]
+
+# Bytes of the transformed values, or of the attention weights, of blocks that are reduced together.
+STACK_BYTES = {"cpu": 512 << 10}
+STACK_BYTES_DEFAULT = 128 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerTrace:
-    """One block at the explained position p of each of B items, and the values that p attends to; all >= float32.
-
-    Attributes:
-        stream: ``[B, d]``: the block's input at p.
-        attention: ``[B, d]``: the output of the attention's projection at p, bias included.
-        weights: ``[B, H, T]``: attention weights at p.
-        value: ``[B, G, T, dv]``: value vectors, biases included.
-    """
-
-    stream: Tensor
-    attention: Tensor
-    weights: Tensor
-    value: Tensor
-
-
-@dataclass(kw_only=True)
 class Trace:
-    """What one forward pass left behind; all at least float32.
+    """What one forward pass of L blocks left behind of B items, of which position p is explained; all >= float32.
 
     Attributes:
-        layers: One per block.
-        mlp: Per block ``[B, d]``: the MLP's output at p.
+        stream: ``[L, B, d]``: each block's input at p.
+        attention: ``[L, B, d]``: the output of the attention's projection at p, bias included.
+        mlp: ``[L, B, d]``: the MLP's output at p.
+        weights: ``[L, B, H, T]``: attention weights at p.
+        values: Value vectors, biases included: ``[l, B, G, T, dv]`` of the first l blocks, the next, ....
         mixing: ``[L or L - 1, B, n, n]``: contributions of tokens to tokens, rows summing to 1. n = T, or up to the last
             explained position where later ones do not matter.
         head: Input and output ``[B, ...]`` at p of each module of the head, by path.
         logits: ``[B, V]`` at p.
     """
 
-    layers: list[LayerTrace] = field(default_factory=list)
-    mlp: list[Tensor] = field(default_factory=list)
+    stream: Tensor
+    attention: Tensor
+    mlp: Tensor
+    weights: Tensor
+    values: list[Tensor]
     mixing: Tensor
-    head: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    head: dict[str, tuple[Tensor, Tensor]]
     logits: Tensor
 
 
@@ -70,7 +67,7 @@ def trace(model: nn.Module, family: Family, batch: Batch, *, mixing: Mixing, las
         model: Any model that ``family`` describes.
         family: Where its parts are.
         batch: Padded items.
-        mixing: ``(layer, n, causal)`` -> a layer's matrix ``[B, n, n]``, which is then clipped and its rows normalised.
+        mixing: ``(layers, n, causal)`` -> their matrices ``[L * B, n, n]``, which are then clipped and their rows normalised.
         last: Whether the matrix of the last layer is wanted too.
 
     Raises:
@@ -87,7 +84,10 @@ def trace(model: nn.Module, family: Family, batch: Batch, *, mixing: Mixing, las
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
     """Dropout and its like switched off, every module's own mode restored afterwards."""
-    training = [module for module in model.modules() if module.training]
+    modules = [model]
+    for module in modules:  # grows on the way; several times faster than ``model.modules()``
+        modules.extend(module.children())
+    training = [module for module in modules if module.training]
     for module in training:
         module.training = False
     try:
@@ -97,30 +97,48 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
+class _Attention(NamedTuple):
+    """What was noted of a block's attention, at all positions: the block's input, the projection's output, and the call."""
+
+    stream: Tensor
+    output: Tensor
+    call: AttentionCall
+    versions: tuple[int, int]  # of stream and output
+
+
+def _version(tensor: Tensor) -> int:
+    """Grows when ``tensor`` is changed in place; not known of one made in inference mode."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
 class _Recorder:
     """The hooks. Each one is called by the model at one place of a block or of the head."""
 
     def __init__(self, model: nn.Module, family: Family, batch: Batch, mixing: Mixing, last: bool) -> None:
         self.model, self.family, self.mixing = model, family, mixing
         self.blocks = list(get(model, family.blocks))
+        self.projections = [get(block, family.attention_output) for block in self.blocks]
         self.wanted = len(self.blocks) if last else len(self.blocks) - 1
         self.batch, self.length = batch.inputs["input_ids"].shape
-        self.items = torch.arange(self.batch, device=batch.positions.device)
         self.positions = batch.positions
+        self.places = self.positions + self.length * torch.arange(self.batch, device=self.positions.device)
         self.needed = int(batch.positions.max()) + 1 if family.causal else self.length
         self.factor = family.factor(model.config)
         self.tap = AttentionTap()
         self.stream: Tensor | None = None
-        self.layers: list[LayerTrace] = []
+        self.pending: list[_Attention] = []  # noted and not yet reduced
+        self.reduced = 0
+        self.rows: dict[str, list[Tensor]] = {"stream": [], "attention": [], "weights": []}
+        self.values: list[Tensor] = []
         self.matrices: Tensor | None = None
         self.mlp: dict[int, Tensor] = {}
         self.head: dict[str, tuple[Tensor, Tensor]] = {}
 
     def register(self) -> Iterator[Any]:
         """Add the hooks one by one, so that each is known to the caller before the next."""
-        for index, block in enumerate(self.blocks):
+        for index, (block, projecting) in enumerate(zip(self.blocks, self.projections, strict=True)):
             yield block.register_forward_pre_hook(self.enter_block, with_kwargs=True)
-            yield get(block, self.family.attention_output).register_forward_hook(self.leave_attention)
+            yield projecting.register_forward_hook(self.leave_attention)
             yield get(block, self.family.mlp_output).register_forward_hook(self.leave_mlp(index))
         for path in self.family.head:
             module = get(self.model, path)
@@ -128,43 +146,62 @@ class _Recorder:
                 yield module.register_forward_hook(self.leave_head(path))
         yield get(self.model, self.family.head[-1]).register_forward_pre_hook(self.enter_unembedding)
 
-    def at_position(self, tensor: Tensor) -> Tensor:
-        """``[B, T, n]`` or ``[B * T, n]`` at the explained position, a copy: ``[B, n]``."""
-        tensor = tensor.reshape(self.batch, -1, tensor.shape[-1])
-        if tensor.shape[1] == 1:  # cut down to that position already
-            return wide(tensor[:, 0].clone())
-        if tensor.shape[1] != self.length:
-            raise self.cannot(f"a module returned {tensor.shape[1]} of {self.length} positions")
-        return wide(tensor[self.items.to(tensor.device), self.positions.to(tensor.device)])
+    def at_position(self, tensor: Tensor, *layers: int) -> Tensor:
+        """``[*layers, B, T, n]``, B and T joined or not, at the explained position, a copy: ``[*layers, B, n]``."""
+        tensor = tensor.reshape(*layers, -1, tensor.shape[-1])
+        count = tensor.shape[-2]
+        if count == self.batch:  # cut down to that position already
+            return wide(tensor.clone())
+        if count != self.batch * self.length:
+            raise self.cannot(f"a module returned {count // self.batch} of {self.length} positions")
+        return wide(tensor.index_select(-2, self.places.to(tensor.device)))
 
     def enter_block(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.stream = args[0] if args else kwargs["hidden_states"]
         self.tap.open()
 
     def leave_attention(self, module: nn.Module, args: tuple[Tensor], output: Tensor) -> None:
-        index = len(self.layers)
-        call = self.tap.take(self.batch, self.length, args[0].shape[-1])
+        width = args[0].shape[-1]
+        call = self.tap.take(self.batch, self.length, width)
+        index = self.reduced + len(self.pending)
         if call is None or self.stream is None or index == len(self.blocks):
             raise self.cannot(f"the attention of block {index} is no single call of a torch function that it knows")
-        stream, self.stream = self.stream, None
-        wanted = index < self.wanted
-        heads = args[0].shape[-1] // call.value.shape[-1]
-        if wanted and self.batch * heads * self.length**2 * 4 <= WEIGHTS_BYTES:
-            call = replace(call, probabilities=call.weights(slice(0, self.length)))
-        self.layers.append(
-            LayerTrace(
-                stream=self.at_position(stream),
-                attention=self.at_position(output),
-                weights=call.weights(self.positions)[:, :, 0],
-                value=wide(call.value).contiguous(),
+        if self.pending and self.pending[0].call.form != call.form:
+            self.reduce()
+        self.pending.append(_Attention(self.stream, output, call, (_version(self.stream), _version(output))))
+        self.stream = None
+        heads = width // call.value.shape[-1]
+        size = heads * self.batch * self.length * max(output.shape[-1], self.length) * max(4, output.element_size())
+        limit = STACK_BYTES.get(output.device.type, STACK_BYTES_DEFAULT)
+        if index + 1 in (self.wanted, len(self.blocks)) or (len(self.pending) + 1) * size > limit:
+            self.reduce()
+
+    def reduce(self) -> None:
+        """Turn what was noted into what is kept."""
+        streams, outputs, calls, versions = zip(*self.pending, strict=True)
+        start, count = self.reduced, len(self.pending)
+        if versions != tuple(zip(map(_version, streams), map(_version, outputs), strict=True)):
+            raise self.cannot("the stream or an attention output is changed in place after the attention")
+        self.pending, self.reduced = [], start + count
+        noted = (wide(joined(tensors)) for tensors in (streams, outputs))
+        stream, attention = (x.reshape(count, self.batch, -1, x.shape[-1]) for x in noted)
+        call, layers = AttentionCall.stack(calls), slice(start, start + count)
+        self.rows["stream"].append(self.at_position(stream, count))
+        self.rows["attention"].append(self.at_position(attention, count))
+        if start < self.wanted:
+            linear = linear_layers(
+                self.blocks[layers], self.projections[layers], self.family, self.factor, call, stream, attention
             )
-        )
-        if wanted:
-            layer = linear_layer(self.blocks[index], self.family, call, module, stream, output, self.factor)
-            matrix = self.mixing(layer, self.needed, self.family.causal)
+            if len(call.value) * linear.heads * self.length**2 * 4 <= WEIGHTS_BYTES:
+                call = replace(call, probabilities=call.weights(slice(0, self.length)))
+                linear = replace(linear, attention=call)
+            matrices = self.mixing(linear, self.needed, self.family.causal).unflatten(0, (count, self.batch))
             if self.matrices is None:
-                self.matrices = matrix.new_empty(self.wanted, *matrix.shape)
-            self.matrices[index] = matrix
+                self.matrices = matrices.new_empty(self.wanted, *matrices.shape[1:])
+            self.matrices[layers] = matrices
+        weights = call.weights(self.positions.repeat(count))[:, :, 0]
+        self.rows["weights"].append(weights.unflatten(0, (count, self.batch)))
+        self.values.append(wide(call.value).contiguous().unflatten(0, (count, self.batch)))
 
     def leave_mlp(self, index: int) -> Callable[[nn.Module, Any, Any], None]:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
@@ -184,16 +221,19 @@ class _Recorder:
 
     def finish(self, logits: Tensor) -> Trace:
         """The trace, if every hook was called as often as the family says."""
-        count = len(self.blocks)
-        if len(self.layers) != count or len(self.mlp) != count or self.family.head[-1] not in self.head:
+        count, attentions = len(self.blocks), self.reduced + len(self.pending)
+        if attentions != count or len(self.mlp) != count or self.family.head[-1] not in self.head:
             raise self.cannot(
-                f"of {count} blocks, {len(self.layers)} attentions and {len(self.mlp)} MLPs were called through the "
-                "modules that the family names"
+                f"of {count} blocks, {attentions} attentions and {len(self.mlp)} MLPs were called through the modules that "
+                "the family names"
             )
         matrices = wide(logits.new_empty(0, self.batch, self.needed, self.needed))  # a single layer needs none
         return Trace(
-            layers=self.layers,
-            mlp=[self.mlp[index] for index in range(count)],
+            stream=joined(self.rows["stream"]),
+            attention=joined(self.rows["attention"]),
+            weights=joined(self.rows["weights"]),
+            values=self.values,
+            mlp=torch.stack([self.mlp[index] for index in range(count)]),
             mixing=normalised_rows(matrices if self.matrices is None else self.matrices),
             head=self.head,
             logits=wide(logits[:, 0]),
@@ -209,18 +249,19 @@ class _Recorder:
         )
 
 
-def linear_layer(
-    block: nn.Module,
+def linear_layers(
+    blocks: Sequence[nn.Module],
+    projections: Sequence[nn.Module],
     family: Family,
+    factor: float,
     call: AttentionCall,
-    projecting: nn.Module,
     stream: Tensor,
     attention: Tensor,
-    factor: float,
-) -> Layer:
-    """A block's attention as a sum of transformed vectors, its deviations held constant.
+) -> Layers:
+    """The attention of L blocks as sums of transformed vectors, its deviations held constant.
 
-    With the stream x, the attention output a, the family's factor s and a norm N = G ./ dev + b:
+    ``stream`` and ``attention`` are ``[L, B, T, d]``. With the stream x, the attention output a, the family's factor s and
+    a norm N = G ./ dev + b:
 
     ===========  ====================  =======================================  ================
     family       y                     T_i(x_j), j != i                         own_i
@@ -230,19 +271,25 @@ def linear_layer(
     sum norm     N(x + s a)            s / dev(x_i + s a_i) sum_h A_ij G V_j    G x_i / dev
     ===========  ====================  =======================================  ================
     """
-    stream, attention = wide(stream), wide(attention.reshape(stream.shape))
-    weight = projection(projecting)[0].to(stream.dtype)
+    linear: Callable[[Tensor], Tensor] | None = None
+    scale: Tensor | float = factor
+    own = stream
     if family.branch_norms:
-        norm = Norm.of(get(block, family.branch_norms[0]), stream.dtype, family.norm_offset)
-        scale = factor * norm.inverse_deviation(attention)
+        norm = Norm.of([get(block, family.branch_norms[0]) for block in blocks], stream.dtype, family.norm_offset)
+        linear, scale = norm.linear, factor * norm.inverse_deviation(attention)
         output = torch.add(stream, norm(attention), alpha=factor)
-        return Layer(attention=call, weight=weight, linear=norm.linear, scale=scale, own=stream, output=output)
-    total = torch.add(stream, attention, alpha=factor)
+    else:
+        output = torch.add(stream, attention, alpha=factor)
     if family.sum_norms:
-        norm = Norm.of(get(block, family.sum_norms[0]), stream.dtype, family.norm_offset)
-        scale = norm.inverse_deviation(total)
-        own = norm.linear(stream) * scale
-        return Layer(
-            attention=call, weight=weight, linear=norm.linear, scale=scale * factor, own=own, output=norm(total)
-        )
-    return Layer(attention=call, weight=weight, linear=None, scale=factor, own=stream, output=total)
+        norm = Norm.of([get(block, family.sum_norms[0]) for block in blocks], stream.dtype, family.norm_offset)
+        inverse = norm.inverse_deviation(output)
+        linear, scale = norm.linear, factor * inverse
+        own, output = norm.linear(stream) * inverse, norm(output)
+    return Layers(
+        attention=call,
+        weights=[projection(module)[0] for module in projections],
+        linear=linear,
+        scale=scale.flatten(0, 1) if isinstance(scale, Tensor) else scale,
+        own=own.flatten(0, 1),
+        output=output.flatten(0, 1),
+    )

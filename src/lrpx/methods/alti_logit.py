@@ -26,10 +26,11 @@ import torch
 from torch import Tensor, nn
 
 from ..affine import Norm, projection
+from ..attention import joined
 from ..batching import Attribution, Batch
 from ..errors import NonFiniteError, UnsupportedModelError
 from ..families import ALTERNATIVES, Family, find_family, get
-from ..mixing import Layer, kept, normalised_rows
+from ..mixing import Layers, kept, normalised_rows
 from ..trace import Trace, trace
 
 Parts = dict[str, Tensor]  # component -> [B] or [B, L]
@@ -116,9 +117,9 @@ def attention_rollout(model: nn.Module, batch: Batch) -> list[Attribution]:
     return _rolled_out(seen, _explained(seen, batch), batch)
 
 
-def half_attention(layer: Layer, length: int, causal: bool) -> Tensor:
+def half_attention(layers: Layers, length: int, causal: bool) -> Tensor:
     """``[B, n, n]``: attention averaged over the heads, half and half with the identity."""
-    mean = layer.attention.weights(slice(0, length))[..., :length].mean(1)
+    mean = layers.attention.weights(slice(0, length))[..., :length].mean(1)
     return normalised_rows(mean).lerp_(torch.eye(length, dtype=mean.dtype, device=mean.device), 0.5)
 
 
@@ -192,69 +193,73 @@ def _pull_back_head(model: nn.Module, family: Family, seen: Trace, explained: _E
                 linear_bias, has_linear_bias = linear_bias + gradient @ bias.to(gradient.dtype), True
             gradient = gradient @ weight.t().to(gradient.dtype)
         else:
-            norm = Norm.of(module, gradient.dtype, family.norm_offset)
+            norm = Norm.of([module], gradient.dtype, family.norm_offset)
             norm_bias = norm_bias + norm.bias_share(gradient)
-            gradient = norm.pull_back(gradient, entered)
+            gradient = norm.pull_back(gradient, norm.inverse_deviation(entered))
     return gradient, {"final_norm_bias": norm_bias} | ({"head_bias": linear_bias} if has_linear_bias else {})
 
 
 def _pull_back_blocks(model: nn.Module, family: Family, seen: Trace, w: Tensor) -> tuple[Tensor, Parts]:
-    """The scalar's gradients at the attention outputs ``[B, L, d]``, and the parts that belong to no token.
+    """The scalar's gradients at the attention outputs ``[L, B, d]``, and the parts that belong to no token.
 
-    Symbols as in ``trace.linear_layer``: the stream x, the attention output a, the MLP output m, the factor s.
+    Symbols as in ``trace.linear_layers``: the stream x, the attention output a, the MLP output m, the factor s.
     """
-    s = family.factor(model.config)
+    s, x, a, m = family.factor(model.config), seen.stream, seen.attention, seen.mlp
     blocks = list(get(model, family.blocks))
-    attention_vectors, mlp_vectors, biases = [], [], []
-    norm_biases: dict[str, list[Tensor]] = {"attention_norm_bias": [], "mlp_norm_bias": []}
-    for block, layer, m in zip(reversed(blocks), reversed(seen.layers), reversed(seen.mlp), strict=True):
-        x, a = layer.stream, layer.attention
-        normed: tuple[tuple[Norm, Tensor], ...] = ()  # the norms after attention and MLP, with the gradient at each
-        if family.branch_norms:  # x + s N1(a) + s N2(m)
-            first, second = (Norm.of(get(block, path), w.dtype, family.norm_offset) for path in family.branch_norms)
-            normed = (first, s * w), (second, s * w)
-            attention_vector, mlp_vector = first.pull_back(s * w, a), second.pull_back(s * w, m)
-        elif family.sum_norms:  # N2(N1(x + s a) + s m)
-            first, second = (Norm.of(get(block, path), w.dtype, family.norm_offset) for path in family.sum_norms)
-            middle = second.pull_back(w, first(x + s * a) + s * m)
-            normed = (first, middle), (second, w)
-            w = first.pull_back(middle, x + s * a)
-            attention_vector, mlp_vector = s * w, s * middle
-        else:  # x + s a + s m
-            attention_vector = mlp_vector = w if s == 1 else s * w
-        for name, (norm, gradient) in zip(norm_biases, normed, strict=False):
-            if norm.bias is not None:
-                norm_biases[name].append(gradient @ norm.bias)
-        bias = projection(get(block, family.attention_output))[1]
-        biases.append(torch.zeros_like(w[0]) if bias is None else bias.to(w))
-        attention_vectors.append(attention_vector)
-        mlp_vectors.append(mlp_vector)
-    vectors = torch.stack(attention_vectors[::-1], dim=1)  # [B, L, d]
-    parts = {
-        "mlp": (torch.stack(mlp_vectors[::-1], dim=1) * torch.stack(seen.mlp, dim=1)).sum(-1),
-        "attention_bias": (vectors * torch.stack(biases[::-1])).sum(-1),
-        "direct": (w * seen.layers[0].stream).sum(-1),
-    }
-    return vectors, parts | {name: torch.stack(rows[::-1], dim=1) for name, rows in norm_biases.items() if rows}
+    paths = family.branch_norms or family.sum_norms or ()
+    norms = [Norm.of([get(block, path) for block in blocks], w.dtype, family.norm_offset) for path in paths]
+    after: list[Tensor] = []  # the gradients at what the norms return [L, B, d]
+    if family.branch_norms:  # x + s N1(a) + s N2(m)
+        after = [(s * w).expand_as(a), (s * w).expand_as(m)]
+        at_attention, at_mlp = (
+            norm.pull_back(gradient, norm.inverse_deviation(entered))
+            for norm, gradient, entered in zip(norms, after, (a, m), strict=True)
+        )
+    elif family.sum_norms:  # N2(N1(x + s a) + s m): the only ones on the stream, so that w changes
+        first, second = norms
+        inner = torch.add(x, a, alpha=s)
+        outer = torch.add(first(inner), m, alpha=s)
+        inverse = first.inverse_deviation(inner), second.inverse_deviation(outer)
+        gradients = []
+        for layer in reversed(range(len(blocks))):
+            middle = second[layer].pull_back(w, inverse[1][layer])
+            gradients.append((w, middle))
+            w = first[layer].pull_back(middle, inverse[0][layer])
+        outermost, middles = (torch.stack(rows[::-1]) for rows in zip(*gradients, strict=True))
+        after, at_mlp = [middles, outermost], s * middles
+        at_attention = s * torch.cat([w.unsqueeze(0), outermost[:-1]])
+    else:  # x + s a + s m
+        at_attention = at_mlp = (w if s == 1 else s * w).expand_as(a)
+    parts = {"mlp": (at_mlp * m).sum(-1), "attention_bias": torch.zeros_like(at_mlp[..., 0])}
+    biases = [projection(get(block, family.attention_output))[1] for block in blocks]
+    if any(bias is not None for bias in biases):
+        stacked = torch.stack([torch.zeros_like(w[0]) if bias is None else bias.to(w.dtype) for bias in biases])
+        parts["attention_bias"] = (at_attention * stacked.unsqueeze(1)).sum(-1)
+    for name, norm, gradient in zip(("attention_norm_bias", "mlp_norm_bias"), norms, after, strict=False):
+        if norm.bias is not None:
+            parts[name] = norm.bias_share(gradient)
+    return at_attention, {name: part.t() for name, part in parts.items()} | {"direct": (w * x[0]).sum(-1)}
 
 
 def _heads(outputs: Sequence[nn.Module], seen: Trace, vectors: Tensor) -> Tensor:
     """``delta [B, L, H, T]``: what each head adds to the scalar from each of its input positions."""
+    weights = (projection(output)[0].to(vectors.dtype) for output in outputs)  # [H * dv, d]
+    pulled = torch.stack([vector @ weight.t() for vector, weight in zip(vectors, weights, strict=True)])  # W_O' w
     along = []
-    for output, layer, vector in zip(outputs, seen.layers, vectors.unbind(1), strict=True):
-        weight = projection(output)[0].to(vector.dtype)  # [H * dv, d]
-        batch, groups, length, size = layer.value.shape
-        pulled = (vector @ weight.t()).view(batch, groups, -1, size)  # W_O' w, the heads by group: [B, G, H / G, dv]
-        along.append((pulled @ layer.value.transpose(-1, -2)).view(batch, -1, length))
-    return torch.stack(along, dim=1) * torch.stack([layer.weights for layer in seen.layers], dim=1)
+    for value, rows in zip(seen.values, pulled.split([len(value) for value in seen.values]), strict=True):
+        layers, batch, groups, length, size = value.shape
+        rows = rows.view(layers, batch, groups, -1, size)  # the heads by group
+        along.append((rows @ value.transpose(-1, -2)).view(layers, batch, -1, length))
+    return (joined(along) * seen.weights).transpose(0, 1)
 
 
 def _carried_to_input(delta: Tensor, mixing: Tensor) -> Tensor:
     """``delta^l C^(l-1) ... C^1`` of every layer l: ``[B, L, n]`` -> the same shape."""
-    carried = delta.clone()
+    here, there = delta.clone(), delta.clone()
     for above in range(delta.shape[1] - 1, 0, -1):
-        carried[:, above:] = carried[:, above:] @ mixing[above - 1]
-    return carried
+        torch.bmm(here[:, above:], mixing[above - 1], out=there[:, above:])
+        here, there = there, here  # in both, the rows below are still delta
+    return here
 
 
 def _slope(before: Tensor, after: Tensor) -> Tensor:
