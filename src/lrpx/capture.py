@@ -34,9 +34,9 @@ class Hidden:
     state: Tensor
     gradient: Tensor
 
-    def of(self, item: int, span: slice) -> tuple[np.ndarray, np.ndarray]:
-        """State and gradient of one item's real tokens, float64 ``[T, width]``."""
-        return self.state[item, span].double().cpu().numpy(), self.gradient[item, span].double().cpu().numpy()
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """State and gradient, float64."""
+        return self.state.cpu().double().numpy(), self.gradient.cpu().double().numpy()
 
 
 @dataclass(frozen=True)
@@ -146,9 +146,10 @@ def attributions(
     The first hidden state gives the token relevance, summed over the width; the others are kept whole, in ``layers``.
     ``decomposes`` says that the relevances are parts of the value, so that a residual means something.
     """
+    combined = {name: combine(*hidden.arrays()) for name, hidden in result.hidden.items()}  # [B, T, width]
     found = []
     for i, span in enumerate(batch.spans):
-        parts = {name: combine(*hidden.of(i, span)) for name, hidden in result.hidden.items()}  # [T, width]
+        parts = {name: values[i, span] for name, values in combined.items()}
         relevance = parts.pop(next(iter(parts))).sum(-1)
         value = float(result.values[i])
         residual = value - float(relevance.sum()) if decomposes else None
