@@ -185,6 +185,7 @@ def test_nothing_to_draw_is_an_error(draw):
         ("Ġare", " are"),
         ("▁are", " are"),
         ("##s", "s"),
+        ("##é", "é"),
         ("are", "are"),
         ("ä¸Ń", "中"),
         ("Ċ", "\n"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import unicodedata
 
 NEWLINE, EMPTY = "↵", "∅"
@@ -26,10 +27,8 @@ def readable(raw: str, *, byte_level: bool = False) -> str:
     """
     if all(c in _BYTES for c in raw):
         data = bytes(_BYTES[c] for c in raw)
-        try:
+        with contextlib.suppress(UnicodeDecodeError):  # then it is no bytes: a letter of a WordPiece vocabulary
             raw = data.decode(errors="backslashreplace" if byte_level else "strict")
-        except UnicodeDecodeError:
-            return raw
     if len(raw) == 6 and raw.startswith("<0x") and raw.endswith(">"):
         return bytes.fromhex(raw[3:5]).decode(errors="backslashreplace")
     if raw.startswith("##") and raw[2:].strip("#") and not byte_level:
