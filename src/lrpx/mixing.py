@@ -30,7 +30,7 @@ from .attention import AttentionCall, repeat_heads
 logger = logging.getLogger("lrpx")
 
 # Bytes of a block. The buffer of transformed vectors should stay in the cache of a CPU core; a GPU wants few launches.
-BUFFER_BYTES = {"cpu": 2 << 20}
+BUFFER_BYTES = {"cpu": 512 << 10}
 BUFFER_BYTES_DEFAULT = 64 << 20
 WEIGHTS_BYTES = 256 << 20
 VALUES_BYTES = 128 << 20

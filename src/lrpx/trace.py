@@ -30,7 +30,7 @@ from .mixing import WEIGHTS_BYTES, Layers, normalised_rows
 Mixing = Callable[[Layers, int, bool], Tensor]
 
 # Bytes of the transformed values, or of the attention weights, of blocks that are reduced together.
-STACK_BYTES = {"cpu": 512 << 10}
+STACK_BYTES = {"cpu": 128 << 10}
 STACK_BYTES_DEFAULT = 128 << 20
 
 
