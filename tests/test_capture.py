@@ -159,7 +159,7 @@ def test_refuses_training_mode_and_hidden_kernels():
 def test_refuses_operations_it_does_not_know():
     """A kernel with its own backward pass and a function without a rule are named, not passed over."""
 
-    class Kernel(torch.autograd.Function):
+    class _Slope(torch.autograd.Function):  # called like one of our own
         @staticmethod
         def forward(ctx, x):
             return x * 2
@@ -168,7 +168,7 @@ def test_refuses_operations_it_does_not_know():
         def backward(ctx, g):
             return g * 2
 
-    for name, function in (("KernelBackward", Kernel.apply), ("special_i0", torch.special.i0)):
+    for name, function in (("_SlopeBackward", _Slope.apply), ("special_i0", torch.special.i0)):
         model = tiny.build("causal:llama")
         mlp = model.model.layers[0].mlp
         mlp.register_forward_hook(lambda _, __, y, function=function: function(y))
@@ -184,6 +184,30 @@ def test_refuses_attention_it_cannot_see():
         layer.self_attn.forward = lambda hidden_states, **kwargs: (hidden_states, None)
     with pytest.raises(UnsupportedModelError, match="0 attentions"):
         run(model, batch_for(model), "lrp")
+
+
+def test_refuses_a_softmax_written_out_under_both_rule_sets():
+    """``exp(s) / sum(exp(s))`` is not recognised; relevance through it would be another rule's."""
+    model = tiny.build("causal:llama", attn_implementation="eager")
+    for layer in model.model.layers:
+        attention = layer.self_attn
+
+        def forward(hidden_states, attention=attention, **kwargs):
+            q, k, v = (p(hidden_states) for p in (attention.q_proj, attention.q_proj, attention.q_proj))
+            e = torch.exp(q @ k.mT / 10)
+            return attention.o_proj(e / e.sum(-1, keepdim=True) @ v), None
+
+        attention.forward = forward
+    for rules in ("lrp", "attnlrp"):
+        with pytest.raises(UnsupportedModelError, match="0 attentions"):
+            run(model, batch_for(model), rules)
+
+
+def test_warns_where_the_model_cuts_the_gradient(caplog):
+    model = tiny.build("causal:llama")
+    model.model.layers[0].mlp.register_forward_hook(lambda _, __, y: y.detach())
+    run(model, batch_for(model), "attnlrp")
+    assert "cuts the gradient" in caplog.text
 
 
 def test_foreign_nodes_pass_pytorch_and_our_own():

@@ -156,6 +156,123 @@ def test_in_place_product():
     torch.testing.assert_close(r_b, y.detach() * 3 / 4)
 
 
+SILU_MUL = {
+    "in place": lambda g, u: F.silu(g * 1.0, inplace=True) * u,
+    "relu_": lambda g, u: torch.relu_(g * 1.0) * u,
+    "elu": lambda g, u: F.elu(g * 1.0, 1.0, True) * u,
+}
+
+
+@pytest.mark.parametrize("name", SILU_MUL)
+def test_an_activation_in_place_is_still_a_gate(name):
+    g, u = draw(20), draw(20, seed=1)
+    y, (_, r), mode = relevances(SILU_MUL[name], g, u, rule_set="lrp")
+    torch.testing.assert_close(r, y.detach())
+    assert mode.hits["activation"] == 1
+
+
+class SiluMul(nn.Module):
+    """Two inputs: no activation, whatever its name."""
+
+    def forward(self, g, u):
+        return F.silu(g) * u
+
+
+class SiluAndMul(nn.Module):
+    """One input of twice the width: no activation either."""
+
+    def forward(self, x):
+        g, u = x.chunk(2, -1)
+        return F.silu(g) * u
+
+
+class ShiftedGelu(nn.Module):
+    """f(0) != 0."""
+
+    def forward(self, x):
+        return F.gelu(x + 1)
+
+
+def test_modules_that_are_called_like_activations():
+    assert not any(is_activation(m) for m in (SiluMul(), SiluAndMul(), ShiftedGelu(), nn.SiLU(inplace=True)))
+    assert is_activation(nn.SiLU())
+    g, u = draw(2, 8), draw(2, 8, seed=1)
+    for module, inputs in ((SiluMul(), (g, u)), (SiluAndMul(), (torch.cat([g, u], -1).detach().requires_grad_(),))):
+        with lrpx.propagate(nn.Sequential(module), "lrp"):
+            y = module(*inputs)
+        gradients = torch.autograd.grad(y.sum(), inputs, allow_unused=True)
+        gate, signal = gradients if len(inputs) == 2 else gradients[0].chunk(2, -1)
+        assert gate is None or not gate.any()
+        torch.testing.assert_close(signal * u, y.detach())
+
+
+def test_an_activation_module_that_writes_into_its_input():
+    for kind in (nn.SiLU, nn.LeakyReLU, nn.Hardswish, nn.ELU, nn.ReLU):
+        x = draw(20)
+        module = kind(inplace=True)
+        with lrpx.propagate(nn.Sequential(module), "attnlrp"):
+            y = module(x * 1.0)
+        (gradient,) = torch.autograd.grad(y.sum(), x)
+        torch.testing.assert_close(x * gradient, y.detach())
+
+
+def test_lineage_ends_where_a_tensor_is_written_into():
+    """``s`` is a function of the old ``h``; with the new one it is a product."""
+
+    def function(x, u):
+        h = x + 0
+        s = torch.sigmoid(h)
+        h += u
+        return h * s
+
+    *_, mode = relevances(function, draw(5), draw(5, seed=1))
+    assert mode.hits == {"product": 1}
+
+
+def test_a_part_of_a_mixed_concatenation_has_no_known_gate():
+    def function(g, u):
+        a, b = torch.cat([F.silu(g), u], -1).chunk(2, -1)
+        return a * b
+
+    *_, mode = relevances(function, draw(6), draw(6, seed=1), rule_set="lrp")
+    assert any("concatenation" in name for name in mode.unknown)
+    *_, mode = relevances(function, draw(6), draw(6, seed=1), rule_set="attnlrp")
+    assert not mode.unknown  # half to each needs no gate
+
+
+def test_an_activation_written_out_must_be_zero_at_zero():
+    x = torch.linspace(-3, 3, 1000, dtype=torch.float64).requires_grad_()  # 0.003 from 0 at the nearest
+    for function, doubtful in (
+        (lambda x: (x + 1) * torch.sigmoid(x), True),
+        (lambda x: torch.exp(torch.tanh(x)) * torch.exp(-x / 2), True),
+        (lambda x: x * torch.sigmoid(x), False),
+        (gelu_tanh, False),
+        (lambda x: F.relu(x) * F.relu(x), False),
+    ):
+        *_, mode = relevances(function, x)
+        assert any(bool(doubt) for doubt, _ in mode.doubts) == doubtful
+
+
+def test_cut_gradients_are_counted():
+    g, u = draw(5), draw(5, seed=1)
+    *_, mode = relevances(lambda g, u: F.silu(g) * u.detach() + u.data, g, u)
+    assert mode.cuts == {"detach": 1, "data": 1}
+
+
+def test_vmap_hides_its_operations():
+    *_, mode = relevances(lambda g, u: torch.vmap(lambda a, b: F.silu(a) * b)(g, u), draw(3, 5), draw(3, 5, seed=1))
+    assert mode.unknown["vmap"] > 0
+
+
+def test_exponents_may_be_tensors():
+    x = draw(5).detach().abs().requires_grad_()
+    y, (r,), mode = relevances(lambda x: torch.pow(x, torch.tensor(2.0)), x)
+    torch.testing.assert_close(r, y.detach())
+    y, (r,), mode = relevances(lambda x: x * torch.pow((x * x).mean(), torch.tensor(-0.5)), x)
+    torch.testing.assert_close(r, y.detach())
+    assert mode.hits["normaliser"] == 1
+
+
 def test_fused_products_keep_their_summand():
     """``addmm(x, y, W)`` is linear in both x and y; nothing is halved."""
     x, y, w = draw(2, 3), draw(2, 4, seed=1), draw(4, 3, seed=2).detach()

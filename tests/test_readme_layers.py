@@ -32,7 +32,7 @@ LAYERS = [
     ["rulesets", "families"],
     ["benchmark", "metrics", "explanation"],
     ["rules"],
-    ["errors", "version"],
+    ["errors", "marks", "version"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 SIBLINGS_APART = ("families", "methods")  # their files know only their package's __init__.py

@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from lrpx import rules
+from lrpx.marks import mark
 
 
 @pytest.fixture
@@ -135,7 +136,7 @@ def test_uniform_of_three_factors(draw):
 @pytest.mark.parametrize("gate", [0, 1])
 def test_signal_takes_all(gate, draw):
     factors, r = [leaf(draw(8)), leaf(draw(8))], draw(8)
-    rules.mark(factors[gate], gate=True)
+    mark(factors[gate], gate=True)
     y = rules.signal_take_all(torch.mul, factors, {})
     assert torch.equal(y, factors[0] * factors[1])
     found = relevance_of(y, factors, r)
@@ -147,7 +148,7 @@ def test_signal_takes_all(gate, draw):
 def test_without_a_signal_both_factors_take_half(gates, draw):
     factors, r = [leaf(draw(8)), leaf(draw(8))], draw(8)
     for gate in gates:
-        rules.mark(factors[gate], gate=True)
+        mark(factors[gate], gate=True)
     for found in relevance_of(rules.signal_take_all(torch.mul, factors, {}), factors, r):
         close(found, r.numpy() / 2)
 

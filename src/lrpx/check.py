@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from .batching import Batch, Item, pad
 from .capture import run
 from .errors import LrpxError
-from .guards import check_model
+from .guards import about_cuts, check_model
 from .propagate import Propagation, propagate
 from .rules import tensors_in
 from .rulesets import RULESETS
@@ -64,7 +64,10 @@ def check(model: PreTrainedModel, *, n_tokens: int = 16, seed: int = 0) -> Repor
         batch = _random_batch(model, n_tokens, seed)
         _check_forward(model, batch, report)
         for name in RULESETS:
-            report.hits[name] = run(model, batch, name, ["embedding"]).mode.hits
+            mode = run(model, batch, name, ["embedding"]).mode
+            report.hits[name] = mode.hits
+        if +mode.cuts:
+            report.lines.append((None, about_cuts(type(model).__name__, mode)))
         report.lines.append(
             (True, "every block's normalisers and attention were met; no unknown operation carried gradient")
         )

@@ -6,6 +6,7 @@ carried gradient unseen, ways around the first block, numbers that are not finit
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -18,9 +19,11 @@ from transformers import PreTrainedModel
 from .errors import UnsupportedModelError
 from .families.refused import REFUSED
 from .propagate import Propagation
+from .rules import _Factor, _LayerNorm, _Scale, _Slope
 from .rulesets import RuleSet
 from .taps import items_of, layer_count
 
+logger = logging.getLogger("lrpx")
 ALTERNATIVE = 'Load it with attn_implementation="sdpa", or call model.set_attn_implementation("sdpa").'
 # Mixers that are neither attention nor MLP; their own rules are not written yet.
 STATE_SPACE = re.compile(
@@ -76,9 +79,7 @@ def check_rules_took_effect(
     name, layers = type(model).__name__, layer_count(model)
     kinds = [type(m).__name__ for m in modules]
     norms = sum(mode.hits[k] for k in ("layer_norm", "rms_norm", "unit_norm", "normaliser", "division"))
-    attentions = (
-        mode.hits["attention"] + mode.hits["softmax"] + (mode.hits["contraction"] if "softmax" not in mode.rules else 0)
-    )
+    attentions = mode.met["attention"] + mode.met["softmax"]
     has_norms = sum("Norm" in m and "NoNorm" not in m for m in kinds) >= layers  # MobileBERT has next to none
     has_attention = any("att" in m.lower() for m in kinds)  # FNet has none
     if (has_norms and norms < layers) or (has_attention and attentions < layers):
@@ -86,12 +87,23 @@ def check_rules_took_effect(
             f"{name}: with {layers} blocks, the rules met {norms} normalisers and {attentions} attentions. It computes them "
             f"in a way PyTorch functions do not show, so a map would be wrong. {ALTERNATIVE}"
         )
-    unseen = [*mode.unknown, *foreign_nodes(values)]
+    if +mode.cuts:
+        logger.warning("%s", about_cuts(name, mode))
+    doubts = {what for doubt, what in mode.doubts if doubt}
+    unseen = [*(+mode.unknown), *sorted(doubts), *foreign_nodes(values)]
     if unseen:
         raise UnsupportedModelError(
             f"{name}: gradient passes through operations without a known rule: {', '.join(unseen)}. "
             'The methods "gradient" and "gradient-x-input" work.'
         )
+
+
+def about_cuts(name: str, mode: Propagation) -> str:
+    """A sentence on gradients that the model's own code cuts: right for choices (top-k), a loss anywhere else."""
+    return (
+        f"{name} cuts the gradient {sum(mode.cuts.values())} times by {', '.join(+mode.cuts)}: what it takes from there into "
+        "the prediction is a constant and gets no relevance. That is as it should be where it only chooses experts."
+    )
 
 
 def check_no_bypass(model: nn.Module, values: Tensor, taps: dict[str, Tensor]) -> None:
@@ -111,7 +123,7 @@ def check_no_bypass(model: nn.Module, values: Tensor, taps: dict[str, Tensor]) -
 _KNOWN_NODES = re.compile(
     r"(torch::autograd::(AccumulateGrad|Copy\w+)|GeneratedBackwardFor_transformers_grouped_mm\w*|\w*Backward\d*)$"
 )
-_OUR_NODES = ("_SlopeBackward", "_ScaleBackward", "_FactorBackward", "_LayerNormBackward")
+_OUR_NODES = tuple(rule._backward_cls for rule in (_Slope, _Scale, _Factor, _LayerNorm))
 
 
 def foreign_nodes(values: Tensor) -> list[str]:
@@ -121,7 +133,7 @@ def foreign_nodes(values: Tensor) -> list[str]:
     kinds = {type(n) if type(n).__name__ != "CppFunction" else n.name(): n for n in _nodes(values)}
     for node in kinds.values():
         custom = isinstance(node, torch.autograd.function.BackwardCFunction)
-        if (custom and node.name() not in _OUR_NODES) or not _KNOWN_NODES.match(node.name()):
+        if (custom and not isinstance(node, _OUR_NODES)) or not _KNOWN_NODES.match(node.name()):
             found.add(node.name())
     return sorted(found)
 

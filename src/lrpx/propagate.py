@@ -16,7 +16,7 @@ Nothing is patched. Leaving the block, also by an exception, leaves nothing behi
 from __future__ import annotations
 
 import re
-import weakref
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,9 +25,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import peek_interpreter_stack
 from torch.overrides import TorchFunctionMode
 
-from .rules import carrying, is_gate, mark, mark_of, tensors_in
+from .marks import common_lineage, is_mixed, joined, mark, mark_of
+from .rules import carrying, signal_take_all, tensors_in
 from .rulesets import RuleSet, get_rules, kind_of
 
 GATES = frozenset({"activation", "power", "sigmoid", "softmax"})  # their output gates what it is multiplied with
@@ -40,7 +42,10 @@ class Propagation(TorchFunctionMode):
     Attributes:
         rules: The rule set.
         hits: How often a rule was applied, by kind of operation.
-        unknown: Functions that carried gradient through without being known, by name, with how often.
+        met: How often a softmax or a fused attention was met, with or without a rule.
+        cuts: How often the model's own code cut the gradient (``detach``): what passes there is a constant.
+        unknown: What carried gradient in a way the rules do not know: function names, with how often.
+        doubts: What can only be told from values, as (0-d boolean tensor, name); true ones belong to ``unknown``.
         keep_gradient: Ignore ``torch.no_grad()`` in the model's own code (HRM's inner cycles use it to save memory).
     """
 
@@ -48,7 +53,10 @@ class Propagation(TorchFunctionMode):
         super().__init__()
         self.rules = rules
         self.hits: Counter[str] = Counter()
+        self.met: Counter[str] = Counter()
+        self.cuts: Counter[str] = Counter()
         self.unknown: Counter[str] = Counter()
+        self.doubts: list[tuple[Tensor, str]] = []
         self.keep_gradient = False
 
     def __torch_function__(
@@ -58,9 +66,17 @@ class Propagation(TorchFunctionMode):
         name, kind, in_place = _described(func)
         if kind == "silent" or not self.rules or not torch.is_grad_enabled():
             return None if name == "_set_grad_enabled" and self.keep_gradient else func(*args, **kwargs)
-        operands = [t for t in tensors_in(args, kwargs) if t.requires_grad or mark_of(t)]
+        tensors = tensors_in(args, kwargs)
+        operands = [t for t in tensors if t.requires_grad or mark_of(t)]
         if not operands:
+            if peek_interpreter_stack() is not None and any(_hidden_gradient(t) for t in tensors):
+                self.unknown["vmap"] += 1
             return func(*args, **kwargs)
+        if kind == "cut":
+            self.cuts[name] += any(t.requires_grad for t in operands)
+            return func(*args, **kwargs)
+        if kind in ("softmax", "attention"):
+            self.met[kind] += 1
         if (in_place or kwargs.get("inplace")) and kind in self.rules:
             return self._in_place(func, name, args, kwargs)
 
@@ -70,7 +86,7 @@ class Propagation(TorchFunctionMode):
             kind = "contraction"
         elif kind == "fused_product":
             kind = _kind_of_fused(args, kwargs)
-        ancestors = _common_lineage(operands) if kind in ELEMENTWISE else []
+        ancestors = common_lineage(operands) if kind in ELEMENTWISE else []
         if kind in ("product", "division") and len(operands) > 1 and ancestors:
             output = self._composite(func, args, kwargs, ancestors[0])
             kind = "activation"
@@ -93,6 +109,8 @@ class Propagation(TorchFunctionMode):
             return func(*args, **kwargs)
         if not factors:
             return func(*args, **kwargs)
+        if rule is signal_take_all and any(is_mixed(t) for t in factors):
+            self.unknown["a product with a part of a concatenation of gates and signals"] += 1
         self.hits[kind] += 1
         return rule(func, args, kwargs)
 
@@ -104,6 +122,10 @@ class Propagation(TorchFunctionMode):
         self.hits["activation"] += 1
         with torch.no_grad():
             y = func(*args, **kwargs)
+            # f(0) != 0 shows near 0, where y / x is then far larger than it is at the largest values.
+            slope = torch.where(root == 0, 0, y / root).abs()
+            doubt = slope.amax() > 10 * (1 + y.abs().amax() / root.abs().amax())
+        self.doubts.append((doubt, "an activation f with f(0) != 0, written out"))
         return rule(lambda _: y, (root,), {})
 
     def _in_place(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -115,7 +137,10 @@ class Propagation(TorchFunctionMode):
         )
         with self:
             result = out_of_place(target.clone(), *args[1:], **kwargs)
-        return target.copy_(result)
+        noted = mark_of(result)
+        target.copy_(result)
+        mark(target, noted is not None and noted.gate)
+        return target
 
 
 @contextmanager
@@ -139,7 +164,7 @@ def propagate(
         >>> with propagate(model, "attnlrp"):                                     # doctest: +SKIP
         ...     x = model.get_input_embeddings()(ids).detach().requires_grad_()
         ...     model(inputs_embeds=x).logits[0, -1, target].backward()
-        >>> relevance = (x * x.grad).sum(-1)                                      # doctest: +SKIP
+        >>> relevance = (x * x.grad).sum(-1).detach()                                     # doctest: +SKIP
     """
     active = mode(get_rules(rules))
     with ExitStack() as stack:
@@ -167,63 +192,74 @@ def frozen(model: nn.Module) -> Iterator[None]:
 def is_activation(module: nn.Module) -> bool:
     """Whether ``module`` is one element-wise activation: all of ``transformers.activations``, and a model's own by name."""
     kind = type(module)
-    own = re.search(r"gelu|silu|swish|relu|mish", kind.__name__, re.IGNORECASE) and not any(module.parameters())
-    return kind.__module__ == "transformers.activations" or bool(own and not any(module.children()))
+    if getattr(module, "inplace", False):
+        return False  # what it writes into must be seen
+    if kind.__module__ == "transformers.activations":
+        return True
+    own = re.search(r"gelu|silu|swish|relu|mish", kind.__name__, re.IGNORECASE)
+    return bool(own) and not any(module.children()) and _is_elementwise(module)
+
+
+def _is_elementwise(module: nn.Module) -> bool:
+    """Try ``module`` on a few numbers: does it turn each into one by itself, and 0 into 0?"""
+    x = torch.tensor([-1.0, 0.0, 0.5, 2.0, -3.0, 0.1])
+    try:
+        with torch.no_grad():
+            y, turned, nothing = module(x), module(x.flip(0)), module(x[1:2])
+        return bool(torch.equal(y.flip(0), turned) and y.shape == x.shape and nothing.abs().item() == 0)
+    except Exception:  # it wants other arguments, has parameters elsewhere, ...: then it is no plain activation
+        return False
 
 
 def _hook_activation(module: nn.Module, mode: Propagation, stack: ExitStack) -> None:
     """Make ``module`` one operation: it computes on a detached input, then the activation rule connects input and output."""
     inputs: list[Tensor | None] = []
+    thread = threading.get_ident()
 
-    def before(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        x = args[0] if args and isinstance(args[0], Tensor) and args[0].requires_grad else None
+    def before(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        if threading.get_ident() != thread:
+            return None
+        x = args[0] if len(args) == 1 and isinstance(args[0], Tensor) and args[0].requires_grad else None
         inputs.append(x)
-        return args if x is None else (x.detach(), *args[1:])
+        with torch._C.DisableTorchFunction():
+            return args if x is None else (x.detach(),)
 
     def after(_: nn.Module, args: tuple[Any, ...], y: Any) -> Any:
+        if threading.get_ident() != thread:
+            return y
         x = inputs.pop()
-        if x is None or not isinstance(y, Tensor):
+        if x is None:
             return y
         mode.hits["activation"] += 1
         output = mode.rules["activation"](lambda _: y, (x,), {})
-        _mark(output, "activation", [x], _common_lineage([x]))
+        _mark(output, "activation", [x], common_lineage([x]))
         return output
 
     stack.callback(module.register_forward_pre_hook(before).remove)
     stack.callback(module.register_forward_hook(after).remove)
 
 
-# Lineage: which tensors a tensor is an element-wise function of, nearest first. Weak references, so that nothing is kept alive.
-
-
 def _mark(output: Any, kind: str, operands: list[Tensor], ancestors: list[Tensor]) -> None:
     """Note on the output whether it is a gate, and which tensors it is an element-wise function of."""
     through = kind in ("structure", "elementwise", "division") or (kind == "product" and len(operands) == 1)
-    gate = kind in GATES or (through and all(is_gate(t) for t in operands))
+    gate = True if kind in GATES else joined(operands, mixes=kind == "structure") if through else False
     for tensor in _outputs(output):
-        same = tuple(weakref.ref(a) for a in ancestors if a is not tensor and a.shape == tensor.shape)
-        if gate or same or mark_of(tensor):  # what an operation returns may be its operand, marked before
+        same = [a for a in ancestors if a is not tensor and a.shape == tensor.shape]
+        if gate is not False or same or mark_of(tensor):  # what is returned may be an operand, marked before
             mark(tensor, gate, same)
-
-
-def _lineage(tensor: Tensor) -> list[Tensor]:
-    noted = mark_of(tensor)
-    return [tensor, *(a for ref in noted.ancestors if (a := ref()) is not None)] if noted else [tensor]
-
-
-def _common_lineage(operands: list[Tensor]) -> list[Tensor]:
-    """What all operands are element-wise functions of, nearest first; the operands themselves count."""
-    shared = _lineage(operands[0])
-    for operand in operands[1:]:
-        ids = {id(a) for a in _lineage(operand)}  # all are alive here, so an id names one tensor
-        shared = [a for a in shared if id(a) in ids]
-    return shared
 
 
 def _outputs(output: Any) -> list[Tensor]:
     if isinstance(output, Tensor):
         return [output]
     return [t for t in output if isinstance(t, Tensor)] if isinstance(output, tuple | list) else []
+
+
+def _hidden_gradient(tensor: Tensor) -> bool:
+    """Whether a tensor inside ``torch.vmap`` and its like carries gradient outside of it."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor.requires_grad
 
 
 def _first(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -233,6 +269,8 @@ def _first(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 def _kind_of_power(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     """``x ** n`` by its exponent: a power, a normaliser (n < 0), or a gate (a constant to the power of x)."""
     exponent = 2 if "square" in name else args[1] if len(args) > 1 else kwargs.get("exponent")
+    if isinstance(exponent, Tensor) and exponent.numel() == 1 and not exponent.requires_grad:
+        exponent = exponent.item()
     if name.startswith("__r") or not isinstance(exponent, int | float) or not isinstance(_first(args, kwargs), Tensor):
         return "sigmoid"
     return "power" if exponent > 0 else "normaliser"
@@ -257,5 +295,7 @@ def _kind_of_fused(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
 def _described(func: Callable[..., Any]) -> tuple[str, str, bool]:
     """A PyTorch function's name, its kind, and whether it writes into its first operand."""
     name = getattr(func, "__name__", "")
+    if name == "__get__":
+        name = getattr(getattr(func, "__self__", None), "__name__", name)  # a property: T, data, grad, ...
     dunder = name.startswith("__")
     return name, kind_of(name), name.startswith("__i") or (name.endswith("_") and not dunder)

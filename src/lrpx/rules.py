@@ -15,12 +15,13 @@ Models"; "AttnLRP" is Achtibat et al. 2024.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from .marks import is_gate
 
 Function = Callable[..., Any]
 Rule = Callable[[Function, Sequence[Any], Mapping[str, Any]], Any]
@@ -40,6 +41,7 @@ def identity(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any])
 def power(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
     """``x ** n`` with n > 0: the identity rule's slope ``x ** (n - 1)`` is 1/n of the gradient, which needs no division."""
     x, exponent = _bind(("input", "exponent"), args, kwargs, exponent=2)
+    exponent = exponent.item() if isinstance(exponent, Tensor) else exponent
     rest = {k: v for k, v in kwargs.items() if k != "input"}
     return function(scale_gradient(x, 1 / exponent), *args[1:], **rest)
 
@@ -170,29 +172,6 @@ def alpha1beta0(function: Function, args: Sequence[Any], kwargs: Mapping[str, An
 def scale_gradient(x: Any, factor: float) -> Any:
     """``x`` itself, but its gradient is multiplied by ``factor`` on the way back."""
     return _Factor.apply(x, factor) if isinstance(x, Tensor) and x.requires_grad and factor != 1 else x
-
-
-class Mark(NamedTuple):
-    """What is noted on a tensor, as its attribute ``_lrpx``, so that it lives and dies with it."""
-
-    gate: bool  # it went through an activation, softmax or sigmoid: a gate of what it is multiplied with
-    ancestors: tuple[weakref.ref[Tensor], ...] = ()  # what it is an element-wise function of, nearest first
-
-
-def mark(tensor: Tensor, gate: bool, ancestors: tuple[weakref.ref[Tensor], ...] = ()) -> None:
-    """Note on ``tensor`` what it is."""
-    tensor._lrpx = Mark(gate, ancestors)  # type: ignore[attr-defined]
-
-
-def mark_of(tensor: Tensor) -> Mark | None:
-    """What was noted on ``tensor``."""
-    return getattr(tensor, "_lrpx", None)
-
-
-def is_gate(tensor: Tensor) -> bool:
-    """Whether ``tensor`` is a gate."""
-    noted = mark_of(tensor)
-    return noted is not None and noted.gate
 
 
 def tensors_in(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:

@@ -65,11 +65,13 @@ _NAMES = {
     # Linear and element-wise: a function of one tensor stays a function of that tensor.
     "elementwise": "add sub rsub subtract neg negative positive to float double half bfloat16 type type_as clone contiguous "
     "dropout where masked_fill maximum minimum fill nan_to_num alias",
+    # Where a model's own code cuts the gradient, a map would lose what passes there.
+    "cut": "detach detach_ data numpy",
     # Linear, but moves or mixes elements.
     "structure": "view view_as reshape reshape_as transpose t permute movedim swapaxes swapdims flatten unflatten squeeze "
     "unsqueeze expand expand_as broadcast_to repeat tile repeat_interleave chunk split split_with_sizes tensor_split "
     "unbind narrow select index_select gather take take_along_dim getitem setitem cat concat concatenate stack hstack "
-    "vstack pad roll flip flipud fliplr rot90 index_add index_copy index_put scatter scatter_add scatter_reduce "
+    "vstack pad roll flip flipud fliplr rot90 index_add index_copy index_put scatter scatter_add "
     "masked_select masked_scatter sum mean cumsum topk sort max min amax amin kthvalue unfold fold tril triu diagonal "
     "diag_embed as_strided copy block_diag hsplit T mT H mH get real view_as_complex view_as_real select_scatter "
     "slice_scatter put atleast_2d atleast_3d adjoint avg_pool1d avg_pool2d "
@@ -82,12 +84,12 @@ _KIND = {name: kind for kind, names in OPERATIONS.items() for name in names}
 # Carry no gradient, or no value: not worth a look.
 _SILENT = frozenset(
     (
-        "size dim numel stride shape dtype device detach item tolist backward requires_grad is_floating_point is_contiguous "
+        "size dim numel stride shape dtype device item tolist backward requires_grad is_floating_point is_contiguous "
         "is_complex data_ptr eq ne lt le gt ge len hash repr bool argmax argmin argsort isnan isinf isfinite all any equal "
         "allclose zeros_like ones_like empty_like full_like rand_like randn_like new_zeros new_ones new_full new_empty "
         "new_tensor long int bincount histc multinomial nonzero one_hot unique sign floor ceil round bitwise_not "
-        "logical_not get_device element_size register_hook retain_grad iter embedding numpy cpu_ storage untyped_storage "
-        "is_inference format dim_order is_tensor detach_ requires_grad_ _set_grad_enabled"
+        "logical_not get_device element_size register_hook retain_grad iter embedding cpu_ storage untyped_storage "
+        "is_inference format dim_order is_tensor requires_grad_ _set_grad_enabled"
     ).split()
 )
 

@@ -7,6 +7,7 @@ rows, and any other name a module or a glob over modules, whose output is noted.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -76,6 +77,7 @@ def taps_of(
 ) -> Iterator[dict[str, Tensor]]:
     """While the block runs, note the hidden state of every wanted name. The hooks are removed on exit."""
     taps: dict[str, Tensor] = {}
+    thread = threading.get_ident()  # the model may be in use elsewhere too
 
     def is_hidden(value: Any) -> bool:
         """Whether this is a hidden state; a model may append padding of its own (Longformer)."""
@@ -83,7 +85,9 @@ def taps_of(
         return fits and value.shape[0] == shape[0] and value.shape[1] >= shape[1]
 
     def tap_input(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if "input" in taps:  # only the first block to run, and its first use, sees the input
+        if (
+            "input" in taps or threading.get_ident() != thread
+        ):  # only the first block to run, and its first use, sees the input
             return
         tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.is_floating_point()]
         state = tensors[0] if tensors else None
@@ -92,12 +96,14 @@ def taps_of(
             taps["input"] = state if state.requires_grad else state.requires_grad_()
 
     def tap_embedding(_: nn.Module, __: Any, output: Any) -> Any:
-        if "embedding" in taps or not is_hidden(output):
+        if "embedding" in taps or threading.get_ident() != thread or not is_hidden(output):
             return output
         taps["embedding"] = output.detach().requires_grad_()
         return taps["embedding"].clone()  # a model may write into its embeddings; the leaf must stay as it is
 
     def tap_output(name: str, output: Any) -> Any:
+        if threading.get_ident() != thread:
+            return output
         state = next((v for v in (output, *items_of(output)) if isinstance(v, Tensor) and v.is_floating_point()), None)
         if state is None:
             raise InputError(f"at={name!r}: this module returns {type(output).__name__}, not a hidden state.")
