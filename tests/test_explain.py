@@ -18,6 +18,7 @@ from lrpx import batching
 from lrpx.batching import Item, pad
 from lrpx.capture import run
 from lrpx.encoding import encode
+from lrpx.errors import UnsupportedModelError
 from lrpx.explain import Reads, context_length, item_of
 from lrpx.methods import METHODS
 
@@ -106,7 +107,10 @@ def test_models_that_see_padding_get_none(family, monkeypatch):
     assert max(errors()) <= 1e-9
     if family != "masked:longformer":  # its masks are right in float32 and give NaN in float64
         monkeypatch.setattr(sys.modules["lrpx.explain"], "allowed_waste", lambda model: 0.1)
-        assert max(errors()) > 1e-3
+        try:
+            assert max(errors()) > 1e-3
+        except UnsupportedModelError as error:  # where relevance reaches the padding, the pass itself says so
+            assert "padding" in str(error)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
