@@ -203,6 +203,22 @@ def test_refuses_a_softmax_written_out_under_both_rule_sets():
             run(model, batch_for(model), rules)
 
 
+@pytest.mark.skipif(
+    not hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks"), reason="this torch does not tell"
+)
+def test_refuses_checkpointing_by_hand():
+    """What is recomputed in the backward pass would not follow the rules."""
+    model = tiny.build("causal:llama")
+    mlp = model.model.layers[0].mlp
+    plain = mlp.forward
+    mlp.forward = lambda x: torch.utils.checkpoint.checkpoint(plain, x, use_reentrant=False)
+    with pytest.raises(UnsupportedModelError, match="checkpointing"):
+        run(model, batch_for(model), "lrp")
+    mlp.forward = plain
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):  # the caller's own are the caller's
+        run(model, batch_for(model), "lrp")
+
+
 def test_warns_where_the_model_cuts_the_gradient(caplog):
     model = tiny.build("causal:llama")
     model.model.layers[0].mlp.register_forward_hook(lambda _, __, y: y.detach())

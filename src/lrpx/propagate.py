@@ -58,6 +58,7 @@ class Propagation(TorchFunctionMode):
         self.unknown: Counter[str] = Counter()
         self.doubts: list[tuple[Tensor, str]] = []
         self.keep_gradient = False
+        self._saving = _saving_hooks()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -111,6 +112,8 @@ class Propagation(TorchFunctionMode):
             return func(*args, **kwargs)
         if rule is signal_take_all and any(is_mixed(t) for t in factors):
             self.unknown["a product with a part of a concatenation of gates and signals"] += 1
+        if _saving_hooks() != self._saving:
+            self.unknown["activation checkpointing inside the model"] += 1
         self.hits[kind] += 1
         return rule(func, args, kwargs)
 
@@ -253,6 +256,12 @@ def _outputs(output: Any) -> list[Tensor]:
     if isinstance(output, Tensor):
         return [output]
     return [t for t in output if isinstance(t, Tensor)] if isinstance(output, tuple | list) else []
+
+
+def _saving_hooks() -> Any:
+    """What stands between autograd and what it saves; checkpointing would recompute that without the rules."""
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # since torch 2.7
+    return None if top is None else top(True)
 
 
 def _hidden_gradient(tensor: Tensor) -> bool:
