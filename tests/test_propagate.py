@@ -303,6 +303,12 @@ def test_unknown_rule_sets_and_kinds():
         pass
 
 
+@pytest.mark.parametrize("kind", ["fused_product", "cut"])
+def test_a_rule_that_would_never_apply_is_refused(kind):
+    with pytest.raises(InputError, match=kind), lrpx.propagate(nn.Linear(2, 2), {kind: rules.constant}):
+        pass
+
+
 def test_parameters_are_frozen_and_restored():
     model = nn.Sequential(nn.Linear(3, 3), nn.GELU(), nn.LayerNorm(3))
     model[0].bias.requires_grad_(False)

@@ -80,7 +80,6 @@ def run(
     """
     check_model(model, rules)
     at = place_first(at)
-    rows = torch.arange(len(batch.spans), device=batch.positions.device)
     with (
         torch.inference_mode(False),
         torch.enable_grad(),
@@ -112,7 +111,9 @@ def run(
         differentiable = [state for state in states if state.requires_grad]
         found = torch.autograd.grad(values.sum(), differentiable, allow_unused=True)
     gradients = dict(zip(map(id, differentiable), found, strict=True))
-    hidden, wanted_first = {}, next(iter(wanted))
+    hidden: dict[str, Hidden] = {}
+    padding = batch.inputs["attention_mask"] == 0
+    length = padding.shape[1]
     for name, state in zip(wanted, states, strict=True):
         gradient = gradients.get(id(state))
         if gradient is None:
@@ -123,13 +124,11 @@ def run(
                 'Load the model in a wider dtype: dtype="float32".' if narrow else "Try another attn_implementation."
             )
             raise NonFiniteError(f"the gradient at {name} is not finite in {state.dtype}. {wider}")
-        length = batch.inputs["input_ids"].shape[1]
         if gradient[:, length:].any():
             raise UnsupportedModelError(
                 f"{type(model).__name__} puts tokens of its own around the text, so hidden states and tokens do not match."
             )
-        padding = batch.inputs["attention_mask"] == 0
-        if name == wanted_first and gradient[:, :length][padding.to(gradient.device)].any():
+        if not hidden and gradient[:, :length][padding.to(gradient.device)].any():
             raise UnsupportedModelError(
                 f"{type(model).__name__} lets padding take part in its prediction, so a padded batch gives wrong maps. "
                 "Explain texts of different lengths one by one."
@@ -166,14 +165,11 @@ def explained_logits(model: PreTrainedModel, batch: Batch) -> tuple[Tensor, Tens
     """
     inputs = {**batch.inputs, **accepted(model, use_cache=False, return_dict=True)}
     positions, index = batch.positions.unique(return_inverse=True)
-    if accepted(model, logits_to_keep=positions):
-        output = model(**inputs, logits_to_keep=positions)
-        logits = output.logits if hasattr(output, "logits") else output[0]
-        if logits.shape[1] == len(positions):
-            return logits, index
-        return logits, batch.positions
-    output = model(**inputs)
+    keep = accepted(model, logits_to_keep=positions)
+    output = model(**inputs, **keep)
     logits = output.logits if hasattr(output, "logits") else output[0]
+    if keep and logits.shape[1] == len(positions):
+        return logits, index
     if logits.shape[:2] != batch.inputs["input_ids"].shape:
         raise UnsupportedModelError(
             f"{type(model).__name__} returns logits of shape {list(logits.shape)} for {list(batch.inputs['input_ids'].shape)} "
