@@ -16,11 +16,12 @@ from transformers import GPT2LMHeadModel
 
 import lrpx
 from lrpx import batching
+from lrpx import rules as lrpx_rules
 from lrpx.batching import Item, pad
 from lrpx.capture import run
 from lrpx.encoding import encode
 from lrpx.errors import UnsupportedModelError
-from lrpx.explain import Reads, context_length, item_of
+from lrpx.explain import Reads, context_length, item_of, provenance
 from lrpx.methods import METHODS
 
 TEXT = tiny_tokenizers.TEXT
@@ -375,3 +376,10 @@ def test_what_a_model_reads():
     assert (reads.name, reads.task, reads.vocabulary, reads.context) == ("BertForMaskedLM", "masked", 97, 64)
     assert reads.extras == {"token_type_ids"}
     assert Reads.of(tiny.build("causal:opt")).extras == frozenset()
+
+
+def test_a_rule_set_of_ones_own_is_recorded_by_the_names_of_its_rules():
+    model = tiny.build("causal:llama")
+    rules = {"softmax": lrpx_rules.constant, "linear": lrpx_rules.alpha1beta0}
+    settings = provenance(model, "lrp", {"rules": rules, "at": ("input",)})["options"]
+    assert settings == {"rules": "{'softmax': 'constant', 'linear': 'alpha1beta0'}", "at": ("input",)}

@@ -214,12 +214,16 @@ def provenance(model: PreTrainedModel, method: str, settings: Mapping[str, Any])
         "device": str(weight.device),
         "attn_implementation": getattr(model.config, "_attn_implementation", None),
         "method": method,
-        "options": {
-            k: v if isinstance(v, str | int | float | bool | list | tuple | None) else repr(v)
-            for k, v in settings.items()
-        },
+        "options": {k: _written(v) for k, v in settings.items()},
         "versions": {"lrpx": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
     }
+
+
+def _written(option: Any) -> Any:
+    """An option as JSON can hold it, the same in every process: a rule set by the names of its rules."""
+    if isinstance(option, Mapping):
+        return str({kind: getattr(rule, "__name__", repr(rule)) for kind, rule in option.items()})
+    return option if isinstance(option, str | int | float | bool | list | tuple | None) else repr(option)
 
 
 def _explanation(
