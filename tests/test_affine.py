@@ -28,7 +28,7 @@ def norm_and_module(request):
     torch.manual_seed(0)
     for parameter in module.parameters():
         nn.init.normal_(parameter)
-    return Norm.of([module], torch.float32, offset), module
+    return Norm.of([module], torch.zeros(()), offset), module
 
 
 def test_agrees_with_the_module(norm_and_module):
@@ -63,10 +63,10 @@ def test_the_norms_of_several_layers_at_once(kind):
     modules, x, g = [make() for _ in range(3)], torch.randn(3, 2, 4, D), torch.randn(3, 2, 4, D)
     for parameter in nn.ModuleList(modules).parameters():
         nn.init.normal_(parameter)
-    norm, inverse = Norm.of(modules, torch.float32, offset), torch.rand(3, 2, 4, 1)
+    norm, inverse = Norm.of(modules, torch.zeros(()), offset), torch.rand(3, 2, 4, 1)
     torch.testing.assert_close(norm(x), torch.stack([module(part) for module, part in zip(modules, x, strict=True)]))
     for layer, module in enumerate(modules):
-        for one in (norm[layer], Norm.of([module], torch.float32, offset)):
+        for one in (norm[layer], Norm.of([module], torch.zeros(()), offset)):
             torch.testing.assert_close(one.linear(x[layer]), norm.linear(x)[layer])
             torch.testing.assert_close(one.pull_back(g[layer], inverse[layer]), norm.pull_back(g, inverse)[layer])
             torch.testing.assert_close(one.bias_share(g[layer]), norm.bias_share(g)[layer])
@@ -75,7 +75,7 @@ def test_the_norms_of_several_layers_at_once(kind):
 @pytest.mark.parametrize("other", [nn.LayerNorm(D, eps=1e-3), nn.LayerNorm(D, bias=False), nn.RMSNorm(D, eps=1e-5)])
 def test_refuses_norms_that_differ_between_layers(other):
     with pytest.raises(UnsupportedModelError, match=r"differ in kind or epsilon.*'lrp'"):
-        Norm.of([nn.LayerNorm(D), other], torch.float32)
+        Norm.of([nn.LayerNorm(D), other], torch.zeros(()))
 
 
 @pytest.mark.parametrize("make", [lambda: nn.Linear(4, 6), lambda: nn.Linear(4, 6, bias=False), lambda: Conv1D(6, 4)])
@@ -87,7 +87,7 @@ def test_projection(make):
 
 def test_refuses_other_norms():
     with pytest.raises(UnsupportedModelError, match=r"GroupNorm is not a norm.*nn.LayerNorm or an RMSNorm.*'attnlrp'"):
-        Norm.of([nn.GroupNorm(2, D)], torch.float32)
+        Norm.of([nn.GroupNorm(2, D)], torch.zeros(()))
 
 
 class Adapter(nn.Module):

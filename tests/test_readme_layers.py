@@ -31,7 +31,7 @@ LAYERS = [
     ["records", "given"],
     ["rulesets", "families"],
     ["benchmark", "metrics", "explanation"],
-    ["rules"],
+    ["rules", "devices"],
     ["errors", "marks", "version"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from .devices import stored
 from .errors import UnsupportedModelError
 
 
@@ -32,8 +33,10 @@ class Norm:
     centered: bool
 
     @classmethod
-    def of(cls, modules: Sequence[nn.Module], dtype: torch.dtype, offset: float = 0.0) -> Norm:
-        """The norms that L ``modules`` of one kind compute; their gains are ``offset + weight``.
+    def of(cls, modules: Sequence[nn.Module], like: Tensor, offset: float = 0.0) -> Norm:
+        """The norms that L ``modules`` of one kind compute, wherever each is, in the type and on the device of ``like``.
+
+        Their gains are ``offset + weight``.
 
         Raises:
             UnsupportedModelError: A module is neither ``nn.LayerNorm`` nor an RMSNorm, or they are of several kinds.
@@ -46,7 +49,9 @@ class Norm:
             )
         (_, eps, centered, *has), *_ = kinds
         gain, bias = (
-            torch.stack([getattr(module, name).detach() for module in modules]).to(dtype) if there else None
+            torch.stack([cls._numbers(module, name).to(like.device) for module in modules]).to(like.dtype)
+            if there
+            else None
             for name, there in zip(("weight", "bias"), has, strict=True)
         )
         return cls(gain=gain + offset if gain is not None and offset else gain, bias=bias, eps=eps, centered=centered)
@@ -63,6 +68,17 @@ class Norm:
             )
         has_gain, has_bias = (getattr(module, parameter, None) is not None for parameter in ("weight", "bias"))
         return name, float(eps), centered, has_gain, has_bias
+
+    @staticmethod
+    def _numbers(module: nn.Module, name: str) -> Tensor:
+        """A gain or bias, also an offloaded one."""
+        tensor = stored(module, name)
+        if tensor is None or tensor.is_meta:
+            raise UnsupportedModelError(
+                f"the {name} of a {type(module).__name__} is on 'meta' and no hook of the module itself loads it, so ALTI-Logit "
+                "cannot read it. Load the weights first; where accelerate offloads them, without preload_module_classes."
+            )
+        return tensor
 
     def __getitem__(self, layer: int) -> Norm:
         """The norm of one layer."""
@@ -108,17 +124,19 @@ def _along(parameter: Tensor, x: Tensor) -> Tensor:
 def projection(module: nn.Module) -> tuple[Tensor, Tensor | None]:
     """Weight ``[in, out]`` and bias ``[out]`` of a plain linear layer: ``output = input @ weight + bias``.
 
+    Each is where it is stored; for offloaded weights that is not where the module computes.
+
     Raises:
         UnsupportedModelError: ``module`` is not ``nn.Linear`` or ``Conv1D`` with a full floating-point weight.
     """
     from transformers.pytorch_utils import Conv1D
 
-    weight = getattr(module, "weight", None)
-    if isinstance(weight, Tensor) and weight.is_floating_point() and not weight.is_meta:
+    weight, bias = stored(module, "weight"), stored(module, "bias")
+    if weight is not None and weight.is_floating_point() and not weight.is_meta:
         if isinstance(module, Conv1D):
-            return weight.detach(), module.bias.detach()
+            return weight, bias
         if isinstance(module, nn.Linear) and weight.shape == (module.out_features, module.in_features):
-            return weight.detach().t(), None if module.bias is None else module.bias.detach()
+            return weight.t(), bias
     raise UnsupportedModelError(
         f"{type(module).__name__} is not a linear layer whose weight can be read: ALTI-Logit needs nn.Linear or Conv1D in "
         "floating point. Merge adapters and load without quantisation, or use 'attnlrp', 'lrp' or 'gradient-x-input'."

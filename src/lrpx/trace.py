@@ -8,6 +8,8 @@ of which are gone when it returns or raises:
    x T is kept. A long prompt's are reduced one by one. For a short one, launching an operation costs more than the
    operation, so as many as ``STACK_BYTES`` allows are stacked in the batch dimension and reduced together.
 3. The unembedding only meets the explained positions.
+4. Of a model that is divided over several devices, value vectors stay where they are and all else is gathered on the
+   batch's.
 """
 
 from __future__ import annotations
@@ -38,12 +40,14 @@ STACK_BYTES_DEFAULT = 128 << 20
 class Trace:
     """What one forward pass of L blocks left behind of B items, of which position p is explained; all >= float32.
 
+    Everything is on the batch's device, but the values, which are on their block's.
+
     Attributes:
         stream: ``[L, B, d]``: each block's input at p.
         attention: ``[L, B, d]``: the output of the attention's projection at p, bias included.
         mlp: ``[L, B, d]``: the MLP's output at p.
         weights: ``[L, B, H, T]``: attention weights at p.
-        values: Value vectors, biases included: ``[l, B, G, T, dv]`` of the first l blocks, the next, ....
+        values: Value vectors, biases included: ``[l, B, G, T, dv]`` of the first l blocks, of the next, ....
         mixing: ``[L or L - 1, B, n, n]``: contributions of tokens to tokens, rows summing to 1. n = T, or up to the last
             explained position where later ones do not matter.
         head: Input and output ``[B, ...]`` at p of each module of the head, by path.
@@ -120,7 +124,7 @@ class _Recorder:
         self.projections = [get(block, family.attention_output) for block in self.blocks]
         self.wanted = len(self.blocks) if last else len(self.blocks) - 1
         self.batch, self.length = batch.inputs["input_ids"].shape
-        self.positions = batch.positions
+        self.positions, self.device = batch.positions, batch.positions.device
         self.places = self.positions + self.length * torch.arange(self.batch, device=self.positions.device)
         self.needed = int(batch.positions.max()) + 1 if family.causal else self.length
         self.factor = family.factor(model.config)
@@ -168,7 +172,8 @@ class _Recorder:
             raise self.cannot(f"the attention of block {index} is no single call of a torch function that it knows")
         if self.pending and self.pending[0].call.form != call.form:
             self.reduce()
-        self.pending.append(_Attention(self.stream, output, call, (_version(self.stream), _version(output))))
+        stream = self.stream.to(output.device)  # the first block of a device gets it from another
+        self.pending.append(_Attention(stream, output, call, (_version(stream), _version(output))))
         self.stream = None
         heads = width // call.value.shape[-1]
         size = heads * self.batch * self.length * max(output.shape[-1], self.length) * max(4, output.element_size())
@@ -186,8 +191,8 @@ class _Recorder:
         noted = (wide(joined(tensors)) for tensors in (streams, outputs))
         stream, attention = (x.reshape(count, self.batch, -1, x.shape[-1]) for x in noted)
         call, layers = AttentionCall.stack(calls), slice(start, start + count)
-        self.rows["stream"].append(self.at_position(stream, count))
-        self.rows["attention"].append(self.at_position(attention, count))
+        self.rows["stream"].append(self.at_position(stream, count).to(self.device))
+        self.rows["attention"].append(self.at_position(attention, count).to(self.device))
         if start < self.wanted:
             linear = linear_layers(
                 self.blocks[layers], self.projections[layers], self.family, self.factor, call, stream, attention
@@ -197,16 +202,16 @@ class _Recorder:
                 linear = replace(linear, attention=call)
             matrices = self.mixing(linear, self.needed, self.family.causal).unflatten(0, (count, self.batch))
             if self.matrices is None:
-                self.matrices = matrices.new_empty(self.wanted, *matrices.shape[1:])
+                self.matrices = matrices.new_empty(self.wanted, *matrices.shape[1:], device=self.device)
             self.matrices[layers] = matrices
         weights = call.weights(self.positions.repeat(count))[:, :, 0]
-        self.rows["weights"].append(weights.unflatten(0, (count, self.batch)))
+        self.rows["weights"].append(weights.unflatten(0, (count, self.batch)).to(self.device))
         self.values.append(wide(call.value).contiguous().unflatten(0, (count, self.batch)))
 
     def leave_mlp(self, index: int) -> Callable[[nn.Module, Any, Any], None]:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
             # Mixtures of experts return their router's logits as well.
-            self.mlp[index] = self.at_position(output[0] if isinstance(output, tuple) else output)
+            self.mlp[index] = self.at_position(output[0] if isinstance(output, tuple) else output).to(self.device)
 
         return hook
 
@@ -215,7 +220,7 @@ class _Recorder:
 
     def leave_head(self, path: str) -> Callable[[nn.Module, tuple[Tensor], Tensor], None]:
         def hook(module: nn.Module, args: tuple[Tensor], output: Tensor) -> None:
-            self.head[path] = (self.at_position(args[0]), self.at_position(output))
+            self.head[path] = (self.at_position(args[0]).to(self.device), self.at_position(output).to(self.device))
 
         return hook
 
@@ -227,7 +232,8 @@ class _Recorder:
                 f"of {count} blocks, {attentions} attentions and {len(self.mlp)} MLPs were called through the modules that "
                 "the family names"
             )
-        matrices = wide(logits.new_empty(0, self.batch, self.needed, self.needed))  # a single layer needs none
+        logits = wide(logits[:, 0].to(self.device))
+        matrices = logits.new_empty(0, self.batch, self.needed, self.needed)  # a single layer needs none
         return Trace(
             stream=joined(self.rows["stream"]),
             attention=joined(self.rows["attention"]),
@@ -236,7 +242,7 @@ class _Recorder:
             mlp=torch.stack([self.mlp[index] for index in range(count)]),
             mixing=normalised_rows(matrices if self.matrices is None else self.matrices),
             head=self.head,
-            logits=wide(logits[:, 0]),
+            logits=logits,
         )
 
     def cannot(self, what: str) -> UnsupportedModelError:
@@ -275,19 +281,19 @@ def linear_layers(
     scale: Tensor | float = factor
     own = stream
     if family.branch_norms:
-        norm = Norm.of([get(block, family.branch_norms[0]) for block in blocks], stream.dtype, family.norm_offset)
+        norm = Norm.of([get(block, family.branch_norms[0]) for block in blocks], stream, family.norm_offset)
         linear, scale = norm.linear, factor * norm.inverse_deviation(attention)
         output = torch.add(stream, norm(attention), alpha=factor)
     else:
         output = torch.add(stream, attention, alpha=factor)
     if family.sum_norms:
-        norm = Norm.of([get(block, family.sum_norms[0]) for block in blocks], stream.dtype, family.norm_offset)
+        norm = Norm.of([get(block, family.sum_norms[0]) for block in blocks], stream, family.norm_offset)
         inverse = norm.inverse_deviation(output)
         linear, scale = norm.linear, factor * inverse
         own, output = norm.linear(stream) * inverse, norm(output)
     return Layers(
         attention=call,
-        weights=[projection(module)[0] for module in projections],
+        weights=[projection(module)[0].to(stream.device) for module in projections],
         linear=linear,
         scale=scale.flatten(0, 1) if isinstance(scale, Tensor) else scale,
         own=own.flatten(0, 1),

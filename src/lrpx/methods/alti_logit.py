@@ -180,9 +180,10 @@ def _pull_back_head(model: nn.Module, family: Family, seen: Trace, explained: _E
     raw = seen.head[paths[-1]][1]
     # A soft cap or a factor after the unembedding: the identity rule.
     signs = explained.signs * _slope(raw.gather(1, explained.ids), seen.logits.gather(1, explained.ids))
-    gradient = torch.einsum("bk,dbk->bd", signs, weight[:, explained.ids].to(signs.dtype))
+    ids = explained.ids.to(weight.device)  # the unembedding may be elsewhere, and is large: only its rows are moved
+    gradient = torch.einsum("bk,dbk->bd", signs, weight[:, ids].to(signs))
     zero = torch.zeros_like(explained.value)
-    linear_bias = zero if bias is None else (signs * bias[explained.ids].to(signs.dtype)).sum(1)
+    linear_bias = zero if bias is None else (signs * bias[ids].to(signs)).sum(1)
     norm_bias, has_linear_bias = zero, bias is not None
     for path, following in reversed(list(itertools.pairwise(paths))):
         (entered, left), module = seen.head[path], get(model, path)
@@ -190,10 +191,10 @@ def _pull_back_head(model: nn.Module, family: Family, seen: Trace, explained: _E
         if isinstance(module, nn.Linear):
             weight, bias = projection(module)
             if bias is not None:
-                linear_bias, has_linear_bias = linear_bias + gradient @ bias.to(gradient.dtype), True
-            gradient = gradient @ weight.t().to(gradient.dtype)
+                linear_bias, has_linear_bias = linear_bias + gradient @ bias.to(gradient), True
+            gradient = gradient @ weight.t().to(gradient)
         else:
-            norm = Norm.of([module], gradient.dtype, family.norm_offset)
+            norm = Norm.of([module], gradient, family.norm_offset)
             norm_bias = norm_bias + norm.bias_share(gradient)
             gradient = norm.pull_back(gradient, norm.inverse_deviation(entered))
     return gradient, {"final_norm_bias": norm_bias} | ({"head_bias": linear_bias} if has_linear_bias else {})
@@ -207,7 +208,7 @@ def _pull_back_blocks(model: nn.Module, family: Family, seen: Trace, w: Tensor) 
     s, x, a, m = family.factor(model.config), seen.stream, seen.attention, seen.mlp
     blocks = list(get(model, family.blocks))
     paths = family.branch_norms or family.sum_norms or ()
-    norms = [Norm.of([get(block, path) for block in blocks], w.dtype, family.norm_offset) for path in paths]
+    norms = [Norm.of([get(block, path) for block in blocks], w, family.norm_offset) for path in paths]
     after: list[Tensor] = []  # the gradients at what the norms return [L, B, d]
     if family.branch_norms:  # x + s N1(a) + s N2(m)
         after = [(s * w).expand_as(a), (s * w).expand_as(m)]
@@ -233,7 +234,7 @@ def _pull_back_blocks(model: nn.Module, family: Family, seen: Trace, w: Tensor) 
     parts = {"mlp": (at_mlp * m).sum(-1), "attention_bias": torch.zeros_like(at_mlp[..., 0])}
     biases = [projection(get(block, family.attention_output))[1] for block in blocks]
     if any(bias is not None for bias in biases):
-        stacked = torch.stack([torch.zeros_like(w[0]) if bias is None else bias.to(w.dtype) for bias in biases])
+        stacked = torch.stack([torch.zeros_like(w[0]) if bias is None else bias.to(w) for bias in biases])
         parts["attention_bias"] = (at_attention * stacked.unsqueeze(1)).sum(-1)
     for name, norm, gradient in zip(("attention_norm_bias", "mlp_norm_bias"), norms, after, strict=False):
         if norm.bias is not None:
@@ -243,13 +244,15 @@ def _pull_back_blocks(model: nn.Module, family: Family, seen: Trace, w: Tensor) 
 
 def _heads(outputs: Sequence[nn.Module], seen: Trace, vectors: Tensor) -> Tensor:
     """``delta [B, L, H, T]``: what each head adds to the scalar from each of its input positions."""
-    weights = (projection(output)[0].to(vectors.dtype) for output in outputs)  # [H * dv, d]
-    pulled = torch.stack([vector @ weight.t() for vector, weight in zip(vectors, weights, strict=True)])  # W_O' w
-    along = []
-    for value, rows in zip(seen.values, pulled.split([len(value) for value in seen.values]), strict=True):
+    along, start = [], 0
+    for value in seen.values:
         layers, batch, groups, length, size = value.shape
+        part, start = slice(start, start + layers), start + layers
+        here = vectors[part].to(value.device)
+        weights = [projection(output)[0].to(here) for output in outputs[part]]  # [H * dv, d]
+        rows = torch.stack([vector @ weight.t() for vector, weight in zip(here, weights, strict=True)])  # W_O' w
         rows = rows.view(layers, batch, groups, -1, size)  # the heads by group
-        along.append((rows @ value.transpose(-1, -2)).view(layers, batch, -1, length))
+        along.append((rows @ value.transpose(-1, -2)).view(layers, batch, -1, length).to(vectors.device))
     return (joined(along) * seen.weights).transpose(0, 1)
 
 
