@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from .devices import entry_device
+
 
 @dataclass(frozen=True)
 class Item:
@@ -30,7 +32,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded items as tensors, on the model's device.
+    """Padded items as tensors, on the device of the model's embedding.
 
     Attributes:
         inputs: Keyword arguments for the model: ``input_ids`` and ``attention_mask`` ``[B, T]``, and more if needed.
@@ -80,7 +82,7 @@ def pad(items: Sequence[Item], model: PreTrainedModel, *, side: str = "right") -
     ``forward`` takes ``position_ids`` and it does not find them in the ids itself.
     """
     width = max(len(item.token_ids) for item in items)
-    device = model.device
+    device = entry_device(model)
     starts = [width - len(item.token_ids) if side == "left" else 0 for item in items]
     spans = [slice(s, s + len(item.token_ids)) for s, item in zip(starts, items, strict=True)]
     config = model.config.get_text_config()
