@@ -87,6 +87,7 @@ def evaluate(
     seed: Annotated[int, typer.Option(metavar="N", help="For --limit.")] = 0,
     dtype: Annotated[str | None, typer.Option(metavar="DTYPE", help="Default: the checkpoint's own.")] = None,
     device: Annotated[str | None, typer.Option(metavar="DEVICE", help="Default: a GPU if there is one.")] = None,
+    device_map: Annotated[str | None, typer.Option(metavar="MAP", help="Divide a large model: auto, or JSON.")] = None,
     batch_tokens: Annotated[int | None, typer.Option(metavar="N", help="Tokens per batch, padding included.")] = None,
 ) -> None:
     """Explain a model's verb predictions, score them against the subjects, and keep every record. Resumes if stopped.
@@ -107,6 +108,7 @@ def evaluate(
         seed=seed,
         dtype=dtype,
         device=device,
+        device_map=device_map,
         batch_tokens=batch_tokens,
     )
     failed = sum(run.failed for run in runs)
