@@ -31,7 +31,7 @@ LAYERS = [
     ["records", "given"],
     ["rulesets", "families"],
     ["benchmark", "metrics", "explanation"],
-    ["rules", "devices"],
+    ["rules", "devices", "device_maps"],
     ["errors", "marks", "version"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

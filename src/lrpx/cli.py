@@ -73,6 +73,14 @@ DeviceOption = Annotated[
     str | None,
     _model_option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1, mps, ... Default: a GPU if there is one."),
 ]
+DeviceMapOption = Annotated[
+    str | None,
+    _model_option(
+        "--device-map",
+        metavar="MAP",
+        help="Divide a large model: auto, or JSON from modules to devices. Needs accelerate.",
+    ),
+]
 AttentionOption = Annotated[
     str | None, _model_option("--attn-implementation", metavar="KIND", help="sdpa or eager. Default: the model's own.")
 ]
@@ -149,6 +157,7 @@ def explain(
     model: ModelOption = DEFAULT_MODEL,
     dtype: DtypeOption = None,
     device: DeviceOption = None,
+    device_map: DeviceMapOption = None,
     attn_implementation: AttentionOption = None,
     revision: RevisionOption = None,
     token: TokenOption = None,
@@ -192,7 +201,13 @@ def explain(
     from .loading import load
 
     loaded, tokenizer = load(
-        model, dtype=dtype, device=device, attn_implementation=attn_implementation, revision=revision, token=token
+        model,
+        dtype=dtype,
+        device=device,
+        device_map=device_map,
+        attn_implementation=attn_implementation,
+        revision=revision,
+        token=token,
     )
     several = file is not None or len(texts) > 1
     by_method = [
@@ -229,6 +244,7 @@ def check(
     ] = DEFAULT_MODEL,
     dtype: DtypeOption = None,
     device: DeviceOption = None,
+    device_map: DeviceMapOption = None,
     attn_implementation: AttentionOption = None,
     revision: RevisionOption = None,
     token: TokenOption = None,
@@ -240,7 +256,13 @@ def check(
     from .loading import load
 
     loaded, _ = load(
-        model, dtype=dtype, device=device, attn_implementation=attn_implementation, revision=revision, token=token
+        model,
+        dtype=dtype,
+        device=device,
+        device_map=device_map,
+        attn_implementation=attn_implementation,
+        revision=revision,
+        token=token,
     )
     report = run(loaded)
     console = Console()

@@ -133,6 +133,9 @@ def quiet(*, bars: bool) -> Iterator[None]:
                 if type(handler) is logging.StreamHandler:  # what the user added (a file, ...) still gets every line
                     handler.addFilter(divert)
                     undo.callback(handler.removeFilter, divert)
+        accelerate = logging.getLogger("accelerate.big_modeling")  # has no handler of its own
+        accelerate.addFilter(divert)
+        undo.callback(accelerate.removeFilter, divert)
         # Where HF_HUB_DISABLE_PROGRESS_BARS is set, the user decided (and Hugging Face warns when a program changes it).
         if not bars and constants.HF_HUB_DISABLE_PROGRESS_BARS is None and hf_logging.is_progress_bar_enabled():
             if are_progress_bars_disabled():  # those of the Hub were off already; enabling transformers' turns both on

@@ -5,7 +5,7 @@
 2. Choose the class by the architecture in the model's configuration: causal or masked language model.
 3. Load, and refuse what would give wrong maps without a word: missing weights (transformers fills them with random
    numbers) and a missing tokenizer (transformers 5 makes one that knows no word).
-4. Log the dtype, the device and the attention implementation that were chosen.
+4. Log the dtype, the device and the attention implementation that were chosen, and how a model was divided.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import tempfile
+import weakref
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from . import default_model, hub
+from . import default_model, device_maps, hub
 from .errors import InputError, UnsupportedModelError, nearest
 
 logger = logging.getLogger("lrpx")
@@ -53,6 +55,7 @@ def load(
     *,
     dtype: str | torch.dtype | None = None,
     device: str | torch.device | None = None,
+    device_map: str | dict[str, Any] | None = None,
     attn_implementation: str | None = None,
     revision: str | None = None,
     token: str | bool | None = None,
@@ -68,6 +71,9 @@ def load(
         dtype: ``"float32"``, ``"bfloat16"``, ... or a torch dtype. ``None`` or ``"auto"``: the checkpoint's own.
         device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``, ... ``None`` or ``"auto"``: ``cuda`` where there is
             one, else ``cpu`` (``mps`` only when asked for: it has no float64).
+        device_map: Instead of ``device``, for models larger than a GPU: ``"auto"`` divides the model over all GPUs, and puts
+            what does not fit into the CPU's memory, then on disk. Or a dictionary from names of modules to ``"cuda:1"``,
+            ``1``, ``"cpu"`` or ``"disk"``; ``""`` stands for all that is not named. Needs accelerate.
         attn_implementation: ``"sdpa"`` or ``"eager"``, ... ``None``: transformers' choice for the model.
         revision: Branch, tag or commit on the Hub.
         token: Token for gated or private models on the Hub. ``None``: the one of ``hf auth login``.
@@ -75,14 +81,16 @@ def load(
         progress: Show progress bars, where standard error is a terminal.
 
     Returns:
-        ``(model, tokenizer)``. The model is in eval mode, on ``device``.
+        ``(model, tokenizer)``. The model is in eval mode, on ``device`` or divided by ``device_map``.
 
     Raises:
         InputError: The name leads nowhere, files are missing or damaged, or an option is not one of the known.
         UnsupportedModelError: The model is neither a causal nor a masked language model.
     """
-    torch_dtype, torch_device = _dtype(dtype), _device(device)
-    if torch_dtype == torch.float64 and torch_device.type == "mps":
+    torch_dtype = _dtype(dtype)
+    places = None if device_map is None else _places(device, device_map)
+    torch_device = None if places is not None else _device(device)
+    if torch_dtype == torch.float64 and torch_device is not None and torch_device.type == "mps":
         raise InputError("device 'mps' has no float64. Type dtype='float32', or device='cpu'.")
     with hub.quiet(bars=hub.bars_wanted(progress)):
         place = _locate(os.fspath(name), revision, token, progress)
@@ -92,12 +100,17 @@ def load(
         tokenizer = _load_tokenizer(place, options)
         if attn_implementation is not None:
             options["attn_implementation"] = attn_implementation
-        model = _load_model(place, auto_class, config=config, dtype=torch_dtype, **options)
-    if not getattr(model, "is_quantized", False):  # quantised weights are where their library put them
+        options |= {"config": config, "dtype": torch_dtype}
+        if places is None:
+            model = _load_model(place, auto_class, **options)
+        else:
+            model = _load_divided(place, auto_class, places, **options)
+    if torch_device is not None and not getattr(model, "is_quantized", False):  # their library puts quantised weights
         model.to(torch_device)
+    where = model.device if places is None else device_maps.division(model)
     logger.info(
         "%s: %s, %s on %s, attention implementation %s",
-        *(place.name, type(model).__name__, model.dtype, model.device, model.config._attn_implementation),
+        *(place.name, type(model).__name__, model.dtype, where, model.config._attn_implementation),
     )
     return Loaded(model, tokenizer)
 
@@ -145,6 +158,16 @@ def _device(device: str | torch.device | None) -> torch.device:
     if chosen.type == "mps" and not torch.backends.mps.is_available():
         raise InputError("device 'mps' is not available here. Type device='cpu'.")
     return chosen
+
+
+def _places(device: Any, device_map: Any) -> str | device_maps.Places:
+    if device is not None:
+        raise InputError(
+            f"device={str(device)!r} and device_map={device_map!r}: give one of them. A device map says where each part goes."
+        )
+    if importlib.util.find_spec("accelerate") is None:
+        raise InputError('device_map needs accelerate: pip install "lrpx[multi-gpu]"')
+    return device_maps.parse(device_map)
 
 
 # 1. What the name means
@@ -276,6 +299,24 @@ def _load_model(place: _Place, auto_class: Any, **options: Any) -> Any:
         _forget_quantization(model)
     model.config._name_or_path = place.name
     model.config._commit_hash = place.commit  # transformers 5.0 sets it, later versions do not
+    return model
+
+
+def _load_divided(place: _Place, auto_class: Any, places: str | device_maps.Places, **options: Any) -> Any:
+    if isinstance(places, dict):
+        with torch.device("meta"):  # the modules, without numbers
+            empty = auto_class.from_config(options["config"], trust_remote_code=options["trust_remote_code"])
+        places = device_maps.complete(places, empty)
+    folder = tempfile.TemporaryDirectory(
+        prefix="lrpx-"
+    )  # for weights that go to disk and are not there as they are needed
+    try:
+        model = _load_model(place, auto_class, device_map=places, offload_folder=folder.name, **options)
+        device_maps.check_blocks(getattr(model, "hf_device_map", {}), model)
+    except BaseException:
+        folder.cleanup()
+        raise
+    weakref.finalize(model, folder.cleanup)
     return model
 
 
