@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 
 from .batching import Batch, Item, pad
 from .capture import run
+from .devices import offloaded_as
 from .errors import LrpxError
 from .guards import about_cuts, check_model
 from .propagate import Propagation, propagate
@@ -135,12 +136,14 @@ def _blocks_that_run(model: PreTrainedModel, batch: Batch) -> list[str]:
 @contextmanager
 def biases_zeroed(model: nn.Module) -> Iterator[int]:
     """Every parameter whose name ends in ``bias`` is zero inside the block, and as it was afterwards. Yields how many."""
-    kept = [(p, p.detach().clone()) for name, p in model.named_parameters() if name.endswith("bias")]
+    biases = [p for name, p in model.named_parameters() if name.endswith("bias")]
+    kept = [(p, p.detach().clone()) for p in biases if not p.is_meta]
     try:
         with torch.no_grad():
             for p, _ in kept:
                 p.zero_()
-        yield len(kept)
+        with offloaded_as(model, lambda name, p: torch.zeros_like(p) if name.endswith("bias") else p):
+            yield len(biases)
     finally:
         with torch.no_grad():
             for p, value in kept:

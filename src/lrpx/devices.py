@@ -9,16 +9,12 @@ All of this is read from the hooks that a model carries, whoever put them there.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-from .errors import InputError, nearest
-
-STRATEGIES = ("auto", "balanced", "balanced_low_0", "sequential")  # in which accelerate chooses the places itself
 
 
 def is_divided(model: nn.Module) -> bool:
@@ -103,85 +99,38 @@ def stored_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         yield path, tensor
 
 
+@contextmanager
+def offloaded_as(model: nn.Module, change: Callable[[str, Tensor], Tensor]) -> Iterator[None]:
+    """Inside the block, offloaded weights are loaded as ``change(name, weight)``. What is stored stays as it is."""
+    hooks = [hook for module in model.modules() for hook in _hooks(module) if hook.offload]
+    kept = [(hook, hook.weights_map) for hook in hooks]
+    try:
+        for hook in hooks:
+            hook.weights_map = _Changed(hook.weights_map, change)
+        yield
+    finally:
+        for hook, weights in kept:
+            hook.weights_map = weights
+
+
+class _Changed(Mapping[str, Tensor]):
+    """Weights by name, changed when they are read."""
+
+    def __init__(self, weights: Mapping[str, Tensor], change: Callable[[str, Tensor], Tensor]) -> None:
+        self._weights, self._change = weights, change
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._change(name, self._weights[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+
 def _hooks(module: nn.Module) -> list[Any]:
     """The hooks of accelerate on a module that say where it computes."""
     hook = vars(module).get("_hf_hook")
     found = getattr(hook, "hooks", [] if hook is None else [hook])
     return [each for each in found if hasattr(each, "weights_map")]
-
-
-# What the user asks for
-
-
-def parse_device_map(given: Any) -> str | dict[str, Any]:
-    """A device map as transformers takes it.
-
-    Args:
-        given: One of ``STRATEGIES``, or a dictionary from the names of modules (``""``: all others) to ``"cuda:1"``, ``1``,
-            ``"cpu"`` or ``"disk"``; also as JSON.
-
-    Raises:
-        InputError: It is neither, or it names a device that is not there.
-    """
-    if isinstance(given, str) and given.lstrip().startswith("{"):
-        try:
-            given = json.loads(given)
-        except json.JSONDecodeError as error:
-            raise InputError(f"device_map={given!r} is no valid JSON: {error}.") from error
-    if isinstance(given, str) and given in STRATEGIES:
-        return given
-    example = 'device_map="auto", or a dictionary such as {"model.embed_tokens": "cuda:0", "": "cuda:1"}.'
-    if isinstance(given, str):
-        try:
-            torch.device(given)
-        except RuntimeError:
-            raise InputError(f"unknown device_map {given!r}. {nearest(given, STRATEGIES)} Or give {example}") from None
-        raise InputError(f"device_map={given!r} names a single device. Type device={given!r}, or {example}")
-    if not isinstance(given, Mapping) or not given or not all(isinstance(name, str) for name in given):
-        raise InputError(f"device_map={given!r}: expected {example}")
-    return {name: _place(name, device) for name, device in given.items()}
-
-
-def _place(name: str, device: Any) -> str | torch.device:
-    """One value of a device map."""
-    if device == "disk":
-        return "disk"
-    problem = ""
-    try:
-        place = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-    except (RuntimeError, TypeError):
-        problem = nearest(device, ["cpu", "cuda", "cuda:0", "disk"])
-    else:
-        place = torch.device("cuda", 0) if place == torch.device("cuda") else place
-        count = torch.cuda.device_count()
-        if place.type == "cuda" and (place.index or 0) >= count:
-            problem = f"torch sees {count} CUDA devices here."
-        elif place.type == "meta":
-            problem = 'On "meta" there are no numbers; for what does not fit, type "cpu" or "disk".'
-    if problem:
-        raise InputError(
-            f"device_map sends {name or 'everything else'!r} to {str(device)!r}, which is no device. {problem}"
-        )
-    return place
-
-
-def division(model: nn.Module) -> str:
-    """How a model was divided, for the log: per place its blocks and gigabytes of weights (1 GB = 1e9 bytes)."""
-    places: dict[str, Any] = getattr(model, "hf_device_map", {})
-
-    def place_of(path: str) -> str:
-        while path and path not in places:
-            path = path.rpartition(".")[0]
-        place = places.get(path, "?")
-        return f"cuda:{place}" if isinstance(place, int) else str(place)
-
-    size: dict[str, int] = {}
-    blocks: dict[str, set[str]] = {}
-    lists = [(path, m) for path, m in model.named_modules() if isinstance(m, nn.ModuleList)]
-    longest, _ = max(lists, key=lambda found: len(found[1]), default=("", None))
-    for path, parameter in model.named_parameters():
-        place = place_of(path)
-        size[place] = size.get(place, 0) + parameter.numel() * parameter.element_size()
-        if longest and path.startswith(longest + "."):
-            blocks.setdefault(place, set()).add(path[len(longest) + 1 :].partition(".")[0])
-    return "; ".join(f"{place}: {len(blocks.get(place, ()))} blocks, {size[place] / 1e9:.3g} GB" for place in size)
