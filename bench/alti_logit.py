@@ -3,10 +3,10 @@
     python bench/alti_logit.py --model path/to/mini-gpt2                              # 16, 64, 128 and 250 tokens, CPU
     python bench/alti_logit.py --shape gpt2-xl --device cuda --tokens 12 512          # random weights
     python bench/alti_logit.py --shape gpt2-xl --device cuda --tokens 512 --tune      # tiles of the Triton kernel
+    python bench/alti_logit.py --smoke --device cpu
 
-The two are timed in turn, so that a busy machine slows both; figures are medians. Memory is the peak of what is
-allocated during the call, above what was allocated before it. "tensor" is the same method with a tensor of heads x T x
-T x width in each layer, for comparison; on the CPU it is run too (``--no-tensor`` leaves it out).
+The two are timed in turn; ``common.py`` says how. "tensor" is the same method with a tensor of heads x T x T x width in each
+layer, for comparison; on the CPU it is run too (``--no-tensor`` leaves it out).
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
-import platform
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+import common
 import torch
-import transformers
+from common import in_turns, peak
 from torch import Tensor
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
@@ -31,29 +29,17 @@ from lrpx.batching import Batch
 from lrpx.methods import alti_logit
 
 SHAPES: dict[str, Callable[[], Any]] = {
+    "tiny": lambda: GPT2LMHeadModel(GPT2Config(vocab_size=1200, n_positions=32, n_embd=16, n_layer=2, n_head=2)),
     "gpt2": lambda: GPT2LMHeadModel(GPT2Config()),
     "gpt2-xl": lambda: GPT2LMHeadModel(GPT2Config(n_embd=1600, n_layer=48, n_head=25)),
-    "llama-3.2-1b": lambda: LlamaForCausalLM(
-        LlamaConfig(
-            hidden_size=2048,
-            intermediate_size=8192,
-            num_hidden_layers=16,
-            num_attention_heads=32,
-            num_key_value_heads=8,
-            head_dim=64,
-            vocab_size=128256,
-            max_position_embeddings=131072,
-            tie_word_embeddings=True,
-        )
-    ),
+    "llama-3.2-1b": lambda: LlamaForCausalLM(LlamaConfig(**common.LLAMA_1B)),
 }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.parser_of(__doc__)
     parser.add_argument("--model", help="name or path of a decoder")
     parser.add_argument("--shape", choices=SHAPES, help="random weights instead")
-    parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--tokens", type=int, nargs="+", default=[16, 64, 128, 250])
     parser.add_argument("--batch", type=int, default=1)
@@ -62,6 +48,8 @@ def main() -> None:
     parser.add_argument("--kernel", action=argparse.BooleanOptionalAction, default=True, help="use Triton on a GPU")
     parser.add_argument("--tune", action="store_true", help="time the Triton kernel alone, by tile and precision")
     args = parser.parse_args()
+    if args.smoke:
+        args.model, args.shape, args.tokens, args.repeats = None, "tiny", [8, 16], 2
     if (args.model is None) == (args.shape is None):
         parser.error("give --model or --shape")
     torch.manual_seed(0)
@@ -69,43 +57,42 @@ def main() -> None:
     with torch.device(args.device):
         model = SHAPES[args.shape]() if args.shape else AutoModelForCausalLM.from_pretrained(args.model)
     model = model.to(args.device, dtype).eval()
-    card = torch.cuda.get_device_name() if args.device.startswith("cuda") else f"{torch.get_num_threads()} threads"
-    print(f"{args.shape or args.model}, {args.dtype}, batch {args.batch}, {args.device} ({card})")
-    print(f"torch {torch.__version__}, transformers {transformers.__version__}, Python {platform.python_version()}")
+    facts = common.environment(args.device)
+    print(f"{args.shape or args.model}, {args.dtype}, batch {args.batch}; {common.heading(facts)}")
     if args.tune:
         tune(model, args.tokens, args.repeats)
         return
     kernel = mock.patch.object(mixing, "KERNEL_BYTES", mixing.KERNEL_BYTES if args.kernel else 1 << 62)
-    with kernel:
-        table(model, args)
+    with kernel, torch.no_grad():
+        rows = [measured(model, tokens, args) for tokens in args.tokens]
+    common.report("alti_logit", args, facts, {"rows": rows})
+    print(common.table([list(rows[0]), *([f"{value:.4g}" for value in row.values()] for row in rows)]))
 
 
-def table(model: Any, args: argparse.Namespace) -> None:
+def measured(model: Any, tokens: int, args: argparse.Namespace) -> dict[str, float]:
+    """The figures for one number of tokens."""
     with_tensor = args.tensor if args.tensor is not None else args.device == "cpu"
-    header = ["tokens", "forward ms", "ALTI-Logit ms", "ratio", "forward MiB", "ALTI-Logit MiB"]
-    print(" | ".join(header + (["tensor ms", "tensor MiB"] if with_tensor else [])))
-    for tokens in args.tokens:
-        batch = random_batch(model, tokens, args.batch)
-        runs = {
-            "forward": lambda batch=batch: model(**batch.inputs, use_cache=False),
-            "alti": lambda batch=batch: alti_logit.explain(model, batch),
-        }
-        seconds = timed(runs, args.repeats, model.device)
-        memory = {name: peak(run, model.device) for name, run in runs.items()}
-        cells = [
-            f"{tokens:6}",
-            f"{seconds['forward'] * 1e3:10.2f}",
-            f"{seconds['alti'] * 1e3:13.2f}",
-            f"{seconds['alti'] / seconds['forward']:5.2f}",
-            f"{memory['forward']:11.1f}",
-            f"{memory['alti']:14.1f}",
-        ]
-        if with_tensor:
-            one_by_one = mock.patch.dict(trace.STACK_BYTES, {model.device.type: 0})
-            with mock.patch.object(alti_logit, "kept", kept_with_tensor), one_by_one:
-                naive = timed({"tensor": runs["alti"]}, max(2, args.repeats // 5), model.device)
-                cells += [f"{naive['tensor'] * 1e3:9.1f}", f"{peak(runs['alti'], model.device):10.1f}"]
-        print(" | ".join(cells), flush=True)
+    batch = random_batch(model, tokens, args.batch)
+    runs: dict[str, Callable[[], Any]] = {
+        "forward": lambda: model(**batch.inputs, use_cache=False),
+        "alti": lambda: alti_logit.explain(model, batch),
+    }
+    seconds = timed(runs, args.repeats, model.device)
+    memory = {name: peak(run, model.device) for name, run in runs.items()}
+    row = {
+        "tokens": tokens,
+        "forward ms": seconds["forward"] * 1e3,
+        "ALTI-Logit ms": seconds["alti"] * 1e3,
+        "ratio": seconds["alti"] / seconds["forward"],
+        "forward MiB": memory["forward"],
+        "ALTI-Logit MiB": memory["alti"],
+    }
+    if with_tensor:
+        one_by_one = mock.patch.dict(trace.STACK_BYTES, {model.device.type: 0})
+        with mock.patch.object(alti_logit, "kept", kept_with_tensor), one_by_one:
+            naive = timed({"tensor": runs["alti"]}, max(2, args.repeats // 5), model.device)
+            row |= {"tensor ms": naive["tensor"] * 1e3, "tensor MiB": peak(runs["alti"], model.device)}
+    return row
 
 
 def random_batch(model: Any, tokens: int, size: int) -> Batch:
@@ -132,43 +119,10 @@ def kept_with_tensor(layers: mixing.Layers, length: int, causal: bool) -> Tensor
 
 def timed(runs: dict[str, Callable[[], Any]], repeats: int, device: torch.device) -> dict[str, float]:
     """Median seconds of each run, taking turns, after three rounds to warm up."""
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for round_ in range(repeats + 3):
-        for name, run in runs.items():
-            synchronise(device)
-            start = time.perf_counter()
-            with torch.no_grad():
-                run()
-            synchronise(device)
-            if round_ >= 3:
-                seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in seconds.items()}
-
-
-def peak(run: Callable[[], Any], device: torch.device) -> float:
-    """The most MiB that ``run`` has allocated at once."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        with torch.no_grad():
-            result = run()
-        del result
-        return (torch.cuda.max_memory_allocated(device) - before) / 2**20
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    with torch.no_grad(), torch.profiler.profile(activities=activities, profile_memory=True) as profile:
-        result = run()
-    del result
-    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
-    held = highest = 0
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        held += event.nbytes()
-        highest = max(highest, held)
-    return highest / 2**20
-
-
-def synchronise(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    contenders = {name: lambda _, run=run: run() for name, run in runs.items()}
+    in_turns(contenders, range(3), device)
+    found = in_turns(contenders, range(repeats), device)
+    return {name: common.summary(seconds)["median_s"] for name, seconds in found.items()}
 
 
 def tune(model: Any, lengths: list[int], repeats: int) -> None:

@@ -195,7 +195,7 @@ def warmed_up(contenders: Contenders, work: Sequence[Any], device: str, rounds: 
     return {name: seconds_of(lambda run=run: all_of(run), device) for name, run in contenders.items()}
 
 
-def in_turns(contenders: Contenders, work: Iterable[Any], device: str) -> dict[str, list[float]]:
+def in_turns(contenders: Contenders, work: Iterable[Any], device: str | torch.device) -> dict[str, list[float]]:
     """Seconds of every contender for every piece of work, the contenders taking turns at each."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for piece in work:
