@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 from .batching import Batch, Item, pad
 from .capture import run
-from .devices import offloaded_as
+from .devices import named_parameters, offloaded_as
 from .errors import LrpxError
 from .guards import about_cuts, check_model
 from .propagate import Propagation, propagate
@@ -136,7 +136,7 @@ def _blocks_that_run(model: PreTrainedModel, batch: Batch) -> list[str]:
 @contextmanager
 def biases_zeroed(model: nn.Module) -> Iterator[int]:
     """Every parameter whose name ends in ``bias`` is zero inside the block, and as it was afterwards. Yields how many."""
-    biases = [p for name, p in model.named_parameters() if name.endswith("bias")]
+    biases = [p for name, p in named_parameters(model) if name.endswith("bias")]
     kept = [(p, p.detach().clone()) for p in biases if not p.is_meta]
     try:
         with torch.no_grad():

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .devices import named_parameters
 from .errors import InputError, nearest
 
 STRATEGIES = ("auto", "balanced", "balanced_low_0", "sequential")  # by which accelerate chooses the places itself
@@ -75,7 +76,8 @@ def complete(places: Places, model: nn.Module) -> Places:
     """The same places, with exactly one for every weight of ``model`` (which may be on ``meta``).
 
     Raises:
-        InputError: A name is of no module, some weights have no place, or a block is divided between devices.
+        InputError: A name is of no module, some weights have no place, or a block is divided between devices that compute, or
+            two names of one weight are.
     """
     names = [name for name, _ in model.named_modules()]
     for name in places:
@@ -84,6 +86,13 @@ def complete(places: Places, model: nn.Module) -> Places:
             raise InputError(f"device_map: {type(model).__name__} has no module {name!r}. {nearest(name, short[:20])}")
     found = dict(_spread(places, model, "", places.get("")))
     check_blocks(found, model)
+    for pair in getattr(model, "all_tied_weights_keys", {}).items():
+        first, second = (_text(place_of(name, found)) for name in pair)
+        if first != second and not {first, second} & {"cpu", "disk"}:
+            raise InputError(
+                f"{pair[0]!r} is {pair[1]!r} (the weights are tied), so the device map cannot send one to {first} and the "
+                f"other to {second}."
+            )
     return found
 
 
@@ -134,13 +143,10 @@ def place_of(name: str, places: Mapping[str, Any]) -> Any:
 def division(model: nn.Module) -> str:
     """How a loaded model was divided, for the log: per place its blocks and gigabytes of weights (1 GB = 1e9 bytes)."""
     places: Mapping[str, Any] = getattr(model, "hf_device_map", {})
-    tied: Mapping[str, str] = getattr(model, "all_tied_weights_keys", {})
     path = _longest_list(model)
     size: dict[str, int] = {}
     blocks: dict[str, set[str]] = {}
-    for name, parameter in model.named_parameters():
-        if name in tied:
-            continue
+    for name, parameter in named_parameters(model):
         place = place_of(name, places)
         where = _text(parameter.device if place is None else place)
         size[where] = size.get(where, 0) + parameter.numel() * parameter.element_size()

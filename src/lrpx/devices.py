@@ -87,12 +87,15 @@ def stored(module: nn.Module, name: str) -> Tensor | None:
     return tensor.detach()
 
 
-def stored_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """As ``model.named_parameters()``, with offloaded parameters as they are stored; read one by one."""
+def named_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """As ``model.named_parameters()``: tied parameters once, also where loading and offloading has made them two."""
     tied: Mapping[str, str] = getattr(model, "all_tied_weights_keys", {})
-    for path, parameter in model.named_parameters():
-        if parameter.is_meta and path in tied:  # loading and offloading makes a tied parameter two
-            continue
+    yield from ((path, p) for path, p in model.named_parameters() if not (p.is_meta and path in tied))
+
+
+def stored_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """As ``named_parameters``, detached, with offloaded parameters as they are stored; read one by one."""
+    for path, parameter in named_parameters(model):
         parent, _, name = path.rpartition(".")
         tensor = stored(model.get_submodule(parent), name) if parameter.is_meta else parameter.detach()
         assert tensor is not None
