@@ -19,7 +19,12 @@ from torch import Tensor, nn
 
 def is_divided(model: nn.Module) -> bool:
     """Whether hooks move tensors or weights while ``model`` runs."""
-    return any("_hf_hook" in vars(module) for module in model.modules())
+    modules = [model]
+    for module in modules:  # grows on the way; several times faster than ``model.modules()``, and asked for every batch
+        if "_hf_hook" in module.__dict__:
+            return True
+        modules.extend(child for child in module._modules.values() if child is not None)
+    return False
 
 
 def is_offloaded(model: nn.Module) -> bool:
