@@ -32,9 +32,9 @@ import transformers
 import lrpx
 from lrpx.batching import Batch, Item, allowed_waste, pad
 from lrpx.benchmark.storage import sha256
-from lrpx.capture import accepted, explained_logits
 from lrpx.evaluate import evaluate, plan, select, tokenized_set
 from lrpx.explainer import Explainer, sources
+from lrpx.program import accepted, explained_logits
 from lrpx.records import Run, write_part
 
 

@@ -17,11 +17,11 @@ from transformers import GPT2LMHeadModel
 import lrpx
 from lrpx import batching
 from lrpx import rules as lrpx_rules
-from lrpx.batching import Item, pad
+from lrpx.batching import Item, context_length, pad
 from lrpx.capture import run
 from lrpx.encoding import encode
 from lrpx.errors import UnsupportedModelError
-from lrpx.explain import Reads, context_length, item_of, provenance
+from lrpx.explain import Reads, item_of, provenance
 from lrpx.methods import METHODS
 
 TEXT = tiny_tokenizers.TEXT

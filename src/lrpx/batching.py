@@ -7,8 +7,9 @@ and every item's value has its own gradient because the values of a batch are su
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ class Batch:
         positions: ``[B]`` index of the explained position in the padded row.
         targets: ``[B]`` token ids, -1 where the top prediction is asked for.
         contrasts: ``[B]`` token ids, -1 where the single logit is explained.
+        chosen: Every target is given, so that no item asks for the top prediction.
     """
 
     inputs: dict[str, Tensor]
@@ -47,6 +49,7 @@ class Batch:
     positions: Tensor
     targets: Tensor
     contrasts: Tensor
+    chosen: bool = False
 
     def outside_inference_mode(self) -> Batch:
         """The same batch with tensors that autograd may keep, also if it was made inside ``torch.inference_mode()``."""
@@ -55,7 +58,8 @@ class Batch:
             return tensor.clone() if tensor.is_inference() else tensor
 
         inputs = {name: usable(tensor) for name, tensor in self.inputs.items()}
-        return Batch(inputs, self.spans, usable(self.positions), usable(self.targets), usable(self.contrasts))
+        columns = (usable(self.positions), usable(self.targets), usable(self.contrasts))
+        return Batch(inputs, self.spans, *columns, self.chosen)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,44 +79,59 @@ class Attribution:
     components: dict[str, Any] = field(default_factory=dict)
 
 
-def pad(items: Sequence[Item], model: PreTrainedModel, *, side: str = "right") -> Batch:
-    """Pad ``items`` to one length on ``side`` (``"right"`` or ``"left"``).
+def pad(items: Sequence[Item], model: PreTrainedModel, *, side: str = "right", length: int = 0) -> Batch:
+    """Pad ``items`` to one length, and at least to ``length``, on ``side`` (``"right"`` or ``"left"``).
 
     Padding goes to the right by default, where it moves no position. On the left the model is told the positions, if its
     ``forward`` takes ``position_ids`` and it does not find them in the ids itself.
     """
-    width = max(len(item.token_ids) for item in items)
-    device = entry_device(model)
-    starts = [width - len(item.token_ids) if side == "left" else 0 for item in items]
-    spans = [slice(s, s + len(item.token_ids)) for s, item in zip(starts, items, strict=True)]
-    config = model.config.get_text_config()
-    filler = getattr(config, "pad_token_id", None)
-    filler = 0 if filler is None or filler < 0 else filler
+    lengths = [len(item.token_ids) for item in items]
+    width = max(length, *lengths)
+    starts = [width - n if side == "left" else 0 for n in lengths]
+    spans = [slice(start, start + n) for start, n in zip(starts, lengths, strict=True)]
+    # Where the real tokens are, row by row: the order in which a mask fills a table, so that no loop over items is needed.
+    places, first = torch.arange(width), torch.tensor(starts)[:, None]
+    real = (places >= first) & (places < first + torch.tensor(lengths)[:, None])
 
-    def padded(rows: list[Sequence[int]], fill: int) -> Tensor:
+    def padded(rows: Iterable[Sequence[int]], fill: int) -> Tensor:
         table = torch.full((len(items), width), fill, dtype=torch.long)
-        for row, span, values in zip(table, spans, rows, strict=True):
-            row[span] = torch.tensor(values, dtype=torch.long)
-        return table.to(device)
+        table[real] = torch.tensor(list(chain.from_iterable(rows)), dtype=torch.long)
+        return table
 
-    inputs = {"input_ids": padded([item.token_ids for item in items], filler)}
-    inputs["attention_mask"] = padded([[1] * len(item.token_ids) for item in items], 0)
+    tables = {"input_ids": padded((item.token_ids for item in items), filler(model)), "attention_mask": real.long()}
     for name in items[0].extras:
-        inputs[name] = padded([item.extras[name] for item in items], 0)
-    takes_positions = "position_ids" in inspect.signature(model.forward).parameters
-    if side == "left" and takes_positions and not counts_from_padding(model):
-        inputs["position_ids"] = padded([range(len(item.token_ids)) for item in items], 0)
+        tables[name] = padded((item.extras[name] for item in items), 0)
+    if (
+        side == "left"
+        and "position_ids" in inspect.signature(model.forward).parameters
+        and not counts_from_padding(model)
+    ):
+        tables["position_ids"] = padded((range(n) for n in lengths), 0)
+    positions = [start + item.position for start, item in zip(starts, items, strict=True)]
+    targets, contrasts = [item.target for item in items], [item.contrast for item in items]
+    columns = [[-1 if value is None else value for value in column] for column in (positions, targets, contrasts)]
+    # All in one tensor: a transfer to a GPU takes longer than these few numbers do.
+    flat = torch.cat([*(t.flatten() for t in tables.values()), torch.tensor(columns).flatten()]).to(entry_device(model))
+    parts = flat.split([table.numel() for table in tables.values()] + [len(items)] * 3)
+    inputs = {name: part.view(len(items), width) for name, part in zip(tables, parts, strict=False)}
+    where, asked, against = parts[len(tables) :]
+    return Batch(inputs, spans, where, asked, against, chosen=None not in targets)
 
-    def column(values: list[int | None]) -> Tensor:
-        return torch.tensor([-1 if v is None else v for v in values], device=device)
 
-    return Batch(
-        inputs=inputs,
-        spans=spans,
-        positions=column([s + item.position for s, item in zip(starts, items, strict=True)]),
-        targets=column([item.target for item in items]),
-        contrasts=column([item.contrast for item in items]),
-    )
+def filler(model: PreTrainedModel) -> int:
+    """The token id that padding consists of."""
+    padding = getattr(model.config.get_text_config(), "pad_token_id", None)
+    return 0 if padding is None or padding < 0 else padding
+
+
+def context_length(model: PreTrainedModel) -> int | None:
+    """How many tokens the model can read; ``None`` if it has no limit."""
+    config = model.config.get_text_config()
+    names = ("max_position_embeddings", "n_positions", "max_seq_len")
+    limit = next((n for name in names if isinstance(n := getattr(config, name, None), int) and n > 0), None)
+    if limit is not None and counts_from_padding(model):
+        limit -= config.pad_token_id + 1  # positions are numbered from pad_token_id + 1
+    return limit
 
 
 def counts_from_padding(model: PreTrainedModel) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,14 +21,16 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from . import targets
-from .batching import Attribution, Item, allowed_waste, buckets, counts_from_padding, pad
-from .capture import accepted
+from .batching import Attribution, Item, allowed_waste, buckets, context_length, pad
+from .devices import described, is_unloaded
 from .encoding import Encoded, as_python, encode, split
 from .errors import InputError, NonFiniteError
+from .execution import Execution, matrix_precision
 from .explanation import Explanation, Token
 from .guards import check_model
 from .loading import identity, load
 from .methods import Method, get_method
+from .program import accepted
 from .taps import place_first
 from .version import __version__
 
@@ -46,6 +48,10 @@ def explain(
     method: str = "attnlrp",
     batch_tokens: int = BATCH_TOKENS,
     progress: bool | None = None,
+    fast: bool | None = None,
+    compile: bool = False,
+    checkpoint: bool | None = None,
+    tf32: bool = False,
     **options: Any,
 ) -> Any:
     """Explain what ``model`` predicts for ``text``.
@@ -64,6 +70,11 @@ def explain(
         method: One of ``lrpx.METHODS``.
         batch_tokens: Tokens per batch, padding included.
         progress: Show a progress bar. Default: when a list needs more than one batch, on a terminal.
+        fast: On a GPU, replay short passes as CUDA graphs. ``None``: from the second use of a shape on; ``True``: from the
+            first; ``False``: never. See ``execution.Execution`` for this and the next three.
+        compile: Fuse the pass with TorchInductor, once per length; worth it for long texts.
+        checkpoint: Recompute each block in the backward pass, to save memory. ``None``: where an estimate says so.
+        tf32: Use TF32 matrix products in a float32 model, for this call.
         **options: The method's own, e.g. ``at=["input", "model.layers.*"]`` or ``norm="l2"``.
 
     Returns:
@@ -82,6 +93,7 @@ def explain(
     settings = _settings(chosen, options)
     if not isinstance(batch_tokens, int) or batch_tokens < 1:
         raise InputError(f"batch_tokens={batch_tokens!r}: give a number of tokens from 1, such as {BATCH_TOKENS}.")
+    execution = Execution(fast, compile, checkpoint, tf32)
     if text is None:
         raise InputError("no text given: lrpx.explain(model, tokenizer, text).")
     model, tokenizer = _model_and_tokenizer(model, tokenizer)
@@ -98,8 +110,8 @@ def explain(
         with _naming(i, several):
             items.append(item_of(reads, tokenizer, e, target=t, contrast=c, position=p))
 
-    with _one_at_a_time(model):
-        results = _run(chosen, model, items, settings, batch_tokens, progress)
+    with _one_at_a_time(model), matrix_precision(tf32):
+        results = _run(chosen.run_by(execution), chosen.name, model, items, settings, batch_tokens, progress)
     about = provenance(model, method, settings)
     explanations = []
     for i, (e, item, result) in enumerate(zip(encoded, items, results, strict=True)):
@@ -109,7 +121,8 @@ def explain(
 
 
 def _run(
-    method: Method,
+    function: Callable[..., list[Attribution]],
+    name: str,
     model: PreTrainedModel,
     items: list[Item],
     settings: dict[str, Any],
@@ -117,11 +130,10 @@ def _run(
     progress: bool | None,
 ) -> list[Attribution]:
     """The items' attributions, in their order, computed in groups of similar length."""
-    function = method.load()
     groups = _groups(items, batch_tokens, allowed_waste(model))
     results: list[Attribution] = [None] * len(items)  # type: ignore[list-item]
     hidden = (len(groups) == 1 or None) if progress is None else not progress
-    with tqdm(total=len(items), desc=method.name, unit="text", disable=hidden) as bar:
+    with tqdm(total=len(items), desc=name, unit="text", disable=hidden) as bar:
         for group in groups:
             batch = pad([items[i] for i in group], model)
             for i, attribution in zip(group, function(model, batch, **settings), strict=True):
@@ -194,16 +206,6 @@ def item_of(
     return Item(ids, where, chosen, other, {k: v for k, v in encoded.extras.items() if k in reads.extras})
 
 
-def context_length(model: PreTrainedModel) -> int | None:
-    """How many tokens the model can read; ``None`` if it has no limit."""
-    config = model.config.get_text_config()
-    names = ("max_position_embeddings", "n_positions", "max_seq_len")
-    limit = next((n for name in names if isinstance(n := getattr(config, name, None), int) and n > 0), None)
-    if limit is not None and counts_from_padding(model):
-        limit -= config.pad_token_id + 1  # positions are numbered from pad_token_id + 1
-    return limit
-
-
 def provenance(model: PreTrainedModel, method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """What the numbers come from: model, revision, dtype, device, attention, versions, method and options."""
     weight = next(model.parameters())
@@ -211,7 +213,7 @@ def provenance(model: PreTrainedModel, method: str, settings: Mapping[str, Any])
         **identity(model),
         "architecture": type(model).__name__,
         "dtype": str(weight.dtype).removeprefix("torch."),
-        "device": str(weight.device),
+        "device": described(model),
         "attn_implementation": getattr(model.config, "_attn_implementation", None),
         "method": method,
         "options": {k: _written(v) for k, v in settings.items()},
@@ -277,7 +279,7 @@ def _model_and_tokenizer(model: Any, tokenizer: Any) -> tuple[PreTrainedModel, A
             f"the model is a {type(model).__name__}. Give a model of transformers (of a wrapper, what it wraps), or the name "
             "of one: lrpx.explain(model, tokenizer, text)."
         )
-    if model.device.type == "meta":
+    if is_unloaded(model):
         raise InputError(f"the weights of this {type(model).__name__} are not loaded (device 'meta'). Load them first.")
     return model, tokenizer
 

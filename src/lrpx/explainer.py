@@ -24,13 +24,14 @@ from transformers import PreTrainedModel
 
 from .batching import Attribution, Batch, Item, pad
 from .benchmark import TokenizedSample
-from .capture import attributions, explained_logits, run
+from .capture import Combine, attributions, run
 from .errors import InputError, LrpxError, NonFiniteError, UnsupportedModelError
 from .explain import Reads
 from .given import Given
 from .methods import get_method
 from .methods.gradient import NORMS
 from .metrics import score
+from .program import explained_logits
 from .records import METRICS, Record
 
 logger = logging.getLogger("lrpx")
@@ -38,10 +39,10 @@ logger = logging.getLogger("lrpx")
 GIVE_UP = 20  # samples that fail while none succeeds, before the run stops
 
 # What one plain backward pass gives: name -> how state and gradient are combined, and whether the parts sum to the value.
-_GRADIENTS: dict[str, tuple[Callable[[np.ndarray, np.ndarray], np.ndarray], bool]] = {
+_GRADIENTS: dict[str, tuple[Combine, bool]] = {
     "gradient-l1": (NORMS["l1"], False),
     "gradient-l2": (NORMS["l2"], False),
-    "gradient-x-input": (np.multiply, True),
+    "gradient-x-input": (torch.mul, True),
 }
 
 

@@ -10,12 +10,13 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from .devices import stored_parameters
 from .errors import UnsupportedModelError
 from .families.refused import REFUSED
 from .propagate import Propagation
@@ -63,7 +64,7 @@ def check_model(model: PreTrainedModel, rules: str | RuleSet) -> None:
         )
     if not rules:
         return
-    mixers = [kind for m in model.modules() if STATE_SPACE.search(kind := type(m).__name__)]
+    mixers = [kind for kind in dict.fromkeys(type(m).__name__ for m in model.modules()) if STATE_SPACE.search(kind)]
     if mixers:
         mixer = next((kind for kind in mixers if not re.search(r"Norm|Model$|ForCausalLM$", kind)), mixers[0])
         raise UnsupportedModelError(
@@ -89,13 +90,17 @@ def check_rules_took_effect(
         )
     if +mode.cuts:
         logger.warning("%s", about_cuts(name, mode))
-    doubts = {what for doubt, what in mode.doubts if doubt}
-    unseen = [*(+mode.unknown), *sorted(doubts), *foreign_nodes(values)]
+    unseen = [*(+mode.unknown), *foreign_nodes(values)]
     if unseen:
-        raise UnsupportedModelError(
-            f"{name}: gradient passes through operations without a known rule: {', '.join(unseen)}. "
-            'The methods "gradient" and "gradient-x-input" work.'
-        )
+        refuse_unseen(model, unseen)
+
+
+def refuse_unseen(model: PreTrainedModel, what: Sequence[str]) -> NoReturn:
+    """Raise the error about operations that no rule knows."""
+    raise UnsupportedModelError(
+        f"{type(model).__name__}: gradient passes through operations without a known rule: {', '.join(what)}. "
+        'The methods "gradient" and "gradient-x-input" work.'
+    )
 
 
 def about_cuts(name: str, mode: Propagation) -> str:
@@ -170,7 +175,7 @@ def where_not_finite(model: PreTrainedModel, forward: Callable[[], object]) -> s
             if name and not any(module.children()):
                 stack.callback(module.register_forward_hook(look(name)).remove)
         forward()
-    broken = [n for n, p in model.named_parameters() if not p.isfinite().all()]
+    broken = [n for n, p in stored_parameters(model) if not p.isfinite().all()]
     where = (
         f"the first module that returned NaN or infinity is {first[0]!r}"
         if first

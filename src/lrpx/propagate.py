@@ -27,7 +27,9 @@ import torch
 from torch import Tensor, nn
 from torch._C._functorch import peek_interpreter_stack
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
+from .head import Head
 from .marks import common_lineage, is_mixed, joined, mark, mark_of
 from .rules import carrying, signal_take_all, tensors_in
 from .rulesets import RuleSet, get_rules, kind_of
@@ -47,6 +49,9 @@ class Propagation(TorchFunctionMode):
         unknown: What carried gradient in a way the rules do not know: function names, with how often.
         doubts: What can only be told from values, as (0-d boolean tensor, name); true ones belong to ``unknown``.
         keep_gradient: Ignore ``torch.no_grad()`` in the model's own code (HRM's inner cycles use it to save memory).
+        head: Computes the explained logits only; ``None``: the model computes its logits as it does.
+        threads: Where hooks take effect: the caller's thread, and the one in which blocks are recomputed.
+        recomputing: Blocks are running once more, for the backward pass; what is noted of a pass is noted already.
     """
 
     def __init__(self, rules: RuleSet) -> None:
@@ -58,13 +63,34 @@ class Propagation(TorchFunctionMode):
         self.unknown: Counter[str] = Counter()
         self.doubts: list[tuple[Tensor, str]] = []
         self.keep_gradient = False
-        self._saving = _saving_hooks()
+        self.head: Head | None = None
+        self.threads = {threading.get_ident()}
+        self.recomputing = False
+        self.saving = saving_hooks()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         name, kind, in_place = _described(func)
+        if self.head is not None and kind != "silent":
+            if name == "linear" and self.head.is_asked(args, kwargs):
+                return self.head(func, args, kwargs)
+            if self.head.uses:
+                output = self._run(func, name, kind, in_place, args, kwargs)
+                self.head.follow(name, kind, tensors_in(args, kwargs), output)
+                return output
+        return self._run(func, name, kind, in_place, args, kwargs)
+
+    def _run(
+        self,
+        func: Callable[..., Any],
+        name: str,
+        kind: str,
+        in_place: bool,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
         if kind == "silent" or not self.rules or not torch.is_grad_enabled():
             return None if name == "_set_grad_enabled" and self.keep_gradient else func(*args, **kwargs)
         tensors = tensors_in(args, kwargs)
@@ -112,7 +138,7 @@ class Propagation(TorchFunctionMode):
             return func(*args, **kwargs)
         if rule is signal_take_all and any(is_mixed(t) for t in factors):
             self.unknown["a product with a part of a concatenation of gates and signals"] += 1
-        if _saving_hooks() != self._saving:
+        if not self.recomputing and saving_hooks() != self.saving:
             self.unknown["activation checkpointing inside the model"] += 1
         self.hits[kind] += 1
         return rule(func, args, kwargs)
@@ -182,14 +208,22 @@ def propagate(
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
     """No parameter of ``model`` carries gradient inside the block; afterwards each is as it was."""
-    trainable = [p for p in model.parameters() if p.requires_grad]
+    # By place: a weight that is loaded for its module's pass is another tensor in each.
+    trainable = [
+        (m, name) for m in model.modules() for name, p in m._parameters.items() if p is not None and p.requires_grad
+    ]
     try:
-        for p in trainable:
-            p.requires_grad_(False)
+        _require_gradient(trainable, False)
         yield
     finally:
-        for p in trainable:
-            p.requires_grad_(True)
+        _require_gradient(trainable, True)
+
+
+def _require_gradient(places: Sequence[tuple[nn.Module, str]], required: bool) -> None:
+    for module, name in places:
+        parameter = module._parameters[name]
+        if parameter is not None:
+            parameter.requires_grad_(required)
 
 
 def is_activation(module: nn.Module) -> bool:
@@ -205,9 +239,9 @@ def is_activation(module: nn.Module) -> bool:
 
 def _is_elementwise(module: nn.Module) -> bool:
     """Try ``module`` on a few numbers: does it turn each into one by itself, and 0 into 0?"""
-    x = torch.tensor([-1.0, 0.0, 0.5, 2.0, -3.0, 0.1])
     try:
-        with torch.no_grad():
+        with torch.no_grad(), _disable_current_modes():  # also while a pass is traced on tensors without numbers
+            x = torch.tensor([-1.0, 0.0, 0.5, 2.0, -3.0, 0.1])
             y, turned, nothing = module(x), module(x.flip(0)), module(x[1:2])
         return bool(torch.equal(y.flip(0), turned) and y.shape == x.shape and nothing.abs().item() == 0)
     except Exception:  # it wants other arguments, has parameters elsewhere, ...: then it is no plain activation
@@ -217,10 +251,9 @@ def _is_elementwise(module: nn.Module) -> bool:
 def _hook_activation(module: nn.Module, mode: Propagation, stack: ExitStack) -> None:
     """Make ``module`` one operation: it computes on a detached input, then the activation rule connects input and output."""
     inputs: list[Tensor | None] = []
-    thread = threading.get_ident()
 
     def before(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        if threading.get_ident() != thread:
+        if threading.get_ident() not in mode.threads:
             return None
         x = args[0] if len(args) == 1 and isinstance(args[0], Tensor) and args[0].requires_grad else None
         inputs.append(x)
@@ -228,7 +261,7 @@ def _hook_activation(module: nn.Module, mode: Propagation, stack: ExitStack) -> 
             return args if x is None else (x.detach(),)
 
     def after(_: nn.Module, args: tuple[Any, ...], y: Any) -> Any:
-        if threading.get_ident() != thread:
+        if threading.get_ident() not in mode.threads:
             return y
         x = inputs.pop()
         if x is None:
@@ -258,7 +291,7 @@ def _outputs(output: Any) -> list[Tensor]:
     return [t for t in output if isinstance(t, Tensor)] if isinstance(output, tuple | list) else []
 
 
-def _saving_hooks() -> Any:
+def saving_hooks() -> Any:
     """What stands between autograd and what it saves; checkpointing would recompute that without the rules."""
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # since torch 2.7
     return None if top is None else top(True)

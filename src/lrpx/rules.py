@@ -204,7 +204,8 @@ class _Slope(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, compute: Compute) -> Tensor:
         y = compute()
         ctx.dtype = x.dtype
-        ctx.save_for_backward(torch.where(x == 0, 0, y / x))
+        # 0 / 0, and whatever else has no slope, passes nothing on. In place: one kernel and no tensor more.
+        ctx.save_for_backward(torch.div(y, x).nan_to_num_(nan=0, posinf=0, neginf=0))
         return y
 
     @staticmethod

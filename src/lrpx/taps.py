@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .errors import InputError, nearest
+from .propagate import Propagation
 
 
 def layer_count(model: PreTrainedModel) -> int:
@@ -73,11 +74,19 @@ def resolve_at(model: PreTrainedModel, at: Sequence[str]) -> dict[str, nn.Module
 
 @contextmanager
 def taps_of(
-    model: PreTrainedModel, modules: Sequence[nn.Module], wanted: dict[str, nn.Module | None], shape: torch.Size
+    model: PreTrainedModel,
+    modules: Sequence[nn.Module],
+    wanted: dict[str, nn.Module | None],
+    shape: torch.Size,
+    mode: Propagation,
 ) -> Iterator[dict[str, Tensor]]:
     """While the block runs, note the hidden state of every wanted name. The hooks are removed on exit."""
     taps: dict[str, Tensor] = {}
-    thread = threading.get_ident()  # the model may be in use elsewhere too
+    thread = threading.get_ident()
+
+    def elsewhere() -> bool:
+        """The model may be in use in another thread too; and a block that runs once more was seen the first time."""
+        return mode.recomputing or threading.get_ident() != thread
 
     def is_hidden(value: Any) -> bool:
         """Whether this is a hidden state; a model may append padding of its own (Longformer)."""
@@ -85,9 +94,7 @@ def taps_of(
         return fits and value.shape[0] == shape[0] and value.shape[1] >= shape[1]
 
     def tap_input(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if (
-            "input" in taps or threading.get_ident() != thread
-        ):  # only the first block to run, and its first use, sees the input
+        if "input" in taps or elsewhere():  # only the first block to run, and its first use, sees the input
             return
         tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.is_floating_point()]
         state = tensors[0] if tensors else None
@@ -96,13 +103,13 @@ def taps_of(
             taps["input"] = state if state.requires_grad else state.requires_grad_()
 
     def tap_embedding(_: nn.Module, __: Any, output: Any) -> Any:
-        if "embedding" in taps or threading.get_ident() != thread or not is_hidden(output):
+        if "embedding" in taps or elsewhere() or not is_hidden(output):
             return output
         taps["embedding"] = output.detach().requires_grad_()
         return taps["embedding"].clone()  # a model may write into its embeddings; the leaf must stay as it is
 
     def tap_output(name: str, output: Any) -> Any:
-        if threading.get_ident() != thread:
+        if elsewhere():
             return output
         state = next((v for v in (output, *items_of(output)) if isinstance(v, Tensor) and v.is_floating_point()), None)
         if state is None:

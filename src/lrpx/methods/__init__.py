@@ -6,8 +6,10 @@ To add one, write that function and register it here; ``lrpx.explain``, the comm
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ..errors import InputError, nearest
@@ -27,6 +29,13 @@ class Method:
         """The function ``(model, batch, **options) -> list[Attribution]``."""
         module, function = self.function.split(":")
         return getattr(importlib.import_module(f"{__name__}.{module}"), function)
+
+    def run_by(self, execution: Any) -> Callable[..., Any]:
+        """The function, run as ``execution`` says if that is its business: a method without a backward pass has its own way."""
+        function = self.load()
+        if "execution" not in inspect.signature(function).parameters:
+            return function
+        return partial(function, execution=execution)
 
 
 _ARRAS = "Arras et al. 2025"

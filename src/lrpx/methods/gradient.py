@@ -8,21 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
+import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..batching import Attribution, Batch
 from ..capture import attributions, run
 from ..errors import InputError, nearest
+from ..execution import DEFAULT, Execution
+from ..taps import place_first
 
-NORMS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
-    "l1": lambda state, gradient: np.abs(gradient),
+NORMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "l1": lambda state, gradient: gradient.abs(),
     "l2": lambda state, gradient: gradient**2,  # squared, so that parts add up
 }
 
 
 def explain(
-    model: PreTrainedModel, batch: Batch, *, norm: str = "l1", at: Sequence[str] = ("input",)
+    model: PreTrainedModel,
+    batch: Batch,
+    *,
+    norm: str = "l1",
+    at: Sequence[str] = ("input",),
+    execution: Execution = DEFAULT,
 ) -> list[Attribution]:
     """Per token, the sum over the width of ``|g|`` (``"l1"``) or ``g ** 2`` (``"l2"``), with ``g`` the plain gradient.
 
@@ -33,9 +41,13 @@ def explain(
     """
     if norm not in NORMS:
         raise InputError(f"unknown norm {norm!r}. {nearest(norm, NORMS)}")
-    return attributions(run(model, batch, {}, at), batch, NORMS[norm], decomposes=False)
+    return attributions(run(model, batch, {}, at, execution=execution), batch, NORMS[norm], decomposes=False)
 
 
-def times_input(model: PreTrainedModel, batch: Batch, *, at: Sequence[str] = ("input",)) -> list[Attribution]:
+def times_input(
+    model: PreTrainedModel, batch: Batch, *, at: Sequence[str] = ("input",), execution: Execution = DEFAULT
+) -> list[Attribution]:
     """Per token, the sum over the width of ``x * g``, with ``g`` the plain gradient; otherwise as ``lrp.explain``."""
-    return attributions(run(model, batch, {}, at), batch, np.multiply, decomposes=True)
+    hidden = len(place_first(at)) > 1
+    result = run(model, batch, {}, at, execution=execution, hidden=hidden)
+    return attributions(result, batch, torch.mul, decomposes=True)

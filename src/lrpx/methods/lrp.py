@@ -7,16 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
+import torch
 from transformers import PreTrainedModel
 
 from ..batching import Attribution, Batch
 from ..capture import attributions, run
+from ..execution import DEFAULT, Execution
 from ..rulesets import RuleSet
+from ..taps import place_first
 
 
 def explain(
-    model: PreTrainedModel, batch: Batch, *, rules: str | RuleSet = "attnlrp", at: Sequence[str] = ("input",)
+    model: PreTrainedModel,
+    batch: Batch,
+    *,
+    rules: str | RuleSet = "attnlrp",
+    at: Sequence[str] = ("input",),
+    execution: Execution = DEFAULT,
 ) -> list[Attribution]:
     """Relevance of every input token, ``R_t = sum_d x_td * (d value / d x_td)`` under the rule set, in logits.
 
@@ -25,6 +32,7 @@ def explain(
         batch: From ``batching.pad``.
         rules: A rule set or its name.
         at: Where: ``"input"``, ``"embedding"``, module names or globs; see ``capture.run``.
+        execution: How the pass is run.
 
     Returns:
         One attribution per item. ``relevance`` ``[T]`` is at ``"input"`` or ``"embedding"``, whichever is named first (at
@@ -33,4 +41,6 @@ def explain(
     Raises:
         UnsupportedModelError, InputError, NonFiniteError: See ``capture.run``.
     """
-    return attributions(run(model, batch, rules, at), batch, np.multiply, decomposes=True)
+    hidden = len(place_first(at)) > 1
+    result = run(model, batch, rules, at, execution=execution, hidden=hidden)
+    return attributions(result, batch, torch.mul, decomposes=True)

@@ -1,0 +1,203 @@
+"""CUDA graphs: a short text's forward and backward pass as one launch.
+
+On a GPU a short text costs far less than launching its thousands of small kernels one by one from Python. A CUDA graph
+records them once, forward and backward together, and launches them all at once from then on. A graph belongs to a shape:
+lengths are rounded up to buckets, shorter texts are padded and masked, and their ids, masks and targets are copied into the
+graph's own tensors. The kernels are those of the eager pass, so the numbers are, bit for bit, what that gives for the same
+padded batch. What cannot be captured (a model that looks at values on the way) runs as usual, and the log says why.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from .batching import Batch, allowed_waste, context_length, filler
+from .devices import is_divided
+from .errors import LrpxError
+from .fingerprint import Fingerprint
+from .program import Answer, HeadNotFollowed, Question, compute
+
+logger = logging.getLogger("lrpx")
+
+KEPT = 32  # graphs of a model
+MAX_TOKENS = 4096  # padded tokens of a batch; beyond, launches no longer matter and a graph would hold much memory
+WARM_UP = 2  # eager passes before a capture, in which libraries set themselves up
+
+
+@dataclass(frozen=True)
+class _Graph:
+    graph: Any  # torch.cuda.CUDAGraph
+    batch: Batch  # the tensors it reads
+    answer: Answer  # the tensors it writes
+    weights: Fingerprint  # of the model as it was captured
+    filler: int  # the id of padding
+
+
+class Graphs:
+    """The graphs of one model, the most recently used ones."""
+
+    def __init__(self) -> None:
+        self._graphs: OrderedDict[Hashable, _Graph] = OrderedDict()
+        self._refused: dict[Hashable, str] = {}
+        self._seen: Counter[Hashable] = Counter()
+        self._pool: Any = None
+        self._context: int | None = -1  # not looked up yet
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    def replay(self, model: PreTrainedModel, batch: Batch, question: Question) -> Answer | None:
+        """Explain a batch by a graph that is there already; ``None`` if there is none, or the model is no longer the same.
+
+        Nothing else is checked or computed before: on a fast GPU, what Python does takes as long as the pass.
+        """
+        if not self._graphs or not _fits(batch):
+            return None
+        key = self._key(model, batch, question)
+        found = self._graphs.get(key)
+        if found is None:
+            return None
+        if found.weights.in_place():
+            answer = _replay(found, batch, copy=question.hidden)
+            if found.weights.holds():  # while the GPU works
+                self._graphs.move_to_end(key)
+                return answer
+        del self._graphs[key]
+        return None
+
+    def answer(self, model: PreTrainedModel, batch: Batch, question: Question, *, eager: bool) -> Answer | None:
+        """Capture a graph and explain a batch by it; ``None`` where that is not possible, or not worth it.
+
+        Args:
+            model: On one CUDA device.
+            batch: At most ``MAX_TOKENS`` tokens.
+            question: Without checkpointing.
+            eager: Capture a shape when it is met for the first time; otherwise from the second time on.
+
+        Raises:
+            LrpxError, HeadNotFollowed: As ``program.compute``.
+        """
+        if not _fits(batch) or torch.cuda.is_current_stream_capturing() or is_divided(model):
+            return None
+        key = self._key(model, batch, question)
+        self._seen[key] += 1
+        if key in self._refused or (self._seen[key] == 1 and not eager):
+            return None
+        try:
+            found = self._capture(model, _padded(model, batch, self._length(model, batch)), question)
+        except (LrpxError, HeadNotFollowed, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            self._refused[key] = reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            logger.info("%s runs without a CUDA graph: %s", type(model).__name__, reason)
+            return None
+        self._graphs[key] = found
+        while len(self._graphs) > KEPT:
+            self._graphs.popitem(last=False)
+        return _replay(found, batch, copy=question.hidden)
+
+    def _length(self, model: PreTrainedModel, batch: Batch) -> int:
+        if self._context == -1:
+            self._context = context_length(model)
+        return bucket(model, batch.inputs["input_ids"].shape[1], self._context)
+
+    def _key(self, model: PreTrainedModel, batch: Batch, question: Question) -> Hashable:
+        length = self._length(model, batch)
+        return len(batch.spans), length, tuple(batch.inputs), batch.chosen, question_key(question), _settings(model)
+
+    def _capture(self, model: PreTrainedModel, batch: Batch, question: Question) -> _Graph:
+        weights = Fingerprint(model)
+        question = replace(question, static=True)
+        device = batch.positions.device
+        stream = torch.cuda.Stream(device)
+        stream.wait_stream(torch.cuda.current_stream(device))
+        if self._pool is None or not self._graphs:
+            self._pool = torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.device(device), torch.cuda.stream(stream):
+            for _ in range(WARM_UP):
+                compute(model, batch, question)
+            torch.cuda.synchronize(device)
+            # Not torch.cuda.graph(): it empties the whole allocator's cache each time.
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                answer = compute(model, batch, question)
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream(device).wait_stream(stream)
+        logger.debug("captured a CUDA graph of %d x %d tokens", *batch.inputs["input_ids"].shape)
+        return _Graph(graph, batch, answer, weights, filler(model))
+
+
+def _fits(batch: Batch) -> bool:
+    return batch.positions.device.type == "cuda" and batch.inputs["input_ids"].numel() <= MAX_TOKENS
+
+
+def bucket(model: PreTrainedModel, length: int, context: int | None) -> int:
+    """The length a text is padded to: a multiple of 8, of more for long texts, where the model lets padding be."""
+    if not allowed_waste(model):
+        return length
+    step = 8
+    while step * 8 < length:
+        step *= 2
+    return max(length, min(-(-length // step) * step, context or 1 << 60))
+
+
+def question_key(question: Question) -> Hashable:
+    """What distinguishes questions, by value."""
+    rules = question.rules
+    named = rules if isinstance(rules, str) else tuple(sorted((kind, id(rule)) for kind, rule in rules.items()))
+    return named, question.at, question.mode, question.checkpoint, question.whole_head
+
+
+def _settings(model: PreTrainedModel) -> Hashable:
+    """What chooses kernels beside the shapes."""
+    return (
+        getattr(model.config, "_attn_implementation", None),
+        torch.get_float32_matmul_precision(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
+    )
+
+
+def _padded(model: PreTrainedModel, batch: Batch, length: int) -> Batch:
+    """A copy of the batch, padded on the right to ``length``, whose tensors a graph may keep."""
+
+    def longer(name: str, values: Tensor) -> Tensor:
+        fill = filler(model) if name == "input_ids" else 0
+        return torch.nn.functional.pad(values, (0, length - values.shape[1]), value=fill).clone()
+
+    inputs = {name: longer(name, values) for name, values in batch.outside_inference_mode().inputs.items()}
+    columns = (batch.positions.clone(), batch.targets.clone(), batch.contrasts.clone())
+    return Batch(inputs, batch.spans, *columns, batch.chosen)
+
+
+def _replay(captured: _Graph, batch: Batch, *, copy: bool) -> Answer:
+    """Copy the batch into the graph's tensors and launch it. Its tensors are written again by the next launch.
+
+    ``copy``: the hidden states are copied out; the summary always is.
+    """
+    mine, length = captured.batch, batch.inputs["input_ids"].shape[1]
+    for name, values in batch.inputs.items():
+        target = mine.inputs[name]
+        target[:, :length].copy_(values)
+        if length < target.shape[1]:
+            target[:, length:].fill_(captured.filler if name == "input_ids" else 0)
+    mine.positions.copy_(batch.positions)
+    mine.targets.copy_(batch.targets)
+    mine.contrasts.copy_(batch.contrasts)
+    captured.graph.replay()
+    answer = captured.answer
+    summary = answer.summary.clone()
+    if not copy:
+        return replace(answer, summary=summary, states={}, gradients={})
+    answer = answer.cut(length)
+    return answer.with_tensors([summary, *(t.clone() for t in answer.tensors()[1:])])

@@ -1,0 +1,91 @@
+"""The output embedding computes only what is asked for: the explained position's logits, and of these two rows.
+
+A vocabulary of 128,256 tokens makes the output embedding a fifth of a Llama-3.2-1B, and all but two of its rows are of no
+interest. While a ``Head`` is active, the linear function whose weight is the model's output embedding sees each item's
+explained position only, and the rows of target and contrast where both are known. What a model does to its logits afterwards
+(soft caps, scales, casts) still happens, if it treats every logit alike; anything else is noticed, and then all logits are
+computed as the model itself would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+# After the output embedding, kinds of operations that treat every logit alike.
+_ALIKE = frozenset({"elementwise", "activation", "power", "product", "division", "sigmoid"})
+_SAME = frozenset({"getitem", "__getitem__", "view", "reshape", "contiguous", "to", "alias"})
+
+
+class Head:
+    """Computes the explained logits only, and says whether that was the model's own result.
+
+    Args:
+        module: The output embedding, with a weight ``[vocabulary, width]``.
+        positions: ``[B]`` index of the explained position of each item.
+        ids: ``[B, K]`` rows to compute; ``None``: all of them.
+        length: Number of tokens T of the padded batch.
+    """
+
+    def __init__(self, module: nn.Module, positions: Tensor, ids: Tensor | None, length: int) -> None:
+        self.module, self.positions, self.ids = module, positions, ids
+        self.shape = (len(positions), length)
+        self.uses = 0
+        self.sure = True
+        self._logits: list[Tensor] = []  # what was made of the output embedding's result, the last one last
+
+    def _weight(self) -> Tensor:
+        weight = self.module.weight  # looked up each time: an offloaded weight is another tensor in each pass
+        assert isinstance(weight, Tensor)
+        return weight
+
+    def is_asked(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether a call of ``linear`` is the output embedding's, on hidden states ``[B, T, width]``."""
+        weight = args[1] if len(args) > 1 else kwargs.get("weight")
+        return weight is self._weight() and len(args) > 0 and args[0].ndim == 3 and args[0].shape[:2] == self.shape
+
+    def __call__(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
+        """The explained logits ``[B, 1, K]``, or ``[B, 1, vocabulary]``."""
+        hidden, weight = args[0], self._weight()
+        bias = args[2] if len(args) > 2 else kwargs.get("bias")
+        self.uses += 1
+        # A gather: its backward pass writes each row once, where indexing would sort them first.
+        places = self.positions.to(hidden.device)[:, None, None].expand(-1, 1, hidden.shape[-1])
+        hidden = hidden.gather(1, places)
+        if self.ids is None:
+            logits = function(hidden, weight, bias)
+        else:
+            ids = self.ids.to(weight.device)
+            logits = hidden @ nn.functional.embedding(ids, weight).transpose(1, 2)
+            if bias is not None:
+                logits = logits + bias[ids].unsqueeze(1)
+        self._logits.append(logits)
+        return logits
+
+    def follow(self, name: str, kind: str, operands: Sequence[Tensor], output: Any) -> None:
+        """Look at an operation after the output embedding: does it treat every logit alike?"""
+        ours = [t for t in operands if any(t is seen for seen in self._logits)]
+        if not ours:
+            return
+        if isinstance(output, Tensor) and output.shape == ours[0].shape:
+            others = [t for t in operands if not any(t is o for o in ours)]
+            if name in _SAME or (kind in _ALIKE and all(t.numel() == 1 for t in others)):
+                self._logits.append(output)
+                return
+        self.sure = False
+
+    def gave(self, logits: Tensor) -> bool:
+        """Whether ``logits`` are what this head computed, and nothing else was done to them."""
+        return self.sure and self.uses == 1 and any(logits is seen for seen in self._logits)
+
+
+def output_embedding(model: nn.Module) -> nn.Module | None:
+    """The model's output embedding, if it has one that is an ordinary matrix."""
+    try:
+        module: nn.Module | None = model.get_output_embeddings()  # type: ignore[operator]
+    except (AttributeError, NotImplementedError):
+        return None
+    weight = getattr(module, "weight", None)
+    return module if isinstance(weight, Tensor) and weight.ndim == 2 else None
