@@ -1,0 +1,224 @@
+"""One sample at a time, in single precision: the time of AttnLRP beside a plain forward pass, and beside LXT.
+
+    python bench/per_sample.py --shape llama-3.2-1b --samples 300 --json out.json
+    python bench/per_sample.py --shape bert-base --lxt CHECKOUT --lxt-transformers FOLDER
+    python bench/per_sample.py --smoke --device cpu
+
+The protocol of Arras et al. 2025 (section "Computational Speedup"): single precision, one sample at a time, median over the first
+1,000 samples (``--samples``). From a list of token ids to
+
+- forward: logits of all tokens on the device, by ``model(**inputs)`` of transformers under ``torch.no_grad``;
+- lrpx: an ``Explanation`` by ``lrpx.explain``: without CUDA graphs (eager), with them (fast), and with TF32 matrix products too;
+- method: what of that the method itself takes (``methods/lrp.py`` on a batch that is ready);
+- LXT: relevances on the CPU, by its efficient and its explicit implementation.
+
+Samples are split in two halves; LXT runs between them, so that a drift would show as a difference between the halves. A speedup
+is the median over the samples that both explained, as the paper's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import common
+import numpy as np
+import torch
+from common import SHAPES, Contenders, Sample, inputs_of, ms
+
+import lrpx
+from lrpx.batching import Batch, Item, pad
+from lrpx.execution import Execution, known_of, matrix_precision
+from lrpx.methods import get_method
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    parser = common.parser_of(__doc__)
+    parser.add_argument("--shape", choices=SHAPES, default="llama-3.2-1b")
+    parser.add_argument("--samples", type=int, default=1000)
+    parser.add_argument(
+        "--benchmark", metavar="DIR", help="take the lengths of this tokenised set (.../tokenized/NAME)"
+    )
+    parser.add_argument("--compile", action="store_true", help="time compile=True too")
+    parser.add_argument("--lxt-samples", type=int, default=200, help="LXT explains so many of them")
+    parser.add_argument("--check", type=int, default=0, metavar="N", help="compare relevances with LXT's on N samples")
+    common.add_lxt_options(parser)
+    args = parser.parse_args(argv)
+    if args.smoke:
+        args.shape, args.samples, args.lxt_samples = ("tiny-bert" if args.shape == "bert-base" else "tiny"), 6, 6
+    torch.set_float32_matmul_precision("highest")
+    samples, origin = common.samples_of(args.shape, args.samples, args.benchmark)
+    model = common.build(args.shape, args.device, torch.float32)
+    facts = common.environment(args.device)
+    contenders = contenders_of(model, args)
+    lengths = [(sample, batch_of(model, sample)) for sample in common.one_of_each_length(samples)]
+    before = common.reserved(args.device)
+    warm_up = common.warmed_up(contenders, lengths, args.device)
+    held = common.reserved(args.device) - before
+
+    work = [(sample, batch_of(model, sample)) for sample in samples]
+    first, second = work[::2], work[1::2]
+    parts = [common.in_turns(contenders, first, args.device)]
+    theirs = {mode: compared(model, args, mode, samples[: args.lxt_samples]) for mode in ("efficient", "explicit")}
+    parts.append(common.in_turns(contenders, second, args.device))
+    memory = {name: common.peak(functools.partial(run, lengths[0]), args.device) for name, run in contenders.items()}
+
+    seconds = {name: in_order(*(part[name] for part in parts)) for name in contenders}  # by sample
+    their_seconds = {mode: found.pop("seconds", []) for mode, found in theirs.items()}
+    results = {
+        "lengths": {
+            "origin": origin,
+            "mean": sum(len(sample.ids) for sample in samples) / len(samples),
+            "different": len(lengths),
+        },
+        "contenders": {
+            name: {
+                **common.summary(each),
+                "halves_s": [common.summary(part[name])["median_s"] for part in parts if part[name]],
+                "warm_up_s": warm_up[name],
+                "peak_mib": memory[name],
+            }
+            for name, each in seconds.items()
+        },
+        "ratios": {
+            f"{name} / forward": common.ratio(each, seconds["forward"])
+            for name, each in seconds.items()
+            if name != "forward"
+        },
+        "speedups": {
+            f"{name} over LXT {mode}": common.ratio(each, seconds[name][: len(each)])
+            for mode, each in their_seconds.items()
+            if each
+            for name in contenders
+            if name.startswith("lrpx")
+        },
+        "graphs": len(known_of(model).graphs),
+        "reserved_by_warm_up_mib": held,
+        "lxt": theirs,
+    }
+    found = common.report("per_sample", args, facts, results)
+    show(found)
+    return found
+
+
+Work = tuple[Sample, Batch]
+
+
+def batch_of(model: Any, sample: Sample) -> Batch:
+    return pad([Item(tuple(sample.ids), sample.position, sample.target, sample.contrast)], model)
+
+
+def contenders_of(model: Any, args: argparse.Namespace) -> Contenders:
+    modes = {
+        "eager": Execution(fast=False),
+        "fast": Execution(fast=True),
+        "fast TF32": Execution(fast=True, tf32=True),
+    }
+    if args.compile:
+        modes |= {"compiled": Execution(compile=True), "compiled TF32": Execution(compile=True, tf32=True)}
+    contenders: Contenders = {"forward": functools.partial(forward, model)}
+    for name, execution in modes.items():
+        contenders[f"lrpx {name}"] = functools.partial(whole_call, model, execution)
+    for name in ("fast", "fast TF32"):
+        contenders[f"method {name}"] = functools.partial(method_alone, model, modes[name])
+    return contenders
+
+
+def forward(model: Any, work: Work) -> Any:
+    with torch.no_grad():
+        return model(**inputs_of(work[0], model.device), **common.without_cache(model)).logits
+
+
+def whole_call(model: Any, execution: Execution, work: Work) -> lrpx.Explanation:
+    return explain(model, work[0], **vars(execution))
+
+
+def explain(model: Any, sample: Sample, **options: Any) -> lrpx.Explanation:
+    return lrpx.explain(
+        model,
+        None,
+        sample.ids,
+        target=sample.target,
+        contrast=sample.contrast,
+        position=sample.position,
+        method="attnlrp",
+        **options,
+    )
+
+
+def method_alone(model: Any, execution: Execution, work: Work) -> Any:
+    with matrix_precision(execution.tf32):
+        return get_method("attnlrp").run_by(execution)(model, work[1])
+
+
+def compared(model: Any, args: argparse.Namespace, mode: str, samples: Sequence[Sample]) -> dict[str, Any]:
+    """LXT on the same samples, and with ``--check`` how far its relevances are from ours for the same weights."""
+    with tempfile.TemporaryDirectory() as folder:
+        more: dict[str, Any] = {}
+        if args.check and args.lxt:
+            more = {"weights": os.path.join(folder, "weights.pt"), "relevance": args.check}
+            torch.save(model.state_dict(), more["weights"])
+        found = common.lxt(args, mode, args.shape, samples, "float32", **more)
+    if relevances := found.pop("relevance", None):
+        some = samples[: len(relevances)]
+        ours = [explain(model, sample, fast=False, at="embedding").relevance for sample in some]
+        found["differences"] = [
+            float(np.abs(np.array(theirs) - mine).max() / np.abs(mine).max())
+            for theirs, mine in zip(relevances, ours, strict=True)
+        ]
+    if "seconds" in found:
+        found |= common.summary(found["seconds"])
+    return found
+
+
+def in_order(first: Sequence[float], second: Sequence[float]) -> list[float]:
+    """Figures of every other sample, and of the others, back in the samples' order."""
+    both = [*first, *second]
+    both[::2], both[1::2] = first, second
+    return both
+
+
+def show(found: dict[str, Any]) -> None:
+    results, args = found["results"], found["arguments"]
+    lengths = results["lengths"]
+    forward_s = results["contenders"]["forward"]["median_s"]
+    rows = [["", "median", "halves", "/ forward", "warm-up s", "peak MiB"]]
+    for name, figures in results["contenders"].items():
+        rows.append(
+            [
+                name,
+                ms(figures["median_s"]),
+                " ".join(ms(half) for half in figures["halves_s"]),
+                f"{figures['median_s'] / forward_s:.2f}",
+                f"{figures['warm_up_s']:.1f}",
+                f"{figures['peak_mib']:.1f}",
+            ]
+        )
+    for mode, theirs in results["lxt"].items():
+        if "median_s" in theirs:
+            name = f"LXT {mode} (transformers {theirs['transformers']})"
+            over, first = f"{theirs['median_s'] / forward_s:.2f}", f"{theirs['warm_up_s']:.1f}"
+            rows.append([name, ms(theirs["median_s"]), "", over, first, f"{theirs['peak_mib']:.1f}"])
+    print(f"{args['shape']}, float32, one sample at a time; {common.heading(found['environment'])}")
+    print(
+        f"{args['samples']} samples, mean {lengths['mean']:.1f} tokens, {lengths['different']} lengths ({lengths['origin']})"
+    )
+    print(common.table(rows))
+    print(
+        f"{results['graphs']} CUDA graphs; {results['reserved_by_warm_up_mib']:.0f} MiB more reserved after warming up"
+    )
+    for name, value in results["speedups"].items():
+        print(f"{name}: {value:.1f} times")
+    for mode, theirs in results["lxt"].items():
+        if "median_s" not in theirs:
+            print(f"LXT {mode}: {theirs.get('skipped') or 'failed: ' + theirs['failed']}")
+        if "differences" in theirs:
+            print(f"LXT {mode}: relevance differs by {max(theirs['differences']):.1e} of the largest at most")
+
+
+if __name__ == "__main__":
+    main()
