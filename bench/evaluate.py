@@ -17,8 +17,6 @@ are medians, and ratios are medians over the rounds:
 
 from __future__ import annotations
 
-import argparse
-import platform
 import statistics
 import tempfile
 import time
@@ -26,8 +24,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import common
 import torch
-import transformers
+from common import synchronise
 
 import lrpx
 from lrpx.batching import Batch, Item, allowed_waste, pad
@@ -39,11 +38,10 @@ from lrpx.records import Run, write_part
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.parser_of(__doc__)
     parser.add_argument("benchmark", help="a folder made by lrpx benchmark build")
     parser.add_argument("--model", required=True, help="name or path")
     parser.add_argument("--method", nargs="+", default=["attnlrp"])
-    parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype")
     parser.add_argument("--limit", type=int, help="samples; default all")
     parser.add_argument("--batch-tokens", type=int, default=4096)
@@ -51,6 +49,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--cpu", action="store_true", help="processor time instead of wall-clock time")
     args = parser.parse_args()
+    if args.smoke:
+        args.limit, args.repeats, args.threads = 6, 1, 1
     torch.set_num_threads(args.threads)
     model, tokenizer = lrpx.load(args.model, device=args.device, dtype=args.dtype)
     samples = select(tokenized_set(args.benchmark, None, model, tokenizer).samples, args.limit, 0)
@@ -61,8 +61,8 @@ def main() -> None:
     ]
     padded = sum(batch.inputs["input_ids"].numel() for batch in batches)
     real = sum(len(sample.input_ids) for sample in samples)
-    print(f"{args.model}, {model.dtype}, {args.device}, {args.threads} threads, {', '.join(args.method)}")
-    print(f"torch {torch.__version__}, transformers {transformers.__version__}, Python {platform.python_version()}")
+    facts = common.environment(args.device)
+    print(f"{args.model}, {model.dtype}, {', '.join(args.method)}; {common.heading(facts)}")
     print(
         f"{len(samples)} samples, {real} tokens, {len(batches)} batches, {1 - real / padded:.1%} padding, {len(parts)} parts"
     )
@@ -91,17 +91,23 @@ def main() -> None:
         files = sorted(Path(folder).glob("*/records/*.parquet"))
         size = sum(path.stat().st_size for path in files) / (args.repeats + 2)
         same = len({sha256(path) for path in files}) == len(parts)
-    for name, times in seconds.items():
-        print(f"{name:24} {statistics.median(times):8.2f} s   {len(samples) / statistics.median(times):8.1f} samples/s")
-    for name, over in [
-        ("evaluate", "forward, all logits"),
-        ("evaluate", "forward, one logit row"),
-        ("explain", "forward, one logit row"),
-        ("write", "explain"),
-        ("evaluate", "explain"),
-    ]:
-        ratios = [a / b for a, b in zip(seconds[name], seconds[over], strict=True)]
-        print(f"{name} / {over}: {statistics.median(ratios):.3f}")
+    medians = {name: statistics.median(times) for name, times in seconds.items()}
+    ratios = {
+        f"{name} / {over}": common.ratio(seconds[name], seconds[over])
+        for name, over in [
+            ("evaluate", "forward, all logits"),
+            ("evaluate", "forward, one logit row"),
+            ("explain", "forward, one logit row"),
+            ("write", "explain"),
+            ("evaluate", "explain"),
+        ]
+    }
+    results = {"samples": len(samples), "median_s": medians, "ratios": ratios, "bytes": size, "same_bytes": same}
+    common.report("evaluate", args, facts, results)
+    rows = [[name, f"{median:.2f}", f"{len(samples) / median:.1f}"] for name, median in medians.items()]
+    print(common.table([["", "seconds", "samples/s"], *rows]))
+    for name, value in ratios.items():
+        print(f"{name}: {value:.3f}")
     print(f"records: {size / 1e6:.2f} MB, byte-identical in all rounds: {same}")
 
 
@@ -128,11 +134,6 @@ def timed(
             if round_:
                 seconds[name].append(clock() - start)
     return seconds
-
-
-def synchronise(device: str) -> None:
-    if device.startswith("cuda"):
-        torch.cuda.synchronize(device)
 
 
 if __name__ == "__main__":
