@@ -1,0 +1,215 @@
+"""Every benchmark runs at its smallest size and says what it promises. Nothing here looks at a time."""
+
+import importlib
+import json
+import runpy
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+from evaluation_tools import benchmark, gpt2
+
+import lrpx
+from lrpx.batching import pad
+
+BENCH = Path(__file__).resolve().parents[1] / "bench"
+
+
+@pytest.fixture
+def bench(monkeypatch, tmp_path, capsys):
+    """Runs a script as from the command line; returns its JSON and what it printed."""
+    monkeypatch.syspath_prepend(str(BENCH))
+
+    def run(script, *options):
+        file = tmp_path / f"{script}.json"
+        monkeypatch.setattr(sys, "argv", [script, *map(str, options), "--json", str(file)])
+        runpy.run_path(str(BENCH / f"{script}.py"), run_name="__main__")
+        return json.loads(file.read_text()), capsys.readouterr().out
+
+    yield run
+    sys.modules.pop("common", None)
+
+
+def check_facts(found, script):
+    assert found["script"] == script
+    assert {"card", "torch", "transformers", "python", "lrpx", "float32_matmul_precision"} <= found[
+        "environment"
+    ].keys()
+    assert found["arguments"]["device"] == "cpu"
+
+
+def check_timing(figures, *, rounds):
+    assert figures["count"] == rounds
+    assert 0 < figures["lower_quartile_s"] <= figures["median_s"] <= figures["upper_quartile_s"]
+
+
+@pytest.mark.parametrize("shape", ["llama-3.2-1b", "bert-base"])
+def test_per_sample(bench, shape):
+    found, printed = bench("per_sample", "--smoke", "--device", "cpu", "--shape", shape)
+    check_facts(found, "per_sample")
+    contenders = found["results"]["contenders"]
+    assert list(contenders) == [
+        "forward",
+        *("lrpx eager", "lrpx fast", "lrpx fast TF32"),
+        *("method fast", "method fast TF32"),
+    ]
+    for figures in contenders.values():
+        check_timing(figures, rounds=6)
+        assert len(figures["halves_s"]) == 2
+        assert figures["warm_up_s"] > 0
+        assert figures["peak_mib"] > 0
+    assert found["results"]["ratios"].keys() == {f"{name} / forward" for name in contenders if name != "forward"}
+    assert found["results"]["lengths"]["mean"] > 3
+    assert printed.count("give --lxt PATH") == 2
+    assert found["results"]["lxt"].keys() == {"efficient", "explicit"}
+
+
+def test_per_sample_takes_lengths_of_a_benchmark(bench, tmp_path):
+    from lrpx.benchmark import tokenize
+
+    folder = benchmark(tmp_path, 6)
+    _, tokenizer = gpt2()
+    lengths = [
+        len(s.input_ids) for s in tokenize(folder, tokenizer, name="toy", input="causal", progress=False).samples
+    ]
+    options = ("--smoke", "--device", "cpu", "--benchmark", folder / "tokenized" / "toy")
+    found, _ = bench("per_sample", *options)
+    assert found["results"]["lengths"]["mean"] == pytest.approx(sum(lengths) / len(lengths))
+    assert found["results"]["lengths"]["origin"] == "the first 6 of toy"
+
+
+def test_dataset(bench):
+    found, printed = bench("dataset", "--smoke", "--device", "cpu", "--rounds", 2, "--method")
+    check_facts(found, "dataset")
+    settings = found["results"]["settings"]
+    assert list(settings) == ["TF32, 128 tokens per batch", "strict float32, 128 tokens per batch"]
+    for name, rounds in zip(settings, (2, 1), strict=True):
+        timed = settings[name]
+        assert list(timed["contenders"]) == ["lrpx", "forward, explained row", "method", "forward, all logits"]
+        for figures in timed["contenders"].values():
+            assert len(figures["seconds"]) == rounds
+            assert figures["samples_per_s"] == pytest.approx(40 / figures["median_s"])
+        assert timed["ratios"].keys() == {f"lrpx / {name}" for name in timed["contenders"] if name != "lrpx"}
+        assert 0 <= timed["padding"] <= 0.1
+        assert timed["failed"] == {}
+    assert printed.count("give --lxt PATH") == 2
+
+
+def test_dataset_measures_the_batches_that_lrpx_makes(bench, monkeypatch):
+    """The forward passes see the padded ids that ``lrpx.explain`` pads, each once."""
+    explain, explained = importlib.import_module("lrpx.explain"), []
+    monkeypatch.setattr(explain, "pad", lambda *args: explained.append(pad(*args)) or explained[-1])
+    script = runpy.run_path(str(BENCH / "dataset.py"))
+    common = sys.modules["common"]
+    model = common.build("tiny", "cpu", torch.float32)
+    samples, _ = common.samples_of("tiny", 12)
+    script["explain"](model, samples, batch_tokens=64)
+    batches = script["batches_of"](model, samples, 64)
+    assert [b.inputs["input_ids"].tolist() for b in batches] == [b.inputs["input_ids"].tolist() for b in explained]
+    for batch in batches:
+        rows, all_rows = script["explained_row"](model, batch), script["all_logits"](model, batch)
+        torch.testing.assert_close(rows, all_rows)
+
+
+def test_long_context(bench):
+    found, printed = bench("long_context", "--smoke", "--device", "cpu")
+    check_facts(found, "long_context")
+    ways = found["results"]["ways"]
+    assert list(ways) == ["forward", "eager", "checkpointed", "default"]
+    for figures in ways.values():
+        check_timing(figures, rounds=2)
+        assert len(figures["halves_s"]) == 2
+        assert figures["first_s"] > 0
+    assert ways["checkpointed"]["peak_mib"] < ways["eager"]["peak_mib"]
+    assert "give --lxt PATH" in printed
+    found, _ = bench("long_context", "--smoke", "--device", "cpu", "--checkpoint")
+    assert list(found["results"]["ways"]) == ["forward", "checkpointed"]
+    check_timing(found["results"]["ways"]["checkpointed"], rounds=1)
+
+
+def test_alti_logit(bench):
+    found, _ = bench("alti_logit", "--smoke", "--device", "cpu")
+    check_facts(found, "alti_logit")
+    assert [row["tokens"] for row in found["results"]["rows"]] == [8, 16]
+    for row in found["results"]["rows"]:
+        assert row["ratio"] == pytest.approx(row["ALTI-Logit ms"] / row["forward ms"])
+        assert row["tensor MiB"] > row["ALTI-Logit MiB"] > 0
+
+
+def test_evaluate(bench, tmp_path):
+    model, tokenizer = gpt2(torch.float32)
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    options = ("--model", tmp_path / "model", "--smoke", "--device", "cpu")
+    found, _ = bench("evaluate", benchmark(tmp_path, 10), *options)
+    check_facts(found, "evaluate")
+    results = found["results"]
+    assert results["samples"] == 6
+    assert results["median_s"].keys() == {
+        *("forward, all logits", "forward, one logit row"),
+        *("explain", "write", "evaluate"),
+    }
+    assert len(results["ratios"]) == 5
+    assert results["bytes"] > 0
+    assert results["same_bytes"]
+
+
+def test_large(bench):
+    pytest.importorskip("accelerate")
+    found, _ = bench("large", "--smoke")
+    check_facts(found, "large")
+    assert list(found["results"]["methods"]) == ["attnlrp", "lrp", "alti-logit"]
+    for method in found["results"]["methods"].values():
+        check_timing(method["seconds"], rounds=3)
+    lrp = found["results"]["methods"]["lrp"]
+    assert abs(lrp["value"] - lrp["sum_of_parts"]) < 0.1 * lrp["sum_of_magnitudes"]  # bfloat16
+
+
+def test_a_folder_that_is_no_checkout_is_said(bench, tmp_path):
+    options = ("--smoke", "--device", "cpu", "--lxt", tmp_path, "--lxt-transformers", tmp_path)
+    found, printed = bench("long_context", *options, "--ways", "forward")
+    assert f"{tmp_path} is no checkout of LXT" in printed
+    assert "skipped" in found["results"]["lxt"]["efficient"]
+
+
+def test_what_a_process_of_its_own_says_comes_back(bench, tmp_path):
+    """An LXT that cannot be imported is reported with its error, whichever implementation is asked for."""
+    (tmp_path / "lxt").mkdir()
+    (tmp_path / "lxt" / "__init__.py").write_text("raise ImportError('of another age')\n")
+    found, printed = bench("long_context", "--smoke", "--device", "cpu", "--lxt", tmp_path, "--ways", "forward")
+    assert found["results"]["lxt"]["efficient"]["unsupported"]
+    assert "ImportError: of another age" in printed
+
+
+def test_the_process_computes_what_lxt_is_asked_for(bench, tmp_path):
+    """With an LXT that changes nothing, that is gradient times input at the embeddings, from the same weights."""
+    (tmp_path / "lxt").mkdir()
+    (tmp_path / "lxt" / "__init__.py").touch()
+    (tmp_path / "lxt" / "efficient.py").write_text("def monkey_patch(module):\n    pass\n")
+    common = importlib.import_module("common")
+    samples, _ = common.samples_of("tiny", 3)
+    model = common.build("tiny", "cpu", torch.float32)
+    torch.save(model.state_dict(), tmp_path / "weights.pt")
+    args = Namespace(lxt=tmp_path, lxt_older=None, lxt_transformers=None, device="cpu")
+    more = {"weights": str(tmp_path / "weights.pt"), "relevance": 3, "rounds": 2}
+    found = common.lxt(args, "efficient", "tiny", samples, "float32", **more)
+    assert len(found["seconds"]) == 6
+    for relevance, sample in zip(found["relevance"], samples, strict=True):
+        options = {"target": sample.target, "contrast": sample.contrast, "at": "embedding"}
+        ours = lrpx.explain(model, None, sample.ids, method="gradient-x-input", **options)
+        torch.testing.assert_close(torch.tensor(relevance).double(), torch.tensor(ours.relevance), rtol=1e-4, atol=1e-9)
+
+
+def test_lengths_are_those_of_the_paper():
+    common = runpy.run_path(str(BENCH / "common.py"))
+    for name, mean, deviation, median in [("CAUSAL_LENGTHS", 11, 7, 9), ("MASKED_LENGTHS", 30, 12, 28)]:
+        drawn = sorted(common[name].draw(28629))
+        found = sum(drawn) / len(drawn)
+        assert found == pytest.approx(mean, abs=0.2)
+        assert (sum((n - found) ** 2 for n in drawn) / len(drawn)) ** 0.5 == pytest.approx(deviation, abs=0.3)
+        assert drawn[len(drawn) // 2] == median
+        assert drawn[0] == common[name].least
+        assert common[name].draw(5) == common[name].draw(5)
+        assert common[name].draw(5) != common[name].draw(5, seed=1)
