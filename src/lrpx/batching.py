@@ -7,8 +7,10 @@ and every item's value has its own gradient because the values of a batch are su
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -134,8 +136,31 @@ def context_length(model: PreTrainedModel) -> int | None:
     return limit
 
 
+def takes(model: PreTrainedModel, name: str) -> bool:
+    """Whether the model's ``forward`` names an argument."""
+    forward: Any = model.forward
+    if "forward" in vars(model):  # a model's own, which must not be kept
+        return name in inspect.signature(forward).parameters
+    return name in _parameters(forward.__func__)
+
+
+@cache
+def _parameters(function: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(function).parameters)
+
+
+_counts_from_padding: weakref.WeakKeyDictionary[PreTrainedModel, bool] = weakref.WeakKeyDictionary()
+
+
 def counts_from_padding(model: PreTrainedModel) -> bool:
     """Whether the model numbers its positions from ``pad_token_id + 1``, padding skipped, as RoBERTa does."""
+    known = _counts_from_padding.get(model)  # asked for every text, and a model's structure stays as it is
+    if known is None:
+        known = _counts_from_padding[model] = _has_padded_positions(model)
+    return known
+
+
+def _has_padded_positions(model: PreTrainedModel) -> bool:
     return any(
         "position" in name and isinstance(module, torch.nn.Embedding) and module.padding_idx is not None
         for name, module in model.named_modules()

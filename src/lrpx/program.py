@@ -9,7 +9,6 @@ So the same function can be run as it is, captured as a CUDA graph, or traced an
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .batching import Batch
+from .batching import Batch, takes
 from .checkpointing import checkpointed, outer_blocks
 from .devices import is_divided
 from .errors import InputError, NonFiniteError, UnsupportedModelError
@@ -227,8 +226,7 @@ def explained_logits(model: PreTrainedModel, batch: Batch, *, static: bool = Fal
 
 def accepted(model: PreTrainedModel, **arguments: Any) -> dict[str, Any]:
     """Those of ``arguments`` that the model's ``forward`` names."""
-    names = inspect.signature(model.forward).parameters
-    return {k: v for k, v in arguments.items() if k in names}
+    return {k: v for k, v in arguments.items() if takes(model, k)}
 
 
 def _objections(

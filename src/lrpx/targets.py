@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -18,14 +19,8 @@ def task_of(model: PreTrainedModel) -> str:
     Raises:
         UnsupportedModelError: It is neither.
     """
-    from transformers.models.auto import modeling_auto as auto
-
-    def is_one(table: dict[str, Any], suffix: str) -> bool:
-        known = {name for value in table.values() for name in ([value] if isinstance(value, str) else value)}
-        return any(kind.__name__ in known or kind.__name__.endswith(suffix) for kind in type(model).__mro__)
-
-    is_masked = is_one(auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES, "ForMaskedLM")
-    is_causal = is_one(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, "ForCausalLM")
+    kind: Any = type(model)
+    is_masked, is_causal = _classes(kind)
     if is_masked and is_causal:  # an encoder that can be told to look only back (XLM); its configuration says so
         is_masked = not (getattr(model.config, "is_decoder", False) or getattr(model.config, "causal", False))
     if not is_masked and not is_causal:
@@ -34,6 +29,21 @@ def task_of(model: PreTrainedModel) -> str:
             "Load it with AutoModelForCausalLM or AutoModelForMaskedLM, or with lrpx.load(name)."
         )
     return "masked" if is_masked else "causal"
+
+
+@cache
+def _classes(kind: Any) -> tuple[bool, bool]:
+    """Whether models of this class are masked, and whether they are causal language models."""
+    from transformers.models.auto import modeling_auto as auto
+
+    def is_one(table: dict[str, Any], suffix: str) -> bool:
+        known = {name for value in table.values() for name in ([value] if isinstance(value, str) else value)}
+        return any(base.__name__ in known or base.__name__.endswith(suffix) for base in kind.__mro__)
+
+    return (
+        is_one(auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES, "ForMaskedLM"),
+        is_one(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, "ForCausalLM"),
+    )
 
 
 def resolve_position(encoded: Encoded, position: Any, task: str, mask_id: int | None) -> int:

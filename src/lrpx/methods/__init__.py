@@ -9,7 +9,7 @@ import importlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from ..errors import InputError, nearest
@@ -33,9 +33,12 @@ class Method:
     def run_by(self, execution: Any) -> Callable[..., Any]:
         """The function, run as ``execution`` says if that is its business: a method without a backward pass has its own way."""
         function = self.load()
-        if "execution" not in inspect.signature(function).parameters:
-            return function
-        return partial(function, execution=execution)
+        return partial(function, execution=execution) if _takes_execution(function) else function
+
+
+@cache
+def _takes_execution(function: Callable[..., Any]) -> bool:
+    return "execution" in inspect.signature(function).parameters
 
 
 _ARRAS = "Arras et al. 2025"
