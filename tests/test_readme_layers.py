@@ -36,7 +36,8 @@ LAYERS = [
     ["records", "given"],
     ["rulesets", "families"],
     ["benchmark", "metrics", "explanation"],
-    ["rules", "devices", "device_maps"],
+    ["device_maps"],
+    ["rules", "devices"],
     ["errors", "marks", "version"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

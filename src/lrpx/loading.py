@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from . import default_model, device_maps, hub
+from .devices import is_unloaded, stored
 from .errors import InputError, UnsupportedModelError, nearest
 
 logger = logging.getLogger("lrpx")
@@ -313,6 +314,14 @@ def _load_divided(place: _Place, auto_class: Any, places: str | device_maps.Plac
     try:
         model = _load_model(place, auto_class, device_map=places, offload_folder=folder.name, **options)
         device_maps.check_blocks(getattr(model, "hf_device_map", {}), model)
+        # transformers 5.0 leaves out a model that is all on disk, and the second name of a tied weight that is.
+        tied = [name for name in getattr(model, "all_tied_weights_keys", {}) if model.get_parameter(name).is_meta]
+        read = (stored(model.get_submodule(path), name) for path, _, name in (n.rpartition(".") for n in tied))
+        if is_unloaded(model) or any(tensor is None or tensor.is_meta for tensor in read):
+            raise InputError(
+                f"device_map={places!r} puts more of {place.name} on disk than this version of transformers can load. Upgrade "
+                'it, or give the embeddings another place, such as "cpu".'
+            )
     except BaseException:
         folder.cleanup()
         raise
