@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .benchmark.storage import SCHEMA, need, read_json, read_table, write_json, write_table
+from .benchmark.storage import SCHEMA, need, read_json, read_table, table_bytes, whole, write_json, write_table
 from .errors import InputError
 
 METRICS = ("pg2", "mrr", "rma", "pta")
@@ -173,8 +173,26 @@ def write_part(run: Run, number: int, records: Sequence[Record]) -> None:
     Raises:
         LrpxError: It could not be written, for instance because the disk is full; finished parts stay readable.
     """
-    columns = {name: list(values) for name, values in zip(Record._fields, zip(*records, strict=True), strict=True)}
-    write_table(run.part(number), _KIND, columns, _types())
+    write_table(run.part(number), _KIND, _columns(records), _types())
+
+
+def part_bytes(records: Sequence[Record]) -> bytes:
+    """The file of one part, made where the records are; ``write_part_bytes`` puts it into a run, elsewhere."""
+    return table_bytes(_KIND, _columns(records), _types())
+
+
+def write_part_bytes(run: Run, number: int, content: bytes) -> None:
+    """Write one part that ``part_bytes`` made, whole.
+
+    Raises:
+        LrpxError: As ``write_part``.
+    """
+    with whole(run.part(number)) as temporary:
+        temporary.write_bytes(content)
+
+
+def _columns(records: Sequence[Record]) -> dict[str, list[Any]]:
+    return {name: list(values) for name, values in zip(Record._fields, zip(*records, strict=True), strict=True)}
 
 
 def part_is_done(run: Run, number: int, sample_ids: Sequence[int]) -> bool:

@@ -111,12 +111,25 @@ def write_table(path: Path, kind: str, columns: dict[str, Any], types: dict[str,
         columns: Name -> list of values.
         types: Name -> pyarrow type, in the order of the file.
     """
-    pa, pq = need("pyarrow", "Writing a benchmark"), need("pyarrow.parquet", "Writing a benchmark")
-    stamp = json.dumps({"kind": kind, "schema": SCHEMA})
-    schema = pa.schema(list(types.items()), metadata={_KEY: stamp})
-    table = pa.table([pa.array(columns[name], type=kind_) for name, kind_ in types.items()], schema=schema)
+    pq = need("pyarrow.parquet", "Writing a benchmark")
+    table = _table(kind, columns, types)
     with whole(path) as temporary:
         pq.write_table(table, temporary, compression="zstd")
+
+
+def table_bytes(kind: str, columns: dict[str, Any], types: dict[str, Any]) -> bytes:
+    """The bytes that ``write_table`` would write, for a file that another process writes."""
+    pa, pq = need("pyarrow", "Writing a benchmark"), need("pyarrow.parquet", "Writing a benchmark")
+    sink = pa.BufferOutputStream()
+    pq.write_table(_table(kind, columns, types), sink, compression="zstd")
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def _table(kind: str, columns: dict[str, Any], types: dict[str, Any]) -> Any:
+    pa = need("pyarrow", "Writing a benchmark")
+    stamp = json.dumps({"kind": kind, "schema": SCHEMA})
+    schema = pa.schema(list(types.items()), metadata={_KEY: stamp})
+    return pa.table([pa.array(columns[name], type=kind_) for name, kind_ in types.items()], schema=schema)
 
 
 def write_dropped(path: Path, dropped: Sequence[Any]) -> None:
