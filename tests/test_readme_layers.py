@@ -14,8 +14,9 @@ LAYERS = [
     ["lrpx"],  # __init__.py
     ["cli", "app"],
     ["cli_benchmark"],
-    ["evaluate", "report", "distributed"],
-    ["explainer"],
+    ["evaluate", "report"],
+    ["distributed"],
+    ["explainer", "facts"],
     ["check", "explain"],
     ["heatmap"],
     ["methods"],

@@ -89,6 +89,16 @@ def evaluate(
     device: Annotated[str | None, typer.Option(metavar="DEVICE", help="Default: a GPU if there is one.")] = None,
     device_map: Annotated[str | None, typer.Option(metavar="MAP", help="Divide a large model: auto, or JSON.")] = None,
     batch_tokens: Annotated[int | None, typer.Option(metavar="N", help="Tokens per batch, padding included.")] = None,
+    engine: Annotated[
+        str, typer.Option(metavar="ENGINE", help="local: this process. ray: workers, on many GPUs or machines.")
+    ] = "local",
+    address: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Of a Ray cluster, or auto. Default: this machine alone.")
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="For --engine ray. Default: one per GPU, else per share of the CPUs."),
+    ] = None,
 ) -> None:
     """Explain a model's verb predictions, score them against the subjects, and keep every record. Resumes if stopped.
 
@@ -110,6 +120,9 @@ def evaluate(
         device=device,
         device_map=device_map,
         batch_tokens=batch_tokens,
+        engine=engine,
+        address=address,
+        workers=workers,
     )
     failed = sum(run.failed for run in runs)
     for run in runs:

@@ -16,11 +16,11 @@ import hashlib
 import logging
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
@@ -29,19 +29,21 @@ from .benchmark import Benchmark, TokenizedSample, TokenizedSet, fingerprint, lo
 from .benchmark.folder import set_name
 from .benchmark.storage import SCHEMA, check_place, claim, sha256
 from .benchmark.tokenized import load_tokenizer
-from .errors import InputError, UnsupportedModelError
+from .errors import InputError, UnsupportedModelError, nearest
 from .explain import Reads, provenance
 from .explainer import Explainer, recorded_names, sources
+from .facts import model_facts
 from .families import find_family
 from .given import check_relevances, label, read_relevances
 from .loading import load
 from .methods import METHODS, get_method
-from .records import Record, Run, finish, open_run, part_is_done, write_part
+from .records import Record, Run, finish, open_run, part_is_done, write_part, write_part_bytes
 
 logger = logging.getLogger("lrpx")
 
 PAPER_METHODS = ("alti-logit", "lrp", "attnlrp", "gradient", "gradient-x-input")
 PART = 128  # samples per part, at least: what a killed run computes again
+Part = Sequence[Sequence[TokenizedSample]]  # batches of samples
 
 
 def evaluate(
@@ -57,6 +59,9 @@ def evaluate(
     seed: int = 0,
     batch_tokens: int | None = None,
     progress: bool | None = None,
+    engine: str = "local",
+    address: str | None = None,
+    workers: int | None = None,
     **loading: Any,
 ) -> Run:
     """Explain the predictions of a model on a benchmark, score the explanations, and write the records to ``out``.
@@ -77,6 +82,10 @@ def evaluate(
         seed: For ``limit``.
         batch_tokens: Tokens per batch, padding included. Default: 4,096, on a GPU 16,384.
         progress: Show a progress bar. Default: on a terminal.
+        engine: ``"local"``: in this process. ``"ray"``: by workers of a Ray cluster, each with a model of its own, which must
+            be given by name. The records are the same, and a run may go on with the other engine.
+        address: Of the Ray cluster; see ``distributed.connect`` for this and ``workers``.
+        workers: How many. Default: one per GPU, without GPUs one per share of the CPUs.
         **loading: For ``lrpx.load``: ``dtype``, ``device``, ``attn_implementation``, ``revision``, ``token``.
 
     Returns:
@@ -86,9 +95,10 @@ def evaluate(
         InputError: Something given cannot be used, or ``out`` holds another run; the error names every difference.
         UnsupportedModelError: A method cannot explain this model.
         LrpxError: The first samples all fail, or the records cannot be written.
-        ImportError: pyarrow is not installed.
+        ImportError: pyarrow is not installed, or Ray, for ``engine="ray"``.
     """
-    _check_numbers(limit=limit, batch_tokens=batch_tokens)
+    _check_numbers(limit=limit, batch_tokens=batch_tokens, workers=workers)
+    _check_engine(engine, model, address=address, workers=workers, device_map=loading.get("device_map"))
     _check_out(Path(out))
     names = None if methods is None else _known(methods)
     given = {} if relevances is None else read_relevances(relevances)
@@ -97,41 +107,53 @@ def evaluate(
             f"{relevances}: {clash[0]!r} is the name of a method of lrpx. Give it another name in the file."
         )
     benchmark = load_benchmark(directory)
-    model, tokenizer = _loaded(model, tokenizer, loading)
-    if names is None:
-        names = [] if given else _paper_methods(model)
-    samples_of = tokenized_set(directory, tokenized, model, tokenizer)
-    chosen = samples_of.samples
-    if given:
-        kept = check_relevances(given, chosen, relevances or "")
-        if len(kept) < len(chosen):
-            logger.warning("%d of %d samples have no relevance in %s", len(chosen) - len(kept), len(chosen), relevances)
-        chosen = [chosen[n] for n in kept]
-    chosen = select(chosen, limit, seed)
-    if batch_tokens is None:
-        batch_tokens = 4096 if model.device.type == "cpu" else 16384
-    parts = plan(chosen, batch_tokens, allowed_waste(model))
-    manifest = {
-        "kind": "run",
-        "schema": SCHEMA,
-        "benchmark": _benchmark_facts(benchmark, samples_of),
-        "model": {**model_facts(model), "tokenizer": samples_of.manifest["tokenizer"]["model"]},
-        "methods": [n for name in names for n in recorded_names(name)] + sorted(given),
-        "options": {
-            "limit": limit,
-            "seed": seed,
-            "batch_tokens": batch_tokens,
-            "relevances": label(relevances, given) if relevances is not None else None,
-        },
-        "plan": {"samples": len(chosen), "parts": len(parts), "selection": _digest(s.sample_id for s in chosen)},
-        "versions": provenance(model, "", {})["versions"],
-    }
-    claim(Path(out), manifest, what="run")
-    this = open_run(out)
-    if not this.finished:
-        _compute(this, parts, Explainer(model, sources(names, given), proven=bool(this.parts)), progress)
-        this = finish(this)
-    return this
+    with _cluster(engine, address, workers, loading.get("device")) as cluster:
+        # Workers load the model themselves, onto their devices; here it is only looked at.
+        loaded, tokenizer = _loaded(model, tokenizer, loading if cluster is None else {**loading, "device": "cpu"})
+        device = loaded.device.type if cluster is None else cluster.device
+        if names is None:
+            names = [] if given else _paper_methods(loaded)
+        samples_of = tokenized_set(directory, tokenized, loaded, tokenizer)
+        chosen = samples_of.samples
+        if given:
+            kept = check_relevances(given, chosen, relevances or "")
+            if len(kept) < len(chosen):
+                left_out = len(chosen) - len(kept)
+                logger.warning("%d of %d samples have no relevance in %s", left_out, len(chosen), relevances)
+            chosen = [chosen[n] for n in kept]
+        chosen = select(chosen, limit, seed)
+        if batch_tokens is None:
+            batch_tokens = 4096 if device == "cpu" else 16384
+        parts = plan(chosen, batch_tokens, allowed_waste(loaded))
+        facts = {**model_facts(loaded), "device": device, "tokenizer": samples_of.manifest["tokenizer"]["model"]}
+        manifest = {
+            "kind": "run",
+            "schema": SCHEMA,
+            "benchmark": _benchmark_facts(benchmark, samples_of),
+            "model": facts,
+            "methods": [n for name in names for n in recorded_names(name)] + sorted(given),
+            "options": {
+                "limit": limit,
+                "seed": seed,
+                "batch_tokens": batch_tokens,
+                "relevances": label(relevances, given) if relevances is not None else None,
+            },
+            "plan": {"samples": len(chosen), "parts": len(parts), "selection": _digest(s.sample_id for s in chosen)},
+            "versions": provenance(loaded, "", {})["versions"],
+        }
+        claim(Path(out), manifest, what="run")
+        this = open_run(out)
+        if this.finished:
+            return this
+        proven = bool(this.parts)
+        if cluster is None:
+            compute = _here(this, Explainer(loaded, sources(names, given), proven=proven))
+        else:
+            job = cluster.job(model, loading, loaded, [METHODS[name] for name in names], given, proven=proven)
+            del loaded
+            compute = _there(this, cluster, job, samples_of.table)
+        _fill(this, parts, progress, compute)
+        return finish(this)
 
 
 def evaluate_all(
@@ -169,7 +191,7 @@ def select(samples: Sequence[TokenizedSample], limit: int | None, seed: int) -> 
     return [samples[n] for n in sorted(sorted(range(len(samples)), key=rank)[:limit])]
 
 
-def plan(samples: Sequence[TokenizedSample], batch_tokens: int, waste: float) -> list[list[list[TokenizedSample]]]:
+def plan(samples: Sequence[TokenizedSample], batch_tokens: int, waste: float) -> Sequence[Part]:
     """Parts of batches of samples, from the lengths alone: long samples first, at least ``PART`` samples in a part."""
     parts: list[list[list[TokenizedSample]]] = []
     for group in buckets([len(s.input_ids) for s in samples], max_tokens=batch_tokens, waste=waste):
@@ -179,60 +201,56 @@ def plan(samples: Sequence[TokenizedSample], batch_tokens: int, waste: float) ->
     return parts
 
 
-def _compute(
-    this: Run, parts: Sequence[Sequence[Sequence[TokenizedSample]]], explain: Explainer, progress: Any
-) -> None:
-    """Write every part that is not there yet."""
-    repeats = sum(len(source.names) for source in explain.sources)
+# Computing
+
+
+_Compute = Callable[[dict[int, Part], Any], None]  # parts by number, progress bar
+
+
+def _fill(this: Run, parts: Sequence[Part], progress: bool | None, compute: _Compute) -> None:
+    """Have every part computed that is not there yet."""
+    repeats = len(this.manifest["methods"])
     expected = [[s.sample_id for batch in part for s in batch for _ in range(repeats)] for part in parts]
-    missing = [n for n, ids in enumerate(expected) if not part_is_done(this, n, ids)]
+    missing = {n: parts[n] for n, ids in enumerate(expected) if not part_is_done(this, n, ids)}
     total = this.manifest["plan"]["samples"]
-    done = total - sum(len(batch) for n in missing for batch in parts[n])
+    done = total - sum(len(batch) for part in missing.values() for batch in part)
     hidden = None if progress is None else not progress  # None: shown on a terminal
     with tqdm(total=total, initial=done, desc=this.name, unit="sample", disable=hidden) as bar:
-        for n in missing:
+        if missing:
+            compute(missing, bar)
+
+
+def _here(this: Run, explain: Explainer) -> _Compute:
+    """In this process, part by part."""
+
+    def compute(parts: dict[int, Part], bar: Any) -> None:
+        for number, part in parts.items():
             records: list[Record] = []
-            for batch in parts[n]:
+            for batch in part:
                 records += explain(batch)
                 bar.update(len(batch))
                 if failures := sum(explain.failed.values()):
                     bar.set_postfix(failed=failures, refresh=False)
-            write_part(this, n, records)
+            write_part(this, number, records)
+
+    return compute
+
+
+def _there(this: Run, cluster: Any, job: Any, table: Any) -> _Compute:
+    """By the workers of a cluster, in whatever order they finish."""
+
+    def compute(parts: dict[int, Part], bar: Any) -> None:
+        failures = 0
+        for done in cluster.compute(job, parts, table):
+            write_part_bytes(this, done.number, done.content)
+            bar.update(done.samples)
+            if failures := failures + done.failed:
+                bar.set_postfix(failed=failures, refresh=False)
+
+    return compute
 
 
 # The run's identity
-
-
-def model_facts(model: PreTrainedModel) -> dict[str, Any]:
-    """What identifies a model, and the columns of the paper's table of models."""
-    about = provenance(model, "", {})
-    config = model.config.get_text_config()
-    name = str(about["model"])
-    return {
-        "name": Path(name).resolve().name if Path(name).is_dir() else name,
-        "revision": about["revision"],
-        "weights": weights_digest(model),
-        "architecture": about["architecture"],
-        "dtype": about["dtype"],
-        "device": model.device.type,
-        "attn_implementation": about["attn_implementation"],
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "layers": getattr(config, "num_hidden_layers", None),
-        "heads": getattr(config, "num_attention_heads", None),
-        "width": getattr(config, "hidden_size", None),
-        "vocabulary": config.vocab_size,
-    }
-
-
-def weights_digest(model: PreTrainedModel) -> str:
-    """A checksum of names, shapes and up to 64 evenly spaced numbers of every parameter: cheap, and other weights differ."""
-    digest = hashlib.sha256()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            flat = parameter.reshape(-1)
-            some = flat[:: max(1, flat.numel() // 64)][:64].to("cpu", torch.float32)
-            digest.update(f"{name} {tuple(parameter.shape)} ".encode() + some.numpy().tobytes())
-    return digest.hexdigest()
 
 
 def _benchmark_facts(benchmark: Benchmark, tokenized: TokenizedSet) -> dict[str, Any]:
@@ -285,6 +303,30 @@ def _check_numbers(**numbers: int | None) -> None:
     for name, value in numbers.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise InputError(f"{name}={value!r}: give a whole number, 1 or more.")
+
+
+def _check_engine(engine: str, model: Any, **options: Any) -> None:
+    if engine not in ("local", "ray"):
+        raise InputError(f"unknown engine {engine!r}. {nearest(engine, ['local', 'ray'])}")
+    for name in ("address", "workers"):
+        if engine == "local" and options[name] is not None:
+            raise InputError(f"{name}={options[name]!r}: only with engine='ray'.")
+    if engine == "ray" and not isinstance(model, str | os.PathLike):
+        raise InputError(
+            f"engine='ray' needs the model's name or path, from which its workers load it; a loaded {type(model).__name__} "
+            "stays in this process. Save it with save_pretrained, or use engine='local'."
+        )
+    if engine == "ray" and options["device_map"] is not None:
+        raise InputError("device_map: with engine='ray' each worker has one GPU. A divided model needs engine='local'.")
+
+
+def _cluster(engine: str, address: str | None, workers: int | None, device: Any) -> AbstractContextManager[Any]:
+    """Where to compute; gives ``None`` for this process."""
+    if engine == "local":
+        return nullcontext()
+    from .distributed import connect
+
+    return connect(address, workers, device)
 
 
 def _loaded(model: Any, tokenizer: Any, loading: dict[str, Any]) -> tuple[PreTrainedModel, Any]:

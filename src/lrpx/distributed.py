@@ -1,0 +1,462 @@
+"""An evaluation as a Ray Data pipeline: planned parts in, a pool of actors with one model each, the parts' files out.
+
+1. The caller has planned the run, as for one process: parts of batches of samples, from the lengths alone.
+2. Every part that is missing becomes one Arrow block, cut out of the tokenised set's Parquet file.
+3. Each worker loads the model by its name onto its GPU, or for its share of the CPUs, makes sure that it is the model of the
+   manifest, and turns blocks into the parts' Parquet files, as bytes.
+4. The caller writes them as they come.
+
+So benchmark and run need no shared file system, the caller does next to nothing per sample, and the files are those of a run
+in one process. A worker that dies costs the part it was at: Ray starts it again, and the part is computed once more. What is
+finished is on the caller's disk, and another run, on whatever machines, goes on from there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import pickle
+import signal
+import socket
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import torch
+from transformers import PreTrainedModel
+
+from .benchmark import TokenizedSample
+from .benchmark.storage import need
+from .default_model import ALIAS
+from .errors import InputError, LrpxError
+from .explain import provenance
+from .explainer import Explainer, sources
+from .facts import model_facts
+from .given import Given
+from .loading import load
+from .methods import METHODS, Method
+from .records import Record, part_bytes
+
+logger = logging.getLogger("lrpx")
+
+ATTEMPTS = 4  # at one part; one that always takes its worker down would be computed for ever
+PATIENCE = 20.0  # seconds for the workers of an earlier run to give back what they hold
+
+Part = Sequence[Sequence[TokenizedSample]]  # batches of samples
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker has to know: small, and the same for all of them.
+
+    Attributes:
+        model: A name or path that means the same on every machine.
+        loading: For ``lrpx.load``.
+        methods: Those of lrpx, in order.
+        given: Relevance from a file, as for ``sources``.
+        proven: As for ``Explainer``.
+        threads: Of torch, on a CPU.
+        same: What the manifest says of the model and the versions, to be compared.
+    """
+
+    model: str
+    loading: Mapping[str, Any]
+    methods: Sequence[Method]
+    given: Given
+    proven: bool
+    threads: int
+    same: Mapping[str, Any]
+
+
+class Done(NamedTuple):
+    """A finished part."""
+
+    number: int
+    content: bytes  # its file
+    samples: int
+    failed: int  # of these, how many some method could not explain
+
+
+# A worker
+
+
+class Worker:
+    """One model. Turns a block with one part's samples (``block_of``) into one with the part's file.
+
+    What is wrong with the model, a method or the samples is handed back as a result, so that the caller can raise it as it is.
+
+    Args:
+        job: What to do.
+        attempt: Told the number of a part, says how often it was started, this time included.
+    """
+
+    def __init__(self, job: Job, attempt: Callable[[int], int]) -> None:
+        self.attempt = attempt
+        self.refused: LrpxError | None = None
+        if job.loading["device"] == "cpu":
+            torch.set_num_threads(job.threads)
+        METHODS.update({method.name: method for method in job.methods})  # one of the caller's own is not known here
+        try:
+            model = load(job.model, **job.loading).model
+            check_same(job, model)
+            names = [method.name for method in job.methods]
+            self.explain = Explainer(model, sources(names, job.given), proven=job.proven)
+        except Exception as error:
+            self.refused = _ours(error)
+
+    def __call__(self, block: Any) -> Any:
+        """The file, and what there is to say about it, as a ``pyarrow.Table`` of one row."""
+        number, batches = part_of(block)
+        result: dict[str, Any] = {"part": number, "content": b"", "samples": sum(map(len, batches)), "failed": 0}
+        error = None
+        with _warnings() as notes:
+            attempt = self.attempt(number)
+            if attempt > 1:
+                logger.warning("part %d is computed once more: its worker died", number)
+            try:
+                result |= self._compute(number, batches, attempt)
+            except Exception as found:
+                error = pickle.dumps(_ours(found))
+        pa = need("pyarrow", "An evaluation")
+        return pa.Table.from_pylist([{**result, "notes": notes, "error": error}], schema=_result_schema())
+
+    def _compute(self, number: int, batches: Part, attempt: int) -> dict[str, Any]:
+        if self.refused is not None:
+            raise self.refused
+        if attempt > ATTEMPTS:
+            raise LrpxError(
+                f"a worker died each of the {ATTEMPTS} times that it was at part {number} (samples of up to "
+                f"{len(batches[0][0].tokens)} tokens). If memory ran out: --batch-tokens makes batches smaller. "
+                f"Ray's logs are on {socket.gethostname()}, below /tmp/ray."
+            )
+        records: list[Record] = []
+        for batch in batches:
+            records += self.explain(batch)
+        failed = {record.sample_id for record in records if record.error is not None}
+        return {"content": part_bytes(records), "failed": len(failed)}
+
+
+def _ours(error: Exception) -> LrpxError:
+    """The error as one of ours, which says all there is to say and can be sent to the caller."""
+    if isinstance(error, LrpxError):
+        return error
+    trace = "".join(traceback.format_exception(error))
+    return LrpxError(f"the worker on {socket.gethostname()} failed. {trace}")
+
+
+def check_same(job: Job, model: PreTrainedModel) -> None:
+    """Refuse a model or a version that is not the one of the manifest.
+
+    Raises:
+        InputError: They differ; the error names each difference and the machine.
+    """
+    here = about(model, str(job.loading["device"]))
+    differences = [f"{name} is {job.same[name]!r} there and {here[name]!r} here" for name in here]
+    differences = [d for d, name in zip(differences, here, strict=True) if job.same[name] != here[name]]
+    if differences:
+        raise InputError(
+            f"{job.model} on the worker {socket.gethostname()} is not what the run is about: {'; '.join(differences)} (there: "
+            "where lrpx evaluate runs). Workers need the same model files and the same packages."
+        )
+
+
+def about(model: PreTrainedModel, device: str) -> dict[str, Any]:
+    """What must be the same on all machines: the manifest's facts of the model, but for its name, and the versions."""
+    facts = {**model_facts(model), "device": device}
+    del facts["name"]  # a path may be written in several ways
+    return facts | provenance(model, "", {})["versions"]
+
+
+@contextmanager
+def _warnings() -> Iterator[list[str]]:
+    """Warnings of lrpx meanwhile: nobody reads a worker's own output."""
+    found: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: found.append(record.getMessage())  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    try:
+        yield found
+    finally:
+        logger.removeHandler(handler)
+
+
+# Blocks: one row each, so that a part is never divided
+
+
+def block_of(number: int, part: Part, table: Any) -> Any:
+    """A part as a ``pyarrow.Table`` of one row: ``part``, ``sizes`` of its batches, and ``samples`` in their order.
+
+    Args:
+        number: Of the part.
+        part: Its batches.
+        table: Rows of the tokenised set, in the order of the part.
+    """
+    pa = need("pyarrow", "An evaluation")
+    samples = table.combine_chunks().to_struct_array()
+    samples = samples.combine_chunks() if isinstance(samples, pa.ChunkedArray) else samples
+    return pa.table(
+        {
+            "part": pa.array([number], pa.int64()),
+            "sizes": pa.array([[len(batch) for batch in part]], pa.list_(pa.int64())),
+            "samples": pa.ListArray.from_arrays(pa.array([0, len(samples)], pa.int32()), samples),
+        }
+    )
+
+
+def part_of(block: Any) -> tuple[int, Part]:
+    """The number and the batches in a block that ``block_of`` made."""
+    rows = block.column("samples").combine_chunks().flatten()
+    columns = [rows.field(field.name).to_pylist() for field in fields(TokenizedSample)]
+    samples = iter([TokenizedSample(*values) for values in zip(*columns, strict=True)])
+    (number,), (sizes,) = block.column("part").to_pylist(), block.column("sizes").to_pylist()
+    return number, [[next(samples) for _ in range(size)] for size in sizes]
+
+
+def _result_schema() -> Any:
+    pa = need("pyarrow", "An evaluation")
+    whole = {name: pa.int64() for name in ("part", "samples", "failed")}
+    types = {**whole, "content": pa.large_binary(), "notes": pa.list_(pa.string()), "error": pa.binary()}
+    return pa.schema(list(types.items()))
+
+
+# The cluster
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where the workers run.
+
+    Attributes:
+        device: ``"cuda"`` (a GPU per worker) or ``"cpu"``.
+        workers: How many.
+        threads: CPUs per worker, on a CPU.
+    """
+
+    device: str
+    workers: int
+    threads: int
+
+    def job(
+        self,
+        name: str | os.PathLike[str],
+        loading: Mapping[str, Any],
+        model: PreTrainedModel,
+        methods: Sequence[Method],
+        given: Given,
+        *,
+        proven: bool,
+    ) -> Job:
+        """The job for the model called ``name``; ``model`` is the same one, loaded here, to compare with."""
+        path = Path(name).expanduser()
+        elsewhere = os.fspath(name) == ALIAS or not path.exists()
+        return Job(
+            model=os.fspath(name) if elsewhere else str(path.resolve()),  # workers have another working directory
+            loading={**loading, "device": self.device, "progress": False},
+            methods=methods,
+            given=given,
+            proven=proven,
+            threads=self.threads,
+            same=about(model, self.device),
+        )
+
+    def compute(self, job: Job, parts: Mapping[int, Part], table: Any) -> Iterator[Done]:
+        """Compute parts; they come in the order in which they are finished.
+
+        Args:
+            job: What the workers do.
+            parts: Number -> batches.
+            table: The tokenised set, a ``pyarrow.Table``.
+
+        Raises:
+            LrpxError: A worker cannot do it, or Ray failed several times in a row. All workers are stopped.
+        """
+        ray = _ray()
+        starts = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(_Starts).remote()
+        row = {sample_id: n for n, sample_id in enumerate(table.column("sample_id").to_pylist())}
+        rows = {n: [row[sample.sample_id] for batch in part for sample in batch] for n, part in parts.items()}
+        missing, failures = dict(parts), 0
+        while missing:
+            blocks = [block_of(number, part, table.take(rows[number])) for number, part in missing.items()]
+            try:
+                for done in self._pipeline(job, blocks, _Attempt(starts)):
+                    del missing[done.number]
+                    failures = 0
+                    yield done
+            except LrpxError:
+                raise
+            except Exception as error:  # such as an actor that is gone for good, which Ray Data does not replace
+                failures += 1
+                lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+                reason = " ".join(dict.fromkeys((lines[0], lines[-1])))  # in between: the trace, ids
+                if failures == ATTEMPTS:
+                    raise LrpxError(
+                        f"Ray failed: {reason} What was finished is kept: run the same command again to go on."
+                    ) from error
+                logger.warning("Ray failed, going on with new workers. It said: %s", reason)
+
+    def _pipeline(self, job: Job, blocks: list[Any], attempt: Callable[[int], int]) -> Iterator[Done]:
+        """Blocks through the workers, who restart when they die; what they were at is then computed again."""
+        data = _ray("ray.data")
+        dataset = data.from_arrow(blocks)
+        dataset.context.enable_progress_bars = dataset.context.print_on_execution_start = False
+        share = {"num_gpus": 1} if self.device == "cuda" else {"num_cpus": self.threads}
+        results = dataset.map_batches(
+            Worker,
+            fn_constructor_kwargs={"job": job, "attempt": attempt},
+            batch_format="pyarrow",
+            batch_size=1,
+            compute=data.ActorPoolStrategy(size=min(self.workers, len(blocks))),
+            **share,
+        ).iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)  # none waits for the next one
+        with _quiet("ray.data"), closing(iter(results)) as tables:
+            for table in tables:
+                for result in table.to_pylist():
+                    for note in result["notes"]:
+                        logger.warning("%s", note)
+                    if result["error"] is not None:
+                        raise pickle.loads(result["error"])
+                    yield Done(result["part"], result["content"], result["samples"], result["failed"])
+
+
+class _Starts:
+    """How often each part was started. An actor of its own, since workers forget."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[int] = Counter()
+
+    def add(self, number: int) -> int:
+        self.counts[number] += 1
+        return self.counts[number]
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """Asks ``_Starts``."""
+
+    starts: Any
+
+    def __call__(self, number: int) -> int:
+        return int(_ray().get(self.starts.add.remote(number)))
+
+
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """Nothing of a logger meanwhile."""
+    other = logging.getLogger(name)
+    level = other.level
+    other.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        other.setLevel(level)
+
+
+@contextmanager
+def connect(address: str | None, workers: int | None, device: Any) -> Iterator[Cluster]:
+    """Connect to a Ray cluster, or start one on this machine; what was started is shut down in the end.
+
+    Ray that is connected already is used as it is.
+
+    Args:
+        address: Of a cluster; ``"auto"``: the one that this machine belongs to. ``None``: the one of the environment variable
+            ``RAY_ADDRESS``, if set, else one is started on this machine.
+        workers: How many. ``None``: one per GPU; without GPUs, as many as there is room for with torch's number of threads.
+        device: ``"cuda"`` or ``"cpu"``. ``None`` or ``"auto"``: the GPUs, if the cluster has any.
+
+    Raises:
+        ImportError: Ray is not installed.
+        InputError: The cluster cannot be reached, or has no room for the workers.
+    """
+    ray = _ray()
+    _ray("ray.data")
+    started = not ray.is_initialized()
+    on_terminate = signal.getsignal(signal.SIGTERM)
+    if started:
+        _start(ray, address)
+    try:
+        yield _cluster(ray, workers, _kind(device))
+    finally:
+        if started:
+            ray.shutdown()
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, on_terminate)
+
+
+def _ray(module: str = "ray") -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError('engine="ray" needs Ray Data: pip install "lrpx[ray]"') from error
+
+
+def _start(ray: Any, address: str | None) -> None:
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    address = address or os.environ.get("RAY_ADDRESS")
+    if not address:
+        ray.init(address="local", include_dashboard=False, **quiet)
+        return
+    try:
+        _knock(address)
+        ray.init(address=address, **quiet)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        raise InputError(
+            f"the Ray cluster at {address!r} cannot be reached: {' '.join(str(error).split())} "
+            "Start one with: ray start --head; or give no address, to use this machine alone."
+        ) from error
+
+
+def _knock(address: str) -> None:
+    """Ray would try for minutes where nobody listens."""
+    place = urlsplit(address if "://" in address else f"//{address}")
+    if place.hostname and place.port:
+        socket.create_connection((place.hostname, place.port), timeout=10).close()
+
+
+def _kind(device: Any) -> str | None:
+    kind = None if device is None else str(device).lower().replace("gpu", "cuda")
+    if kind not in (None, "auto", "cuda", "cpu"):
+        raise InputError(f"device={str(device)!r}: with Ray, give 'cuda' (a GPU for each worker) or 'cpu'.")
+    return None if kind == "auto" else kind
+
+
+def _cluster(ray: Any, workers: int | None, kind: str | None) -> Cluster:
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    gpus = int(sum(machine.get("GPU", 0) for machine in machines))
+    if kind == "cuda" and not gpus:
+        raise InputError("device='cuda': the Ray cluster has no GPU. Type device='cpu'.")
+    if kind != "cpu" and gpus:
+        found = Cluster("cuda", workers or gpus, 1)
+        unit, each = "GPU", 1
+    else:
+        found = _shares(machines, workers)
+        unit, each = "CPU", found.threads
+    need, deadline = found.workers * each, time.monotonic() + PATIENCE
+    while (free := int(ray.available_resources().get(unit, 0))) < need and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if free < need:
+        total = int(sum(machine.get(unit, 0) for machine in machines))
+        raise InputError(
+            f"{found.workers} workers need {need} {unit}s; the Ray cluster has {total}, and {free} of them are free. Type "
+            f"--workers {max(1, free // each)}, or wait for what uses the others."
+        )
+    logger.info("Ray: %d workers on %s, %d machines", found.workers, found.device, len(machines))
+    return found
+
+
+def _shares(machines: Sequence[Mapping[str, float]], workers: int | None) -> Cluster:
+    """CPUs for each worker: torch's number of threads, so that results are those of a local run; fewer for many workers."""
+
+    def room(threads: int) -> int:
+        return sum(int(machine.get("CPU", 0)) // threads for machine in machines)
+
+    choices = range(torch.get_num_threads(), 0, -1)
+    threads = next((n for n in choices if room(n) >= (workers or 1)), 1)
+    return Cluster("cpu", workers or max(1, room(threads)), threads)
