@@ -33,6 +33,7 @@ from lrpx.devices import (
     stored_parameters,
 )
 from lrpx.errors import InputError, UnsupportedModelError
+from lrpx.facts import model_facts
 from lrpx.methods import METHODS
 
 CLASSES = {"gpt2": GPT2LMHeadModel, "bert": BertForMaskedLM, "llama": LlamaForCausalLM}
@@ -161,6 +162,29 @@ def test_the_model_is_left_as_it_was(divide, family, method):
     assert [n for n, (_, grad, _) in before[0].items() if not grad] == [frozen]
     explained(model, method)
     assert state() == before
+
+
+@pytest.mark.parametrize("method", ["attnlrp", "alti-logit"])
+def test_a_pass_in_inference_mode_does_no_harm(divide, method):
+    family = "causal:llama"
+    model = divide(tiny.build(family), family)
+    with torch.inference_mode():
+        model(torch.tensor([IDS]))
+        explained(model, method)
+    assert_equal(explained(model, method), explained(tiny.build(family), method))
+    if method == "attnlrp":
+        assert not any(p.is_inference() for p in model.parameters())
+    assert all(p.requires_grad for p in model.parameters())
+
+
+def test_the_weights_have_the_same_digest(divide):
+    model, whole = divide(tiny.build("masked:bert"), "masked:bert"), tiny.build("masked:bert")
+    explained(model, "lrp")
+    found, expected = model_facts(model), model_facts(whole)
+    assert found == expected
+    with torch.no_grad():
+        whole.bert.encoder.layer[1].output.dense.bias[0] += 1
+    assert model_facts(whole)["weights"] != found["weights"]
 
 
 def test_provenance_names_the_devices(divide):

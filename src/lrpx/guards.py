@@ -45,7 +45,8 @@ def check_model(model: PreTrainedModel, rules: str | RuleSet) -> None:
         raise UnsupportedModelError(
             f"{name} is in training mode, where dropout makes every pass different. Call model.eval()."
         )
-    if next(model.parameters()).is_inference():
+    weight = next(model.parameters())
+    if weight.is_inference() and not weight.is_meta:  # an offloaded one is loaded anew
         raise UnsupportedModelError(
             f"{name} was loaded inside torch.inference_mode(), so no gradient can pass it. Load it outside."
         )

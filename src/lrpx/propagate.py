@@ -222,7 +222,10 @@ def frozen(model: nn.Module) -> Iterator[None]:
 def _require_gradient(places: Sequence[tuple[nn.Module, str]], required: bool) -> None:
     for module, name in places:
         parameter = module._parameters[name]
-        if parameter is not None:
+        if parameter is not None and parameter.is_meta and parameter.is_inference():
+            # Offloaded after a pass inside ``torch.inference_mode()``. It stands for the weight and holds no numbers.
+            module._parameters[name] = nn.Parameter(torch.empty_like(parameter), required)
+        elif parameter is not None:
             parameter.requires_grad_(required)
 
 
