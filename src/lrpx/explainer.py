@@ -25,6 +25,7 @@ from transformers import PreTrainedModel
 from .batching import Attribution, Batch, Item, pad
 from .benchmark import TokenizedSample
 from .capture import Combine, attributions, run
+from .devices import entry_device
 from .errors import InputError, LrpxError, NonFiniteError, UnsupportedModelError
 from .explain import Reads
 from .given import Given
@@ -104,7 +105,8 @@ def _read(given: Given) -> Callable[..., list[tuple[Attribution, ...]]]:
         with torch.inference_mode():
             logits, index = explained_logits(model, batch)
             rows = torch.arange(len(samples), device=logits.device)
-            picked = logits[rows, index]
+            picked = logits[rows, index.to(logits.device)].to(batch.targets.device)
+            rows = rows.to(batch.targets.device)
             values = picked[rows, batch.targets].double() - picked[rows, batch.contrasts].double()
         return [
             tuple(
@@ -193,8 +195,9 @@ class Explainer:
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:500]
         if full:
             gc.collect()
-            if self.model.device.type in ("cuda", "mps"):
-                getattr(torch, self.model.device.type).empty_cache()
+            kind = entry_device(self.model).type
+            if kind in ("cuda", "mps"):
+                getattr(torch, kind).empty_cache()
             if len(samples) > 1:
                 size = len(samples) * max(len(s.input_ids) for s in samples)
                 self.largest = size // 2

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from .devices import entry_device, named_parameters, stored_parameters
 from .explain import provenance
 
 
@@ -23,9 +24,9 @@ def model_facts(model: PreTrainedModel) -> dict[str, Any]:
         "weights": weights_digest(model),
         "architecture": about["architecture"],
         "dtype": about["dtype"],
-        "device": model.device.type,
+        "device": entry_device(model).type,
         "attn_implementation": about["attn_implementation"],
-        "parameters": sum(p.numel() for p in model.parameters()),
+        "parameters": sum(p.numel() for _, p in named_parameters(model)),
         "layers": getattr(config, "num_hidden_layers", None),
         "heads": getattr(config, "num_attention_heads", None),
         "width": getattr(config, "hidden_size", None),
@@ -37,7 +38,7 @@ def weights_digest(model: PreTrainedModel) -> str:
     """A checksum of names, shapes and up to 64 evenly spaced numbers of every parameter: cheap, and other weights differ."""
     digest = hashlib.sha256()
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for name, parameter in stored_parameters(model):
             flat = parameter.reshape(-1)
             some = flat[:: max(1, flat.numel() // 64)][:64].to("cpu", torch.float32)
             digest.update(f"{name} {tuple(parameter.shape)} ".encode() + some.numpy().tobytes())
