@@ -224,24 +224,27 @@ def _membership(truths: Sequence[Any], lengths: np.ndarray) -> np.ndarray:
     """Ground truths of samples laid end to end as one boolean array ``[sum T]``."""
     starts = np.cumsum(lengths) - lengths
     inside = np.zeros(int(lengths.sum()), dtype=bool)
-    places = []
-    for n, (truth, length, start) in enumerate(zip(truths, lengths.tolist(), starts.tolist(), strict=True)):
-        array = np.asarray(truth)
+    positions = [np.asarray(truth) for truth in truths]
+    for n, array in enumerate(positions):
         if array.dtype == bool:
-            if array.shape != (length,):
-                raise InputError(f"ground truth of sample {n}: boolean of shape {array.shape} for {length} tokens.")
-            array = np.flatnonzero(array)
+            if array.shape != (lengths[n],):
+                raise InputError(f"ground truth of sample {n}: boolean of shape {array.shape} for {lengths[n]} tokens.")
+            positions[n] = array = np.flatnonzero(array)
         if array.ndim != 1 or not len(array):
             raise InputError(f"ground truth of sample {n} is empty: give the positions of at least one token.")
-        if not np.issubdtype(array.dtype, np.integer):
+        if array.dtype.kind not in "iu":
             raise InputError(
                 f"ground truth of sample {n} holds {array.dtype}: give token positions as integers from 0."
             )
-        if array.min() < 0 or array.max() >= length:
-            raise InputError(
-                f"ground truth of sample {n} is {array.tolist()}: positions lie between 0 and {length - 1}."
-            )
-        places.append(array + start)
-    if places:
-        inside[np.concatenate(places)] = True
+    if not positions:
+        return inside
+    sample = np.repeat(np.arange(len(positions)), [len(array) for array in positions])
+    flat = np.concatenate(positions).astype(np.int64)
+    outside = (flat < 0) | (flat >= lengths[sample])
+    if outside.any():
+        n = sample[outside.argmax()]
+        raise InputError(
+            f"ground truth of sample {n} is {positions[n].tolist()}: positions lie between 0 and {lengths[n] - 1}."
+        )
+    inside[flat + starts[sample]] = True
     return inside

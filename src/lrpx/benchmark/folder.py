@@ -122,8 +122,7 @@ class TokenizedSet:
     @cached_property
     def samples(self) -> list[TokenizedSample]:
         """The kept samples, in the order of the source."""
-        columns = [self.table.column(field.name).to_pylist() for field in fields(TokenizedSample)]
-        return [TokenizedSample(*values) for values in zip(*columns, strict=True)]
+        return samples_in(self.table)
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -134,6 +133,21 @@ class TokenizedSet:
     def ground_truths(self) -> list[list[int]]:
         """N lists of token positions, as ``lrpx.metrics.score`` takes them."""
         return list(self.table.column("ground_truth").to_pylist())
+
+
+def samples_in(table: Any) -> list[TokenizedSample]:
+    """The rows of a tokenised set's ``pyarrow.Table``, in their order."""
+    columns = [_values(table.column(field.name).combine_chunks()) for field in fields(TokenizedSample)]
+    return [TokenizedSample(*values) for values in zip(*columns, strict=True)]
+
+
+def _values(column: Any) -> list[Any]:
+    """``to_pylist``, several times faster for a column of lists."""
+    if not hasattr(column, "offsets"):
+        return list(column.to_pylist())
+    flat = column.flatten().to_numpy(zero_copy_only=False).tolist()
+    ends = np.cumsum(column.value_lengths().to_numpy()).tolist()
+    return [flat[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def set_name(tokenizer: str) -> str:
