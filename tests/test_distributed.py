@@ -303,9 +303,9 @@ def test_room_for_workers(monkeypatch, machines, workers, device, threads, expec
     ("machines", "free", "workers", "device", "message"),
     [
         ([{"CPU": 8, "GPU": 4}], {}, 5, None, "5 workers need 5 GPUs; the Ray cluster has 4, and 4 of them are free"),
-        ([{"CPU": 8, "GPU": 4}], {"GPU": 1}, None, None, "has 4, and 1 of them are free. Type --workers 1, or wait"),
+        ([{"CPU": 8, "GPU": 4}], {"GPU": 1}, None, None, r"has 4, and 1 of them are free. Ask for fewer workers \(1\)"),
         ([{"CPU": 2}], {}, 3, None, "3 workers need 3 CPUs; the Ray cluster has 2"),
-        ([{"CPU": 2}], {}, None, "cuda", "the Ray cluster has no GPU. Type device='cpu'"),
+        ([{"CPU": 2}], {}, None, "cuda", "the Ray cluster has no GPU. Type device='cpu', or start Ray where"),
         ([{"CPU": 2}], {}, None, "cuda:1", "device='cuda:1': with Ray, give 'cuda'"),
     ],
 )

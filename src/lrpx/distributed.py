@@ -50,7 +50,7 @@ from .records import Record, part_bytes
 logger = logging.getLogger("lrpx")
 
 ATTEMPTS = 4  # at one part; one that always takes its worker down would be computed for ever
-PATIENCE = 20.0  # seconds for the workers of an earlier run to give back what they hold
+PATIENCE = 60.0  # seconds for machines to join, and for the workers of an earlier run to give back what they hold
 
 Part = Sequence[Sequence[TokenizedSample]]  # batches of samples
 
@@ -382,10 +382,9 @@ def connect(address: str | None, workers: int | None, device: Any) -> Iterator[C
     _ray("ray.data")
     started = not ray.is_initialized()
     on_terminate = signal.getsignal(signal.SIGTERM)
-    if started:
-        _start(ray, address)
+    alone = started and _start(ray, address)
     try:
-        yield _cluster(ray, workers, _kind(device))
+        yield _cluster(ray, workers, _kind(device), min(5.0, PATIENCE) if alone else PATIENCE)
     finally:
         if started:
             ray.shutdown()
@@ -400,15 +399,17 @@ def _ray(module: str = "ray") -> Any:
         raise ImportError('engine="ray" needs Ray Data: pip install "lrpx[ray]"') from error
 
 
-def _start(ray: Any, address: str | None) -> None:
+def _start(ray: Any, address: str | None) -> bool:
+    """Connect; whether that meant to start Ray on this machine."""
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     address = address or os.environ.get("RAY_ADDRESS")
     if not address:
         ray.init(address="local", include_dashboard=False, **quiet)
-        return
+        return True
     try:
         _knock(address)
         ray.init(address=address, **quiet)
+        return False
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         raise InputError(
             f"the Ray cluster at {address!r} cannot be reached: {' '.join(str(error).split())} "
@@ -430,28 +431,34 @@ def _kind(device: Any) -> str | None:
     return None if kind == "auto" else kind
 
 
-def _cluster(ray: Any, workers: int | None, kind: str | None) -> Cluster:
-    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    gpus = int(sum(machine.get("GPU", 0) for machine in machines))
-    if kind == "cuda" and not gpus:
-        raise InputError("device='cuda': the Ray cluster has no GPU. Type device='cpu'.")
-    if kind != "cpu" and gpus:
-        found = Cluster("cuda", workers or gpus, 1)
-        unit, each = "GPU", 1
-    else:
-        found = _shares(machines, workers)
-        unit, each = "CPU", found.threads
-    need, deadline = found.workers * each, time.monotonic() + PATIENCE
-    while (free := int(ray.available_resources().get(unit, 0))) < need and time.monotonic() < deadline:
+def _cluster(ray: Any, workers: int | None, kind: str | None, patience: float) -> Cluster:
+    """The workers that there is room for, once there is."""
+    deadline, told = time.monotonic() + patience, False
+    while True:
+        machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        gpus = int(sum(machine.get("GPU", 0) for machine in machines))
+        if kind != "cpu" and (gpus or kind == "cuda"):
+            found, unit, each = Cluster("cuda", workers or gpus, 1), "GPU", 1
+        else:
+            found = _shares(machines, workers)
+            unit, each = "CPU", found.threads
+        free, need = int(ray.available_resources().get(unit, 0)), max(1, found.workers) * each
+        if free >= need:
+            logger.info("Ray: %d workers on %s, %d machines", found.workers, found.device, len(machines))
+            return found
+        if time.monotonic() > deadline:
+            break
+        if not told:
+            logger.info("waiting up to %.0f s for %d %ss, of which %d are free", patience, need, unit, free)
+            told = True
         time.sleep(0.1)
-    if free < need:
-        total = int(sum(machine.get(unit, 0) for machine in machines))
-        raise InputError(
-            f"{found.workers} workers need {need} {unit}s; the Ray cluster has {total}, and {free} of them are free. Type "
-            f"--workers {max(1, free // each)}, or wait for what uses the others."
-        )
-    logger.info("Ray: %d workers on %s, %d machines", found.workers, found.device, len(machines))
-    return found
+    total = int(sum(machine.get(unit, 0) for machine in machines))
+    if not total:
+        raise InputError(f"the Ray cluster has no {unit}. Type device='cpu', or start Ray where there are some.")
+    raise InputError(
+        f"{found.workers} workers need {need} {unit}s; the Ray cluster has {total}, and {free} of them are free. "
+        f"Ask for fewer workers ({max(1, free // each)}), or wait for what uses the others."
+    )
 
 
 def _shares(machines: Sequence[Mapping[str, float]], workers: int | None) -> Cluster:
