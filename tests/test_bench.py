@@ -167,6 +167,21 @@ def test_large(bench):
     assert abs(lrp["value"] - lrp["sum_of_parts"]) < 0.1 * lrp["sum_of_magnitudes"]  # bfloat16
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")  # its own use of what it deprecated
+def test_scale(bench):
+    pytest.importorskip("ray")
+    found, _ = bench("scale", "--smoke", "--device", "cpu", "--local", "--workers", 1)
+    check_facts(found, "scale")
+    runs = found["results"]["runs"]
+    assert list(runs) == ["in one process", "1 workers"]
+    for figures in runs.values():
+        assert figures["parts"] > 1
+        assert figures["samples_per_s"] == pytest.approx(figures["timed_samples"] / figures["timed_s"])
+        assert figures["ratio"] > 0
+        assert figures["failed"] == 0
+        assert figures["difference"] < 1e-5  # threads may add up in another order
+
+
 def test_a_folder_that_is_no_checkout_is_said(bench, tmp_path):
     options = ("--smoke", "--device", "cpu", "--lxt", tmp_path, "--lxt-transformers", tmp_path)
     found, printed = bench("long_context", *options, "--ways", "forward")
