@@ -20,11 +20,13 @@ pytest.importorskip("ray", reason="ray is not installed")
 
 from lrpx import cli, distributed
 from lrpx import evaluate as module
+from lrpx import worker as working
 from lrpx.benchmark import load_benchmark
-from lrpx.distributed import Cluster, Worker, block_of, connect, part_of
+from lrpx.distributed import Cluster, connect
 from lrpx.errors import InputError, LrpxError
 from lrpx.evaluate import evaluate, plan
 from lrpx.records import open_run
+from lrpx.worker import ATTEMPTS, Worker, block_of, part_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")  # Ray's own use of what it deprecated
 METHODS = ["lrp", "gradient"]
@@ -242,7 +244,7 @@ def test_what_is_wrong_comes_back_as_a_result(sva, monkeypatch):
 
 
 def test_a_part_that_always_kills_its_worker_is_given_up(sva):
-    worker = Worker(job_of(sva), lambda number: distributed.ATTEMPTS + 1)
+    worker = Worker(job_of(sva), lambda number: ATTEMPTS + 1)
     error = error_of(worker, blocks_of(sva)[0][1])
     assert "a worker died each of the 4 times that it was at part 0" in str(error)
 
@@ -255,7 +257,7 @@ def test_warnings_and_failures_of_a_worker_reach_the_caller(sva, monkeypatch):
     assert longest <= context
     monkeypatch.setattr(worker.explain, "reads", dataclasses.replace(worker.explain.reads, context=longest - 1))
     monkeypatch.setattr(
-        distributed, "part_bytes", lambda records: distributed.logger.warning("%d records", len(records)) or b""
+        working, "part_bytes", lambda records: working.logger.warning("%d records", len(records)) or b""
     )
     (result,) = worker(block).to_pylist()
     samples = [s for batch in part_of(block)[1] for s in batch]

@@ -16,6 +16,7 @@ LAYERS = [
     ["cli_benchmark"],
     ["evaluate", "report"],
     ["distributed"],
+    ["worker"],
     ["explainer", "facts"],
     ["check", "explain"],
     ["heatmap"],

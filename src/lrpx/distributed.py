@@ -13,7 +13,6 @@ finished is on the caller's disk, and another run, on whatever machines, goes on
 
 from __future__ import annotations
 
-import gc
 import importlib
 import logging
 import os
@@ -22,7 +21,6 @@ import signal
 import socket
 import threading
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -34,48 +32,15 @@ from urllib.parse import urlsplit
 import torch
 from transformers import PreTrainedModel
 
-from .benchmark import TokenizedSample
-from .benchmark.folder import samples_in
-from .benchmark.storage import need
 from .default_model import ALIAS
 from .errors import InputError, LrpxError
-from .explain import provenance
-from .explainer import Explainer, sources
-from .facts import model_facts
 from .given import Given
-from .loading import load
-from .methods import METHODS, Method
-from .records import Record, part_bytes
+from .methods import Method
+from .worker import ATTEMPTS, Job, Part, Worker, about, block_of
 
 logger = logging.getLogger("lrpx")
 
-ATTEMPTS = 4  # at one part; one that always takes its worker down would be computed for ever
 PATIENCE = 60.0  # seconds for machines to join, and for the workers of an earlier run to give back what they hold
-
-Part = Sequence[Sequence[TokenizedSample]]  # batches of samples
-
-
-@dataclass(frozen=True)
-class Job:
-    """What a worker has to know: small, and the same for all of them.
-
-    Attributes:
-        model: A name or path that means the same on every machine.
-        loading: For ``lrpx.load``.
-        methods: Those of lrpx, in order.
-        given: Relevance from a file, as for ``sources``.
-        proven: As for ``Explainer``.
-        threads: Of torch, on a CPU.
-        same: What the manifest says of the model and the versions, to be compared.
-    """
-
-    model: str
-    loading: Mapping[str, Any]
-    methods: Sequence[Method]
-    given: Given
-    proven: bool
-    threads: int
-    same: Mapping[str, Any]
 
 
 class Done(NamedTuple):
@@ -85,152 +50,6 @@ class Done(NamedTuple):
     content: bytes  # its file
     samples: int
     failed: int  # of these, how many some method could not explain
-
-
-# A worker
-
-
-class Worker:
-    """One model. Turns a block with one part's samples (``block_of``) into one with the part's file.
-
-    What is wrong with the model, a method or the samples is handed back as a result, so that the caller can raise it as it is.
-
-    Args:
-        job: What to do.
-        attempt: Told the number of a part, says how often it was started, this time included.
-    """
-
-    def __init__(self, job: Job, attempt: Callable[[int], int]) -> None:
-        self.attempt = attempt
-        self.refused: LrpxError | None = None
-        if job.loading["device"] == "cpu":
-            torch.set_num_threads(job.threads)
-        METHODS.update({method.name: method for method in job.methods})  # one of the caller's own is not known here
-        try:
-            model = load(job.model, **job.loading).model
-            check_same(job, model)
-            names = [method.name for method in job.methods]
-            self.explain = Explainer(model, sources(names, job.given), proven=job.proven)
-            gc.freeze()  # the collector need not look at what is here to stay: a tenth of the time per sample
-        except Exception as error:
-            self.refused = _ours(error)
-
-    def __call__(self, block: Any) -> Any:
-        """The file, and what there is to say about it, as a ``pyarrow.Table`` of one row."""
-        number, batches = part_of(block)
-        result: dict[str, Any] = {"part": number, "content": b"", "samples": sum(map(len, batches)), "failed": 0}
-        error = None
-        with _warnings() as notes:
-            attempt = self.attempt(number)
-            if attempt > 1:
-                logger.warning("part %d is computed once more: its worker died", number)
-            try:
-                result |= self._compute(number, batches, attempt)
-            except Exception as found:
-                error = pickle.dumps(_ours(found))
-        pa = need("pyarrow", "An evaluation")
-        return pa.Table.from_pylist([{**result, "notes": notes, "error": error}], schema=_result_schema())
-
-    def _compute(self, number: int, batches: Part, attempt: int) -> dict[str, Any]:
-        if self.refused is not None:
-            raise self.refused
-        if attempt > ATTEMPTS:
-            raise LrpxError(
-                f"a worker died each of the {ATTEMPTS} times that it was at part {number} (samples of up to "
-                f"{len(batches[0][0].tokens)} tokens). If memory ran out: --batch-tokens makes batches smaller. "
-                f"Ray's logs are on {socket.gethostname()}, below /tmp/ray."
-            )
-        records: list[Record] = []
-        for batch in batches:
-            records += self.explain(batch)
-        failed = {record.sample_id for record in records if record.error is not None}
-        return {"content": part_bytes(records), "failed": len(failed)}
-
-
-def _ours(error: Exception) -> LrpxError:
-    """The error as one of ours, which says all there is to say and can be sent to the caller."""
-    if isinstance(error, LrpxError):
-        return error
-    trace = "".join(traceback.format_exception(error))
-    return LrpxError(f"the worker on {socket.gethostname()} failed. {trace}")
-
-
-def check_same(job: Job, model: PreTrainedModel) -> None:
-    """Refuse a model or a version that is not the one of the manifest.
-
-    Raises:
-        InputError: They differ; the error names each difference and the machine.
-    """
-    here = about(model, str(job.loading["device"]))
-    differences = [f"{name} is {job.same[name]!r} there and {here[name]!r} here" for name in here]
-    differences = [d for d, name in zip(differences, here, strict=True) if job.same[name] != here[name]]
-    if differences:
-        raise InputError(
-            f"{job.model} on the worker {socket.gethostname()} is not what the run is about: {'; '.join(differences)} (there: "
-            "where lrpx evaluate runs). Workers need the same model files and the same packages."
-        )
-
-
-def about(model: PreTrainedModel, device: str) -> dict[str, Any]:
-    """What must be the same on all machines: the manifest's facts of the model, but for its name, and the versions."""
-    facts = {**model_facts(model), "device": device}
-    del facts["name"]  # a path may be written in several ways
-    return facts | provenance(model, "", {})["versions"]
-
-
-@contextmanager
-def _warnings() -> Iterator[list[str]]:
-    """Warnings of lrpx meanwhile: nobody reads a worker's own output."""
-    found: list[str] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: found.append(record.getMessage())  # type: ignore[method-assign]
-    logger.addHandler(handler)
-    try:
-        yield found
-    finally:
-        logger.removeHandler(handler)
-
-
-# Blocks: one row each, so that a part is never divided
-
-
-def block_of(number: int, part: Part, table: Any) -> Any:
-    """A part as a ``pyarrow.Table`` of one row: ``part``, ``sizes`` of its batches, and ``samples`` in their order.
-
-    Args:
-        number: Of the part.
-        part: Its batches.
-        table: Rows of the tokenised set, in the order of the part.
-    """
-    pa = need("pyarrow", "An evaluation")
-    samples = table.combine_chunks().to_struct_array()
-    samples = samples.combine_chunks() if isinstance(samples, pa.ChunkedArray) else samples
-    return pa.table(
-        {
-            "part": pa.array([number], pa.int64()),
-            "sizes": pa.array([[len(batch) for batch in part]], pa.list_(pa.int64())),
-            "samples": pa.ListArray.from_arrays(pa.array([0, len(samples)], pa.int32()), samples),
-        }
-    )
-
-
-def part_of(block: Any) -> tuple[int, Part]:
-    """The number and the batches in a block that ``block_of`` made."""
-    pa = need("pyarrow", "An evaluation")
-    rows = pa.Table.from_batches([pa.RecordBatch.from_struct_array(block.column("samples").combine_chunks().flatten())])
-    samples = iter(samples_in(rows))
-    (number,), (sizes,) = block.column("part").to_pylist(), block.column("sizes").to_pylist()
-    return number, [[next(samples) for _ in range(size)] for size in sizes]
-
-
-def _result_schema() -> Any:
-    pa = need("pyarrow", "An evaluation")
-    whole = {name: pa.int64() for name in ("part", "samples", "failed")}
-    types = {**whole, "content": pa.large_binary(), "notes": pa.list_(pa.string()), "error": pa.binary()}
-    return pa.schema(list(types.items()))
-
-
-# The cluster
 
 
 @dataclass(frozen=True)
@@ -290,9 +109,11 @@ class Cluster:
             blocks = [block_of(number, part, table.take(rows[number])) for number, part in missing.items()]
             try:
                 for done in self._pipeline(job, blocks, _Attempt(starts)):
-                    del missing[done.number]
-                    failures = 0
-                    yield done
+                    if missing.pop(done.number, None) is not None:
+                        failures = 0
+                        yield done
+                if missing:
+                    raise RuntimeError(f"{len(missing)} parts did not come back")
             except LrpxError:
                 raise
             except Exception as error:  # such as an actor that is gone for good, which Ray Data does not replace
@@ -388,7 +209,7 @@ def connect(address: str | None, workers: int | None, device: Any) -> Iterator[C
     finally:
         if started:
             ray.shutdown()
-            if threading.current_thread() is threading.main_thread():
+            if on_terminate is not None and threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, on_terminate)
 
 
