@@ -91,30 +91,29 @@ def pad(items: Sequence[Item], model: PreTrainedModel, *, side: str = "right", l
     width = max(length, *lengths)
     starts = [width - n if side == "left" else 0 for n in lengths]
     spans = [slice(start, start + n) for start, n in zip(starts, lengths, strict=True)]
-    # Where the real tokens are, row by row: the order in which a mask fills a table, so that no loop over items is needed.
-    places, first = torch.arange(width), torch.tensor(starts)[:, None]
-    real = (places >= first) & (places < first + torch.tensor(lengths)[:, None])
 
-    def padded(rows: Iterable[Sequence[int]], fill: int) -> Tensor:
-        table = torch.full((len(items), width), fill, dtype=torch.long)
-        table[real] = torch.tensor(list(chain.from_iterable(rows)), dtype=torch.long)
+    def padded(rows: Iterable[Sequence[int]], fill: int) -> list[int]:
+        table: list[int] = []
+        for row, start, n in zip(rows, starts, lengths, strict=True):
+            table += [*[fill] * start, *row, *[fill] * (width - start - n)]
         return table
 
-    tables = {"input_ids": padded((item.token_ids for item in items), filler(model)), "attention_mask": real.long()}
+    tables = {
+        "input_ids": padded((item.token_ids for item in items), filler(model)),
+        "attention_mask": padded(([1] * n for n in lengths), 0),
+    }
     for name in items[0].extras:
         tables[name] = padded((item.extras[name] for item in items), 0)
-    if (
-        side == "left"
-        and "position_ids" in inspect.signature(model.forward).parameters
-        and not counts_from_padding(model)
-    ):
+    if side == "left" and takes(model, "position_ids") and not counts_from_padding(model):
         tables["position_ids"] = padded((range(n) for n in lengths), 0)
     positions = [start + item.position for start, item in zip(starts, items, strict=True)]
     targets, contrasts = [item.target for item in items], [item.contrast for item in items]
     columns = [[-1 if value is None else value for value in column] for column in (positions, targets, contrasts)]
-    # All in one tensor: a transfer to a GPU takes longer than these few numbers do.
-    flat = torch.cat([*(t.flatten() for t in tables.values()), torch.tensor(columns).flatten()]).to(entry_device(model))
-    parts = flat.split([table.numel() for table in tables.values()] + [len(items)] * 3)
+    # All in one tensor: for a short text, making and moving tensors takes longer than anything else here.
+    flat = torch.tensor(
+        [*chain.from_iterable(tables.values()), *chain.from_iterable(columns)], device=entry_device(model)
+    )
+    parts = flat.split([len(table) for table in tables.values()] + [len(items)] * 3)
     inputs = {name: part.view(len(items), width) for name, part in zip(tables, parts, strict=False)}
     where, asked, against = parts[len(tables) :]
     return Batch(inputs, spans, where, asked, against, chosen=None not in targets)

@@ -40,8 +40,10 @@ def checkpointed(blocks: Sequence[nn.Module], mode: Propagation) -> Iterator[Non
         if elsewhere() or running:  # a block within a block is recomputed with it
             return
 
+        attended = mode.attended
+
         def again() -> Any:
-            with _once_more(mode):
+            with _once_more(mode, attended):
                 return module(*args, **kwargs)
 
         steps = checkpoint(again, False)  # no random state to restore: nothing is random in eval mode
@@ -67,13 +69,17 @@ def checkpointed(blocks: Sequence[nn.Module], mode: Propagation) -> Iterator[Non
 
 
 @contextmanager
-def _once_more(mode: Propagation) -> Iterator[None]:
-    """A block is recomputed under the rules of ``mode``, which may be in another thread; nothing is counted or noted."""
+def _once_more(mode: Propagation, attended: int) -> Iterator[None]:
+    """A block is recomputed under the rules of ``mode``, which may be in another thread; nothing is counted or noted.
+
+    ``attended`` fused attentions had been called before the block.
+    """
     thread, before = threading.get_ident(), set(mode.threads)
     mode.threads.add(thread)
     mode.recomputing = True
     again = type(mode)(mode.rules)
     again.keep_gradient, again.recomputing = mode.keep_gradient, True
+    again.attention, again.attended = mode.attention, attended
     try:
         with again:
             yield

@@ -83,8 +83,8 @@ def answer(model: PreTrainedModel, batch: Batch, question: Question, execution: 
         LrpxError: As ``guards.check_model`` and ``program.compute``.
     """
     known = known_of(model)
-    question = replace(question, whole_head=known.whole_head)
-    if execution.fast is not False and not execution.compile and not execution.checkpoint:
+    question = replace(question, whole_head=known.whole_head, compiled=execution.compile)
+    if execution.fast is not False and not execution.checkpoint:
         found = known.graphs.replay(model, batch, question)
         if found is not None:
             return found
@@ -102,12 +102,13 @@ def _answer(model: PreTrainedModel, batch: Batch, question: Question, execution:
     if checkpoint is None:
         checkpoint = needs_checkpoint(model, batch, compiled=execution.compile)
     question = replace(question, checkpoint=checkpoint)
-    if execution.compile:
-        found = known.compiled.answer(model, batch, question)
+    if execution.fast is not False and not checkpoint:
+        run = known.compiled.capturable if execution.compile else compute
+        found = known.graphs.answer(model, batch, question, run, eager=execution.fast is True)
         if found is not None:
             return found
-    elif execution.fast is not False and not checkpoint:
-        found = known.graphs.answer(model, batch, question, eager=execution.fast is True)
+    if execution.compile:
+        found = known.compiled.answer(model, batch, question)
         if found is not None:
             return found
     try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +26,8 @@ from .fingerprint import Fingerprint
 from .program import Answer, HeadNotFollowed, Question, compute
 
 logger = logging.getLogger("lrpx")
+
+Run = Callable[[PreTrainedModel, Batch, Question], Answer]
 
 KEPT = 32  # graphs of a model
 MAX_TOKENS = 4096  # padded tokens of a batch; beyond, launches no longer matter and a graph would hold much memory
@@ -73,13 +75,16 @@ class Graphs:
         del self._graphs[key]
         return None
 
-    def answer(self, model: PreTrainedModel, batch: Batch, question: Question, *, eager: bool) -> Answer | None:
+    def answer(
+        self, model: PreTrainedModel, batch: Batch, question: Question, run: Run = compute, *, eager: bool
+    ) -> Answer | None:
         """Capture a graph and explain a batch by it; ``None`` where that is not possible, or not worth it.
 
         Args:
             model: On one CUDA device.
             batch: At most ``MAX_TOKENS`` tokens.
             question: Without checkpointing.
+            run: What is captured: ``compute``, or something that gives the same.
             eager: Capture a shape when it is met for the first time; otherwise from the second time on.
 
         Raises:
@@ -92,7 +97,7 @@ class Graphs:
         if key in self._refused or (self._seen[key] == 1 and not eager):
             return None
         try:
-            found = self._capture(model, _padded(model, batch, self._length(model, batch)), question)
+            found = self._capture(model, _padded(model, batch, self._length(model, batch)), question, run)
         except (LrpxError, HeadNotFollowed, torch.OutOfMemoryError):
             raise
         except Exception as error:
@@ -113,7 +118,7 @@ class Graphs:
         length = self._length(model, batch)
         return len(batch.spans), length, tuple(batch.inputs), batch.chosen, question_key(question), _settings(model)
 
-    def _capture(self, model: PreTrainedModel, batch: Batch, question: Question) -> _Graph:
+    def _capture(self, model: PreTrainedModel, batch: Batch, question: Question, run: Run) -> _Graph:
         weights = Fingerprint(model)
         question = replace(question, static=True)
         device = batch.positions.device
@@ -124,12 +129,12 @@ class Graphs:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(device), torch.cuda.stream(stream):
             for _ in range(WARM_UP):
-                compute(model, batch, question)
+                run(model, batch, question)
             torch.cuda.synchronize(device)
             # Not torch.cuda.graph(): it empties the whole allocator's cache each time.
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
-                answer = compute(model, batch, question)
+                answer = run(model, batch, question)
             finally:
                 graph.capture_end()
         torch.cuda.current_stream(device).wait_stream(stream)
@@ -155,7 +160,7 @@ def question_key(question: Question) -> Hashable:
     """What distinguishes questions, by value."""
     rules = question.rules
     named = rules if isinstance(rules, str) else tuple(sorted((kind, id(rule)) for kind, rule in rules.items()))
-    return named, question.at, question.mode, question.checkpoint, question.whole_head
+    return named, question.at, question.mode, question.checkpoint, question.whole_head, question.compiled
 
 
 def _settings(model: PreTrainedModel) -> Hashable:
@@ -177,7 +182,8 @@ def _padded(model: PreTrainedModel, batch: Batch, length: int) -> Batch:
 
     inputs = {name: longer(name, values) for name, values in batch.outside_inference_mode().inputs.items()}
     columns = (batch.positions.clone(), batch.targets.clone(), batch.contrasts.clone())
-    return Batch(inputs, batch.spans, *columns, batch.chosen)
+    shorter = [slice(0, 1)] * len(batch.spans)  # the graph serves texts of any length up to this one
+    return Batch(inputs, shorter, *columns, batch.chosen)
 
 
 def _replay(captured: _Graph, batch: Batch, *, copy: bool) -> Answer:

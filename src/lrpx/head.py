@@ -31,7 +31,7 @@ class Head:
 
     def __init__(self, module: nn.Module, positions: Tensor, ids: Tensor | None, length: int) -> None:
         self.module, self.positions, self.ids = module, positions, ids
-        self.shape = (len(positions), length)
+        self.shape = (positions.shape[0], length)
         self.uses = 0
         self.sure = True
         self._logits: list[Tensor] = []  # what was made of the output embedding's result, the last one last

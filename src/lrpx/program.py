@@ -45,6 +45,8 @@ class Question:
         static: The same operations for any values of the tensors: nothing is looked at on the way.
         unpadded: The model needs no attention mask.
         hidden: Whether the hidden states and gradients are wanted, beside their products.
+        compiled: The pass is compiled (``compute`` itself does not ask).
+        attention: How each fused attention was called where values could be looked at, see ``propagate.Propagation``.
     """
 
     rules: str | RuleSet
@@ -55,6 +57,8 @@ class Question:
     static: bool = False
     unpadded: bool = False
     hidden: bool = True
+    compiled: bool = False
+    attention: tuple[bool | None, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,7 @@ def compute(model: PreTrainedModel, batch: Batch, question: Question) -> Answer:
         ExitStack() as stack,
     ):
         active.keep_gradient = True
+        active.attention = question.attention
         modules = list(model.modules())
         batch = batch.outside_inference_mode()
         seen = {k: v for k, v in batch.inputs.items() if not (question.unpadded and k == "attention_mask")}
@@ -158,15 +163,20 @@ def compute(model: PreTrainedModel, batch: Batch, question: Question) -> Answer:
     active.doubts.clear()
     plain = {name: state.detach() for name, state in states.items()}
     flags = torch.stack([flag.to(values.device) for flag in objections.values()])
-    products = _products(plain[question.at[0]], complete[question.at[0]], values.dtype).to(values.device)
-    summary = torch.cat([t.to(values.dtype).flatten() for t in (values.detach(), targets, flags, products)])
+    first = question.at[0]
+    products = _products(plain[first], complete[first], values.dtype, 1 << 62 if question.static else CHUNK)
+    summary = torch.cat(
+        [t.to(values.device, values.dtype).flatten() for t in (values.detach(), targets, flags, products)]
+    )
     return Answer(summary, plain, complete, list(objections), active)
 
 
-def _products(state: Tensor, gradient: Tensor, dtype: torch.dtype) -> Tensor:
+def _products(state: Tensor, gradient: Tensor, dtype: torch.dtype, at_once: int) -> Tensor:
     """``sum_d x_d g_d`` ``[B, T]``, in steps: the numbers are widened first, and a long text's take much memory."""
     state, gradient = state.flatten(2).flatten(0, 1), gradient.flatten(2).flatten(0, 1)
-    rows = max(1, CHUNK // max(1, state.shape[-1]))
+    rows = max(1, at_once // max(1, state.shape[-1]))
+    if rows >= state.shape[0]:
+        return (state.to(dtype) * gradient.to(dtype)).sum(-1)
     return torch.cat(
         [(s.to(dtype) * g.to(dtype)).sum(-1) for s, g in zip(state.split(rows), gradient.split(rows), strict=True)]
     )
@@ -179,7 +189,7 @@ def _logits(
     module = None if question.whole_head else output_embedding(model)
     if module is None or module in wanted.values():
         logits, index = explained_logits(model, batch, static=question.static)
-        rows = torch.arange(len(batch.spans), device=logits.device)
+        rows = torch.arange(batch.positions.shape[0], device=logits.device)
         logits = logits[rows, index.to(logits.device)]  # [B, vocabulary]
     else:
         pair = torch.stack([batch.targets, batch.contrasts.clamp(min=0)], 1) if batch.chosen else None

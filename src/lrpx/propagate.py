@@ -50,6 +50,9 @@ class Propagation(TorchFunctionMode):
         doubts: What can only be told from values, as (0-d boolean tensor, name); true ones belong to ``unknown``.
         keep_gradient: Ignore ``torch.no_grad()`` in the model's own code (HRM's inner cycles use it to save memory).
         head: Computes the explained logits only; ``None``: the model computes its logits as it does.
+        attention: How each fused attention is called: without a mask, causal or not, or (``None``) as the model does. A model
+            that is traced cannot look at its mask and see that it hides nothing; one that is run can.
+        attended: How many of these there have been.
         threads: Where hooks take effect: the caller's thread, and the one in which blocks are recomputed.
         recomputing: Blocks are running once more, for the backward pass; what is noted of a pass is noted already.
     """
@@ -64,6 +67,8 @@ class Propagation(TorchFunctionMode):
         self.doubts: list[tuple[Tensor, str]] = []
         self.keep_gradient = False
         self.head: Head | None = None
+        self.attention: Sequence[bool | None] | None = None
+        self.attended = 0
         self.threads = {threading.get_ident()}
         self.recomputing = False
         self.saving = saving_hooks()
@@ -73,6 +78,9 @@ class Propagation(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         name, kind, in_place = _described(func)
+        if kind == "attention" and self.attention is not None:
+            kwargs = _without_mask(kwargs, self.attention[self.attended])
+            self.attended += 1
         if self.head is not None and kind != "silent":
             if name == "linear" and self.head.is_asked(args, kwargs):
                 return self.head(func, args, kwargs)
@@ -286,6 +294,28 @@ def _mark(output: Any, kind: str, operands: list[Tensor], ancestors: list[Tensor
         same = [a for a in ancestors if a is not tensor and a.shape == tensor.shape]
         if gate is not False or same or mark_of(tensor):  # what is returned may be an operand, marked before
             mark(tensor, gate, same)
+
+
+def _without_mask(kwargs: Mapping[str, Any], causal: bool | None) -> Mapping[str, Any]:
+    """The arguments of a fused attention whose mask, given by name, hides nothing but what comes later if ``causal``."""
+    return kwargs if causal is None else {**kwargs, "attn_mask": None, "is_causal": causal}
+
+
+class AttentionCalls(TorchFunctionMode):
+    """Notes how fused attention is called: ``calls`` as in ``Propagation.attention``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[bool | None] = []
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if _described(func)[1] == "attention":
+            plain = len(args) <= 3 and kwargs.get("attn_mask") is None
+            self.calls.append(bool(kwargs.get("is_causal")) if plain else None)
+        return func(*args, **kwargs)
 
 
 def _outputs(output: Any) -> list[Tensor]:
