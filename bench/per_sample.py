@@ -23,6 +23,7 @@ import functools
 import os
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import common
@@ -43,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument(
         "--benchmark", metavar="DIR", help="take the lengths of this tokenised set (.../tokenized/NAME)"
     )
-    parser.add_argument("--compile", action="store_true", help="time compile=True too")
+    parser.add_argument("--compile", action="store_true", help="time fast=True, compile=True too")
     parser.add_argument("--lxt-samples", type=int, default=200, help="LXT explains so many of them")
     parser.add_argument("--check", type=int, default=0, metavar="N", help="compare relevances with LXT's on N samples")
     common.add_lxt_options(parser)
@@ -119,11 +120,12 @@ def contenders_of(model: Any, args: argparse.Namespace) -> Contenders:
         "fast TF32": Execution(fast=True, tf32=True),
     }
     if args.compile:
-        modes |= {"compiled": Execution(compile=True), "compiled TF32": Execution(compile=True, tf32=True)}
+        both = Execution(fast=True, compile=True)
+        modes |= {"fast compiled": both, "fast compiled TF32": replace(both, tf32=True)}
     contenders: Contenders = {"forward": functools.partial(forward, model)}
     for name, execution in modes.items():
         contenders[f"lrpx {name}"] = functools.partial(whole_call, model, execution)
-    for name in ("fast", "fast TF32"):
+    for name in (mode for mode in modes if mode != "eager"):
         contenders[f"method {name}"] = functools.partial(method_alone, model, modes[name])
     return contenders
 

@@ -182,7 +182,7 @@ def test_equal_logits_are_not_a_correct_prediction(sva):
 
 def test_all_plain_gradients_come_from_one_pass(sva, tmp_path, monkeypatch):
     calls = []
-    monkeypatch.setattr(explaining, "run", lambda *args: calls.append(len(args[1].spans)) or real(*args))
+    monkeypatch.setattr(explaining, "run", lambda *args, **how: calls.append(len(args[1].spans)) or real(*args, **how))
     from lrpx.capture import run as real
 
     run = run_of(sva, tmp_path / "run", ["gradient", "gradient-x-input"])

@@ -14,6 +14,7 @@ LAYERS = [
     ["lrpx"],  # __init__.py
     ["cli", "app"],
     ["cli_benchmark"],
+    ["cli_speed"],
     ["evaluate", "report"],
     ["distributed"],
     ["worker"],

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from . import cli_benchmark
+from . import cli_benchmark, cli_speed
 from .errors import InputError, LrpxError, nearest
 from .methods import METHODS, get_method
 
@@ -164,6 +164,10 @@ def explain(
     batch_tokens: Annotated[
         int, _model_option("--batch-tokens", metavar="N", help="Tokens per batch, padding included.")
     ] = 4096,
+    fast: cli_speed.FastOption = None,
+    compile: cli_speed.CompileOption = False,
+    checkpoint: cli_speed.CheckpointOption = None,
+    tf32: cli_speed.Tf32Option = False,
     format: Annotated[
         str | None,
         typer.Option(
@@ -220,6 +224,10 @@ def explain(
             position=position,
             method=m,
             batch_tokens=batch_tokens,
+            fast=fast,
+            compile=compile,
+            checkpoint=checkpoint,
+            tf32=tf32,
             **options[m],
         )
         for m in methods

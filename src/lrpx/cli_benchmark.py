@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from .cli_speed import CheckpointOption, CompileOption, FastOption, Tf32Option
+
 benchmark = typer.Typer(no_args_is_help=True, help="Build and tokenise the subject-verb agreement benchmark.")
 
 
@@ -99,6 +101,10 @@ def evaluate(
         int | None,
         typer.Option(metavar="N", help="For --engine ray. Default: one per GPU, else per share of the CPUs."),
     ] = None,
+    fast: FastOption = None,
+    compile: CompileOption = False,
+    checkpoint: CheckpointOption = None,
+    tf32: Tf32Option = False,
 ) -> None:
     """Explain a model's verb predictions, score them against the subjects, and keep every record. Resumes if stopped.
 
@@ -123,6 +129,10 @@ def evaluate(
         engine=engine,
         address=address,
         workers=workers,
+        fast=fast,
+        compile=compile,
+        checkpoint=checkpoint,
+        tf32=tf32,
     )
     failed = sum(run.failed for run in runs)
     for run in runs:

@@ -34,6 +34,7 @@ from transformers import PreTrainedModel
 
 from .default_model import ALIAS
 from .errors import InputError, LrpxError
+from .execution import DEFAULT, Execution
 from .given import Given
 from .methods import Method
 from .worker import ATTEMPTS, Job, Part, Worker, about, block_of
@@ -73,6 +74,7 @@ class Cluster:
         model: PreTrainedModel,
         methods: Sequence[Method],
         given: Given,
+        execution: Execution = DEFAULT,
         *,
         proven: bool,
     ) -> Job:
@@ -84,6 +86,7 @@ class Cluster:
             loading={**loading, "device": self.device, "progress": False},
             methods=methods,
             given=given,
+            execution=execution,
             proven=proven,
             threads=self.threads,
             same=about(model, self.device),

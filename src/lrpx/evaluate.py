@@ -30,6 +30,7 @@ from .benchmark.folder import set_name
 from .benchmark.storage import SCHEMA, check_place, claim, sha256
 from .benchmark.tokenized import load_tokenizer
 from .errors import InputError, UnsupportedModelError, nearest
+from .execution import Execution, matrix_precision
 from .explain import Reads, provenance
 from .explainer import Explainer, recorded_names, sources
 from .facts import model_facts
@@ -62,6 +63,10 @@ def evaluate(
     engine: str = "local",
     address: str | None = None,
     workers: int | None = None,
+    fast: bool | None = None,
+    compile: bool = False,
+    checkpoint: bool | None = None,
+    tf32: bool = False,
     **loading: Any,
 ) -> Run:
     """Explain the predictions of a model on a benchmark, score the explanations, and write the records to ``out``.
@@ -86,6 +91,10 @@ def evaluate(
             be given by name. The records are the same, and a run may go on with the other engine.
         address: Of the Ray cluster; see ``distributed.connect`` for this and ``workers``.
         workers: How many. Default: one per GPU, without GPUs one per share of the CPUs.
+        fast: With the next three, how passes are run; see ``execution.Execution``.
+        compile: Fuse the pass with TorchInductor: worth it for many samples on a GPU.
+        checkpoint: Recompute blocks in the backward pass, to save memory.
+        tf32: TF32 matrix products in a float32 model.
         **loading: For ``lrpx.load``: ``dtype``, ``device``, ``attn_implementation``, ``revision``, ``token``.
 
     Returns:
@@ -97,6 +106,7 @@ def evaluate(
         LrpxError: The first samples all fail, or the records cannot be written.
         ImportError: pyarrow is not installed, or Ray, for ``engine="ray"``.
     """
+    execution = Execution(fast, compile, checkpoint, tf32)
     _check_numbers(limit=limit, batch_tokens=batch_tokens, workers=workers)
     _check_engine(engine, model, address=address, workers=workers, device_map=loading.get("device_map"))
     _check_out(Path(out))
@@ -137,6 +147,7 @@ def evaluate(
                 "seed": seed,
                 "batch_tokens": batch_tokens,
                 "relevances": label(relevances, given) if relevances is not None else None,
+                **{name: True for name in ("compile", "tf32") if getattr(execution, name)},  # they change digits
             },
             "plan": {"samples": len(chosen), "parts": len(parts), "selection": _digest(s.sample_id for s in chosen)},
             "versions": provenance(loaded, "", {})["versions"],
@@ -147,12 +158,14 @@ def evaluate(
             return this
         proven = bool(this.parts)
         if cluster is None:
-            compute = _here(this, Explainer(loaded, sources(names, given), proven=proven))
+            compute = _here(this, Explainer(loaded, sources(names, given, execution), proven=proven))
         else:
-            job = cluster.job(model, loading, loaded, [METHODS[name] for name in names], given, proven=proven)
+            chosen_methods = [METHODS[name] for name in names]
+            job = cluster.job(model, loading, loaded, chosen_methods, given, execution, proven=proven)
             del loaded
             compute = _there(this, cluster, job, samples_of.table)
-        _fill(this, parts, progress, compute)
+        with matrix_precision(tf32):
+            _fill(this, parts, progress, compute)
         return finish(this)
 
 

@@ -27,6 +27,7 @@ from .benchmark import TokenizedSample
 from .capture import Combine, attributions, run
 from .devices import entry_device
 from .errors import InputError, LrpxError, NonFiniteError, UnsupportedModelError
+from .execution import DEFAULT, Execution
 from .explain import Reads
 from .given import Given
 from .methods import get_method
@@ -59,7 +60,7 @@ def recorded_names(method: str) -> tuple[str, ...]:
     return ("gradient-l1", "gradient-l2") if method == "gradient" else (method,)
 
 
-def sources(names: Sequence[str], given: Given | None = None) -> list[Source]:
+def sources(names: Sequence[str], given: Given | None = None, execution: Execution = DEFAULT) -> list[Source]:
     """The computations that give the relevance of the methods ``names`` and of the file ``given``.
 
     All that a plain gradient gives comes from one pass.
@@ -69,17 +70,17 @@ def sources(names: Sequence[str], given: Given | None = None) -> list[Source]:
     for name in names:
         recorded = recorded_names(name)
         if recorded[0] not in _GRADIENTS:
-            found.append(Source((name,), _registered(name)))
+            found.append(Source((name,), _registered(name, execution)))
         elif recorded[0] == plain[0]:
-            found.append(Source(tuple(plain), _gradients(plain)))
+            found.append(Source(tuple(plain), _gradients(plain, execution)))
     if given:
         found.append(Source(tuple(sorted(given)), _read(given)))
     return found
 
 
-def _registered(name: str) -> Callable[..., list[tuple[Attribution, ...]]]:
+def _registered(name: str, execution: Execution) -> Callable[..., list[tuple[Attribution, ...]]]:
     method = get_method(name)
-    function = method.load()
+    function = method.run_by(execution)
 
     def explain(model: PreTrainedModel, batch: Batch, _: Sequence[TokenizedSample]) -> list[tuple[Attribution, ...]]:
         return [(attribution,) for attribution in function(model, batch, **method.options)]
@@ -87,9 +88,9 @@ def _registered(name: str) -> Callable[..., list[tuple[Attribution, ...]]]:
     return explain
 
 
-def _gradients(names: Sequence[str]) -> Callable[..., list[tuple[Attribution, ...]]]:
+def _gradients(names: Sequence[str], execution: Execution) -> Callable[..., list[tuple[Attribution, ...]]]:
     def explain(model: PreTrainedModel, batch: Batch, _: Sequence[TokenizedSample]) -> list[tuple[Attribution, ...]]:
-        result = run(model, batch, {})
+        result = run(model, batch, {}, execution=execution)
         each = [attributions(result, batch, _GRADIENTS[n][0], decomposes=_GRADIENTS[n][1]) for n in names]
         return list(zip(*each, strict=True))
 

@@ -29,8 +29,8 @@ logger = logging.getLogger("lrpx")
 
 Run = Callable[[PreTrainedModel, Batch, Question], Answer]
 
-KEPT = 32  # graphs of a model
-MAX_TOKENS = 4096  # padded tokens of a batch; beyond, launches no longer matter and a graph would hold much memory
+KEPT = 64  # graphs of a model
+MAX_TOKENS = 1024  # padded tokens of a batch; beyond, launches no longer matter and padding would cost more
 WARM_UP = 2  # eager passes before a capture, in which libraries set themselves up
 
 

@@ -23,6 +23,7 @@ from .benchmark import TokenizedSample
 from .benchmark.folder import samples_in
 from .benchmark.storage import need
 from .errors import InputError, LrpxError
+from .execution import Execution, matrix_precision
 from .explain import provenance
 from .explainer import Explainer, sources
 from .facts import model_facts
@@ -47,6 +48,7 @@ class Job:
         loading: For ``lrpx.load``.
         methods: Those of lrpx, in order.
         given: Relevance from a file, as for ``sources``.
+        execution: How passes are run.
         proven: As for ``Explainer``.
         threads: Of torch, on a CPU.
         same: What the manifest says of the model and the versions, to be compared.
@@ -56,6 +58,7 @@ class Job:
     loading: Mapping[str, Any]
     methods: Sequence[Method]
     given: Given
+    execution: Execution
     proven: bool
     threads: int
     same: Mapping[str, Any]
@@ -81,7 +84,8 @@ class Worker:
             model = load(job.model, **job.loading).model
             check_same(job, model)
             names = [method.name for method in job.methods]
-            self.explain = Explainer(model, sources(names, job.given), proven=job.proven)
+            self.tf32 = job.execution.tf32
+            self.explain = Explainer(model, sources(names, job.given, job.execution), proven=job.proven)
             gc.freeze()  # the collector need not look at what is here to stay: a tenth of the time per sample
         except Exception as error:
             self.refused = _ours(error)
@@ -112,8 +116,9 @@ class Worker:
                 f"Ray's logs are on {socket.gethostname()}, below /tmp/ray."
             )
         records: list[Record] = []
-        for batch in batches:
-            records += self.explain(batch)
+        with matrix_precision(self.tf32):
+            for batch in batches:
+                records += self.explain(batch)
         failed = {record.sample_id for record in records if record.error is not None}
         return {"content": part_bytes(records), "failed": len(failed)}
 
