@@ -9,6 +9,7 @@ All of this is read from the hooks that a model carries, whoever put them there.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -19,7 +20,28 @@ from torch import Tensor, nn
 
 def is_divided(model: nn.Module) -> bool:
     """Whether hooks move tensors or weights while ``model`` runs."""
-    return any("_hf_hook" in module.__dict__ for module in _modules(model))
+    return not _is_whole(model) and any("_hf_hook" in module.__dict__ for module in _modules(model))
+
+
+_whole: weakref.WeakKeyDictionary[nn.Module, tuple[Any, ...]] = weakref.WeakKeyDictionary()
+
+
+def _is_whole(model: nn.Module) -> bool:
+    """Whether ``model`` has no hooks and all its weights. Asked for every text, so what was seen once is remembered.
+
+    accelerate puts a hook on the model itself too, and moving a model moves its first weight.
+    """
+    first = next(model.parameters(), None)
+    now = ("_hf_hook" in model.__dict__, None if first is None else first.device)
+    if _whole.get(model) == now:
+        return True
+    modules = _modules(model)
+    hooked = any("_hf_hook" in module.__dict__ for module in modules)
+    missing = any(p is not None and p.is_meta for m in modules for p in m._parameters.values())
+    if hooked or missing:
+        return False
+    _whole[model] = now
+    return True
 
 
 def _modules(model: nn.Module) -> list[nn.Module]:
@@ -33,7 +55,9 @@ def _modules(model: nn.Module) -> list[nn.Module]:
 
 def is_offloaded(model: nn.Module) -> bool:
     """Whether some weights are only there while their module runs."""
-    return any(p is not None and p.is_meta for m in _modules(model) if m._parameters for p in m._parameters.values())
+    if _is_whole(model):
+        return False
+    return any(p is not None and p.is_meta for m in _modules(model) for p in m._parameters.values())
 
 
 def is_unloaded(model: nn.Module) -> bool:

@@ -11,6 +11,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -110,13 +111,16 @@ def explain(
         with _naming(i, several):
             items.append(item_of(reads, tokenizer, e, target=t, contrast=c, position=p))
 
-    with _one_at_a_time(model), matrix_precision(tf32):
-        results = _run(chosen.run_by(execution), chosen.name, model, items, settings, batch_tokens, progress)
     about = provenance(model, method, settings)
-    explanations = []
-    for i, (e, item, result) in enumerate(zip(encoded, items, results, strict=True)):
+
+    def finished(i: int, result: Attribution) -> Explanation:
         with _naming(i, several):
-            explanations.append(_explanation(e, item, result, tokenizer, method, settings, about))
+            return _explanation(encoded[i], items[i], result, tokenizer, method, settings, about)
+
+    with _one_at_a_time(model), matrix_precision(tf32):
+        explanations = _run(
+            chosen.run_by(execution), chosen.name, model, items, settings, batch_tokens, progress, finished
+        )
     return explanations if several else explanations[0]
 
 
@@ -128,18 +132,28 @@ def _run(
     settings: dict[str, Any],
     batch_tokens: int,
     progress: bool | None,
-) -> list[Attribution]:
-    """The items' attributions, in their order, computed in groups of similar length."""
+    finished: Callable[[int, Attribution], Explanation],
+) -> list[Explanation]:
+    """The items' explanations, in their order, computed in groups of similar length."""
     groups = _groups(items, batch_tokens, allowed_waste(model))
-    results: list[Attribution] = [None] * len(items)  # type: ignore[list-item]
-    hidden = (len(groups) == 1 or None) if progress is None else not progress
-    with tqdm(total=len(items), desc=name, unit="text", disable=hidden) as bar:
-        for group in groups:
-            batch = pad([items[i] for i in group], model)
-            for i, attribution in zip(group, function(model, batch, **settings), strict=True):
-                results[i] = attribution
-            bar.update(len(group))
-    return results
+    hidden = None if progress is None else not progress
+
+    def finish(group: list[int], results: list[Attribution]) -> list[tuple[int, Explanation]]:
+        return [(i, finished(i, result)) for i, result in zip(group, results, strict=True)]
+
+    def computed(group: list[int]) -> list[Attribution]:
+        return function(model, pad([items[i] for i in group], model), **settings)
+
+    if len(groups) == 1 and not progress:
+        found = dict(finish(groups[0], computed(groups[0])))
+    else:  # while a GPU is at a group, another thread makes explanations of the one before
+        with tqdm(total=len(items), desc=name, unit="text", disable=hidden) as bar, ThreadPoolExecutor(1) as other:
+            made: list[Future[list[tuple[int, Explanation]]]] = []
+            for group in groups:
+                made.append(other.submit(finish, group, computed(group)))
+                bar.update(len(group))
+            found = dict(pair for future in made for pair in future.result())
+    return [found[i] for i in range(len(items))]
 
 
 # While a model is explained it carries hooks, which must not see the pass of another thread (a web app has several).

@@ -25,7 +25,7 @@ from .devices import is_divided
 from .errors import InputError, NonFiniteError, UnsupportedModelError
 from .guards import check_no_bypass, check_rules_took_effect, refuse_unseen, where_not_finite
 from .head import Head, output_embedding
-from .propagate import Propagation, propagate
+from .propagate import AttentionCall, Propagation, propagate
 from .rulesets import RuleSet
 from .taps import not_met, resolve_at, taps_of
 
@@ -58,7 +58,7 @@ class Question:
     unpadded: bool = False
     hidden: bool = True
     compiled: bool = False
-    attention: tuple[bool | None, ...] | None = None
+    attention: tuple[AttentionCall | None, ...] | None = None
 
 
 @dataclass(frozen=True)

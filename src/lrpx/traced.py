@@ -20,16 +20,20 @@ from transformers import PreTrainedModel
 from .batching import Batch, context_length
 from .checkpointing import outer_blocks
 from .program import Answer, Question, accepted, compute
-from .propagate import AttentionCalls
+from .propagate import AttentionCall, AttentionCalls
 
 CUT = "lrpx_cut"  # on a node's meta: (kind, block) of what begins after it; "block", "between" or "backward"
 
 
-def attention_calls(model: PreTrainedModel, batch: Batch) -> tuple[int, tuple[bool | None, ...]]:
+SHORT = 512  # tokens up to which attention that keeps all its weights costs little
+
+
+def attention_calls(model: PreTrainedModel, batch: Batch) -> tuple[int, tuple[AttentionCall | None, ...]]:
     """How the model calls fused attention for a text without padding, and up to which length that is certain.
 
     The model is run once, without gradients, on a text of at least this length: the masks of a sliding window, which do hide
-    something, begin at a certain length.
+    something, begin at a certain length. In float32 no fused kernel shares keys and values among heads; without one, long
+    texts would take memory for all pairs of tokens, so there they are repeated.
     """
     ids = batch.inputs["input_ids"]
     limit = context_length(model)
@@ -41,7 +45,10 @@ def attention_calls(model: PreTrainedModel, batch: Batch) -> tuple[int, tuple[bo
     }
     with torch.no_grad(), AttentionCalls() as noted:
         model(**one, **accepted(model, use_cache=False, return_dict=True, logits_to_keep=1))
-    return longest, tuple(noted.calls)
+    calls = noted.calls
+    if longest > SHORT and model.dtype.itemsize > 2:
+        calls = [call and call._replace(heads=None) for call in calls]
+    return longest, tuple(calls)
 
 
 class _Call(nn.Module):
