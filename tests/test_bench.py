@@ -228,3 +228,20 @@ def test_lengths_are_those_of_the_paper():
         assert drawn[0] == common[name].least
         assert common[name].draw(5) == common[name].draw(5)
         assert common[name].draw(5) != common[name].draw(5, seed=1)
+
+
+@pytest.mark.parametrize("work", ["sample", "batch", "long"])
+def test_where_time_goes(bench, work, tmp_path):
+    trace = tmp_path / "trace.json"
+    found, printed = bench(
+        "where_time_goes", "--smoke", "--device", "cpu", "--work", work, "--names", 1, "--trace", trace
+    )
+    check_facts(found, "where_time_goes")
+    results = found["results"]
+    kinds = results["kinds"]
+    assert sum(kind["kernels"] for kind in kinds.values()) == results["kernels"]
+    assert sum(kind["share"] for kind in kinds.values()) == pytest.approx(1)
+    assert kinds["matrix products"]["longest"][0][0] in ("aten::mm", "aten::bmm", "aten::addmm")
+    assert kinds["attention"]["kernels"] >= 2  # forward and backward
+    assert "matrix products" in printed
+    assert json.loads(trace.read_text())["traceEvents"]
