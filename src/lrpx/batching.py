@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -110,9 +111,8 @@ def pad(items: Sequence[Item], model: PreTrainedModel, *, side: str = "right", l
     targets, contrasts = [item.target for item in items], [item.contrast for item in items]
     columns = [[-1 if value is None else value for value in column] for column in (positions, targets, contrasts)]
     # All in one tensor: for a short text, making and moving tensors takes longer than anything else here.
-    flat = torch.tensor(
-        [*chain.from_iterable(tables.values()), *chain.from_iterable(columns)], device=entry_device(model)
-    )
+    numbers = array("q", [*chain.from_iterable(tables.values()), *chain.from_iterable(columns)])  # faster than a list
+    flat = torch.frombuffer(numbers, dtype=torch.int64).to(entry_device(model))
     parts = flat.split([len(table) for table in tables.values()] + [len(items)] * 3)
     inputs = {name: part.view(len(items), width) for name, part in zip(tables, parts, strict=False)}
     where, asked, against = parts[len(tables) :]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import reprlib
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from typing import Any
 
 from .errors import InputError
@@ -15,6 +16,8 @@ EXPECTED = "Give a string, token ids, a BatchEncoding or chat messages, or a lis
 # What tokenizers return. Anything else (pixel_values, inputs_embeds, position_ids, ...) may change the prediction.
 _READ = ("input_ids", "attention_mask", "token_type_ids")
 _IGNORED = ("special_tokens_mask", "offset_mapping", "length", "overflow_to_sample_mapping", "labels")
+
+Decode = Callable[[tuple[int, ...]], str]
 
 
 @dataclass(frozen=True)
@@ -69,10 +72,11 @@ def encode(tokenizer: Any, given: Any) -> list[Encoded]:
         InputError: An empty text, no tokens, or something that is none of these. Of several, the error names the one.
     """
     singles, several = split(given)
+    decode = cache(partial(_decode, tokenizer))  # texts repeat their words
     found = []
     for i, single in enumerate(singles):
         try:
-            found.append(_encode_one(tokenizer, single))
+            found.append(_encode_one(tokenizer, single, decode))
         except InputError as error:
             raise InputError(f"text[{i}]: {error}" if several else str(error)) from None
     return found
@@ -100,7 +104,9 @@ def as_python(value: Any) -> Any:
     """Tensors, arrays, tuples and numpy numbers as Python lists and numbers; lists all the way down."""
     if hasattr(value, "tolist"):
         value = value.tolist()
-    return [as_python(v) for v in value] if isinstance(value, list | tuple) else value
+    if not isinstance(value, list | tuple):
+        return value
+    return list(value) if _are_ids(value) else [as_python(v) for v in value]
 
 
 def check_unicode(what: str, text: str) -> None:
@@ -133,24 +139,24 @@ def _split_batch(given: Mapping[str, Any]) -> tuple[list[Any], bool]:
     return [{name: rows[n] for name, rows in batch.items()} for n in range(len(ids))], True
 
 
-def _encode_one(tokenizer: Any, given: Any) -> Encoded:
+def _encode_one(tokenizer: Any, given: Any, decode: Decode) -> Encoded:
     if tokenizer is not None and not (callable(tokenizer) and hasattr(tokenizer, "convert_ids_to_tokens")):
         raise InputError(
             f"the tokenizer is {_short(tokenizer)} ({type(tokenizer).__name__}). "
             "Give one of transformers: AutoTokenizer.from_pretrained(name)."
         )
     if isinstance(given, str):
-        return _encode_text(tokenizer, given)
+        return _encode_text(tokenizer, given, decode)
     if isinstance(given, Mapping) and "input_ids" in given:
-        return _encode_mapping(tokenizer, given)
+        return _encode_mapping(tokenizer, given, decode)
     if isinstance(given, list) and given and isinstance(given[0], Mapping):
-        return _encode_chat(tokenizer, given)
+        return _encode_chat(tokenizer, given, decode)
     if isinstance(given, list) and given and _is_id(given[0]):
-        return _encode_ids(tokenizer, given)
+        return _encode_ids(tokenizer, given, decode)
     raise InputError(f"the text is {_short(given)}. {EXPECTED}")
 
 
-def _encode_text(tokenizer: Any, text: str, *, specials: bool = True) -> Encoded:
+def _encode_text(tokenizer: Any, text: str, decode: Decode, *, specials: bool = True) -> Encoded:
     if not text.strip():
         raise InputError(f"the text {text!r} is empty. Give at least one word.")
     if tokenizer is None:
@@ -183,10 +189,10 @@ def _encode_text(tokenizer: Any, text: str, *, specials: bool = True) -> Encoded
     closing = len(added) - len(added.rstrip("x"))
     if closing == len(ids):
         raise InputError(f"the tokenizer makes no token of {text!r}.")
-    return Encoded(text, ids, tokens, units_of(tokenizer, ids, tokens), spans, extras, specials, closing)
+    return Encoded(text, ids, tokens, units_of(tokenizer, ids, tokens, decode), spans, extras, specials, closing)
 
 
-def _encode_chat(tokenizer: Any, messages: Sequence[Any]) -> Encoded:
+def _encode_chat(tokenizer: Any, messages: Sequence[Any], decode: Decode) -> Encoded:
     for message in messages:
         if not isinstance(message, Mapping) or "role" not in message or not {"content", "tool_calls"} & set(message):
             raise InputError(f'{_short(message)} is no chat message. Give {{"role": "user", "content": "..."}}.')
@@ -202,23 +208,32 @@ def _encode_chat(tokenizer: Any, messages: Sequence[Any]) -> Encoded:
         )
     except Exception as error:  # a template is code of its author, and raises what it likes
         raise InputError(f"the tokenizer's chat template refuses these messages: {error}.") from error
-    return _encode_text(tokenizer, text, specials=False)  # the template has written them already
+    return _encode_text(tokenizer, text, decode, specials=False)  # the template has written them already
 
 
-def _encode_ids(tokenizer: Any, ids: Sequence[Any], extras: dict[str, tuple[int, ...]] | None = None) -> Encoded:
-    wrong = [i for i in ids if not _is_id(i)]
-    if wrong:
-        raise InputError(f"{_short(wrong[0])} is not a token id. Token ids are integers.")
+def _encode_ids(
+    tokenizer: Any, ids: Sequence[Any], decode: Decode, extras: dict[str, tuple[int, ...]] | None = None
+) -> Encoded:
+    if not _are_ids(ids):
+        wrong = [i for i in ids if not _is_id(i)]
+        if wrong:
+            raise InputError(f"{_short(wrong[0])} is not a token id. Token ids are integers.")
     ids = tuple(ids)
     if min(ids) < 0:
         raise InputError(f"token id {min(ids)} is negative. Ids count from 0.")
-    tokens = [str(i) for i in ids] if tokenizer is None else tokenizer.convert_ids_to_tokens(list(ids))
-    tokens = [f"<{i}>" if t is None else t for i, t in zip(ids, tokens, strict=True)]
-    units = [Unit(i, i + 1, t) for i, t in enumerate(tokens)] if tokenizer is None else units_of(tokenizer, ids, tokens)
+    if tokenizer is None:
+        tokens = list(map(str, ids))
+        each = zip(range(len(ids)), range(1, len(ids) + 1), tokens, strict=True)
+        units = list(map(partial(tuple.__new__, Unit), each))  # as Unit._make, in C: a text may have 100,000 tokens
+    else:
+        tokens = [
+            f"<{i}>" if t is None else t for i, t in zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True)
+        ]
+        units = units_of(tokenizer, ids, tokens, decode)
     return Encoded(None, ids, tokens, units, [None] * len(ids), extras or {}, False)
 
 
-def _encode_mapping(tokenizer: Any, row: Mapping[str, Any]) -> Encoded:
+def _encode_mapping(tokenizer: Any, row: Mapping[str, Any], decode: Decode) -> Encoded:
     """One row of a ``BatchEncoding``, without its padding."""
     ids = as_python(row["input_ids"])
     if not isinstance(ids, list) or not ids or isinstance(ids[0], list):
@@ -236,18 +251,23 @@ def _encode_mapping(tokenizer: Any, row: Mapping[str, Any]) -> Encoded:
             "attention_mask hides tokens in the middle of the text. It may only hide padding on either side."
         )
     extras = {"token_type_ids": tuple(row["token_type_ids"][span])} if "token_type_ids" in row else {}
-    return _encode_ids(tokenizer, ids[span], extras)
+    return _encode_ids(tokenizer, ids[span], decode, extras)
 
 
 def _is_id(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def _are_ids(values: Sequence[Any]) -> bool:
+    """Whether all are plain integers, which is quickly seen of many; ``False`` where it takes a closer look."""
+    return set(map(type, values)) == {int}
+
+
 def _short(value: Any) -> str:
     return reprlib.repr(value)
 
 
-def units_of(tokenizer: Any, ids: Sequence[int], tokens: Sequence[str]) -> list[Unit]:
+def units_of(tokenizer: Any, ids: tuple[int, ...], tokens: Sequence[str], decode: Decode) -> list[Unit]:
     """Readable text for tokens, in order; several tokens share a unit where a character is split over them."""
     special = set(tokenizer.all_special_ids)
     continuation = "##" if _is_wordpiece(tokenizer) else ""
@@ -255,13 +275,13 @@ def units_of(tokenizer: Any, ids: Sequence[int], tokens: Sequence[str]) -> list[
     start = 0
     while start < len(ids):
         end = start + 1
-        text = tokens[start] if ids[start] in special else _decode(tokenizer, ids[start:end])
+        text = tokens[start] if ids[start] in special else decode(ids[start:end])
         while "\ufffd" in text and end < len(ids) and end - start < 8 and ids[end] not in special:
             end += 1
-            text = _decode(tokenizer, ids[start:end])
+            text = decode(ids[start:end])
         if "\ufffd" in text:  # no character comes of it: show one token's bytes as they are
             end = start + 1
-            text = _decode(tokenizer, ids[start:end])
+            text = decode(ids[start:end])
         if tokens[start].startswith("▁") and not text.startswith(" "):
             text = " " + text  # decoding drops the space before a first word
         text = text.removeprefix(continuation)
@@ -291,5 +311,5 @@ def _is_wordpiece(tokenizer: Any) -> bool:
     return type(backend.model).__name__ == "WordPiece"
 
 
-def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
+def _decode(tokenizer: Any, ids: tuple[int, ...]) -> str:
     return tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)

@@ -84,8 +84,8 @@ class Explanation:
                 f"{len(self.tokens)} tokens, {len(self.token_ids)} ids and relevance of shape {np.shape(self.relevance)}: "
                 "an explanation has one of each per token."
             )
-        ends = [0, *(unit.end for unit in self.units)]
-        if [unit.start for unit in self.units] != ends[:-1] or ends[-1] != len(self.tokens):
+        starts, ends, _ = zip(*self.units, strict=True) if self.units else ((), (), ())
+        if (*starts, len(self.tokens)) != (0, *ends):
             raise InputError(f"the units {self.units} do not cover the {len(self.tokens)} tokens one after the other.")
         for name, numbers in self._arrays():
             if not np.isfinite(numbers).all():
