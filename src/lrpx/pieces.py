@@ -99,8 +99,12 @@ def _needs(nodes: Sequence[fx.Node]) -> list[fx.Node]:
 
 
 def _leaves(nodes: Sequence[fx.Node], inside: set[fx.Node], wanted: set[str]) -> list[fx.Node]:
-    """Those of the nodes whose values are used outside."""
-    return [n for n in nodes if n.name in wanted or any(u not in inside and u.op != "output" for u in n.users)]
+    """Those of the nodes whose values are used outside; sizes are computed without them."""
+    return [
+        n
+        for n in nodes
+        if n.name in wanted or any(u not in inside and u.op != "output" and not is_size(u) for u in n.users)
+    ]
 
 
 def _graph_of(

@@ -311,7 +311,9 @@ class AttentionCall(NamedTuple):
         kwargs = {**kwargs, "attn_mask": None, "is_causal": self.causal}
         if self.heads is not None and key.shape[1] != self.heads:
             step = key.shape[1] // self.heads
-            key, value, kwargs["enable_gqa"] = key[:, ::step], value[:, ::step], True
+            # Contiguous, or what is kept for the backward pass would be a view of the repeated ones.
+            key, value = key[:, ::step].contiguous(), value[:, ::step].contiguous()
+            kwargs["enable_gqa"] = True
         return (query, key, value, *rest), kwargs
 
 

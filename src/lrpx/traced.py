@@ -37,7 +37,7 @@ def attention_calls(model: PreTrainedModel, batch: Batch) -> tuple[int, tuple[At
     """
     ids = batch.inputs["input_ids"]
     limit = context_length(model)
-    longest = 1 << max(6, (ids.shape[1] - 1).bit_length())
+    longest = max(SHORT, 1 << (ids.shape[1] - 1).bit_length())
     if limit is not None:
         longest = max(ids.shape[1], min(longest, limit))
     one = {
