@@ -17,6 +17,11 @@ from torch import Tensor, nn
 # After the output embedding, kinds of operations that treat every logit alike.
 _ALIKE = frozenset({"elementwise", "activation", "power", "product", "division", "sigmoid"})
 _SAME = frozenset({"getitem", "__getitem__", "view", "reshape", "contiguous", "to", "alias"})
+# Questions whose answers do not depend on how many logits there are, or on their values.
+_HARMLESS = frozenset(
+    "dim dtype device get_device is_floating_point is_complex is_contiguous is_inference is_tensor requires_grad "
+    "requires_grad_ element_size register_hook retain_grad".split()
+)
 
 
 class Head:
@@ -67,7 +72,7 @@ class Head:
     def follow(self, name: str, kind: str, operands: Sequence[Tensor], output: Any) -> None:
         """Look at an operation after the output embedding: does it treat every logit alike?"""
         ours = [t for t in operands if any(t is seen for seen in self._logits)]
-        if not ours:
+        if not ours or name in _HARMLESS:
             return
         if isinstance(output, Tensor) and output.shape == ours[0].shape:
             others = [t for t in operands if not any(t is o for o in ours)]

@@ -186,18 +186,18 @@ def _logits(
     model: PreTrainedModel, batch: Batch, question: Question, active: Propagation, wanted: Mapping[str, Any]
 ) -> tuple[Tensor, Tensor]:
     """The logits of target and contrast ``[B, 2]``, and the targets ``[B]``."""
-    module = None if question.whole_head else output_embedding(model)
-    if module is None or module in wanted.values():
+    module = None if question.whole_head or "linear" in active.rules else output_embedding(model)
+    if module is None or any(module in m.modules() for m in wanted.values() if m is not None):
         logits, index = explained_logits(model, batch, static=question.static)
         rows = torch.arange(batch.positions.shape[0], device=logits.device)
         logits = logits[rows, index.to(logits.device)]  # [B, vocabulary]
     else:
-        pair = torch.stack([batch.targets, batch.contrasts.clamp(min=0)], 1) if batch.chosen else None
+        pair = _pair(batch.targets, batch.contrasts) if batch.chosen else None
         active.head = head = Head(module, batch.positions, pair, batch.inputs["input_ids"].shape[1])
         try:
             output = model(**batch.inputs, **accepted(model, use_cache=False, return_dict=True))
         except Exception as error:
-            if head.uses:
+            if head.uses and not isinstance(error, torch.OutOfMemoryError):
                 raise HeadNotFollowed from error
             raise
         active.head = None
@@ -208,8 +208,13 @@ def _logits(
         if pair is not None:
             return logits, batch.targets
     asked, contrasts = batch.targets.to(logits.device), batch.contrasts.to(logits.device)
-    targets = torch.where(asked < 0, logits.detach().argmax(-1), asked)
-    return logits.gather(1, torch.stack([targets, contrasts.clamp(min=0)], 1)), targets
+    targets = torch.where(asked < 0, logits.argmax(-1), asked)
+    return logits.gather(1, _pair(targets, contrasts)), targets
+
+
+def _pair(targets: Tensor, contrasts: Tensor) -> Tensor:
+    """Ids ``[B, 2]``; where there is no contrast the target's stands twice, so that no logit beside it matters."""
+    return torch.stack([targets, torch.where(contrasts < 0, targets, contrasts)], 1)
 
 
 def explained_logits(model: PreTrainedModel, batch: Batch, *, static: bool = False) -> tuple[Tensor, Tensor]:

@@ -81,7 +81,7 @@ class Propagation(TorchFunctionMode):
             call = self.attention[self.attended]
             args, kwargs = (args, kwargs) if call is None else call.again(args, kwargs)
             self.attended += 1
-        if self.head is not None and kind != "silent":
+        if self.head is not None:
             if name == "linear" and self.head.is_asked(args, kwargs):
                 return self.head(func, args, kwargs)
             if self.head.uses:
@@ -277,7 +277,7 @@ def _hook_activation(module: nn.Module, mode: Propagation, stack: ExitStack) -> 
         x = inputs.pop()
         if x is None:
             return y
-        mode.hits["activation"] += 1
+        mode.hits["activation"] += not mode.recomputing
         output = mode.rules["activation"](lambda _: y, (x,), {})
         _mark(output, "activation", [x], common_lineage([x]))
         return output
