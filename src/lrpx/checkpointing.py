@@ -15,6 +15,7 @@ from typing import Any
 
 from torch import nn
 from torch.utils.checkpoint import _checkpoint_without_reentrant_generator as checkpoint
+from transformers import Cache
 
 from .propagate import Propagation, saving_hooks
 
@@ -36,20 +37,23 @@ def checkpointed(blocks: Sequence[nn.Module], mode: Propagation) -> Iterator[Non
     def elsewhere() -> bool:
         return mode.recomputing or threading.get_ident() != thread
 
-    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if elsewhere() or running:  # a block within a block is recomputed with it
-            return
+            return None
 
+        args = tuple(map(_unless_cache, args))
+        kwargs = {name: _unless_cache(value) for name, value in kwargs.items()}
         attended = mode.attended
 
         def again() -> Any:
             with _once_more(mode, attended):
-                return module(*args, **kwargs)
+                return module.forward(*args, **kwargs)  # without its hooks: what they did to the arguments is done
 
         steps = checkpoint(again, False)  # no random state to restore: nothing is random in eval mode
         next(steps)
         running.append((module, steps, mode.saving))
         mode.saving = saving_hooks()
+        return args, kwargs
 
     def after(module: nn.Module, args: Any, output: Any) -> None:
         if elsewhere() or not running or running[-1][0] is not module:
@@ -66,6 +70,11 @@ def checkpointed(blocks: Sequence[nn.Module], mode: Propagation) -> Iterator[Non
         finally:
             for _, steps, mode.saving in reversed(running):  # after an exception
                 steps.close()
+
+
+def _unless_cache(value: Any) -> Any:
+    """A block that runs twice would write its keys into a cache twice. Some models make one whatever they are told."""
+    return None if isinstance(value, Cache) else value
 
 
 @contextmanager
