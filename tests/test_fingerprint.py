@@ -1,0 +1,272 @@
+"""What a captured or compiled pass must notice of a model, and what it must not mind."""
+
+import gc
+import weakref
+
+import pytest
+import tiny
+import torch
+from torch import nn
+
+from lrpx.batching import Item, pad
+from lrpx.fingerprint import Fingerprint
+from lrpx.program import Question, compute
+
+FAMILIES = ["causal:gpt2", "causal:llama", "masked:bert", "causal:gemma2", "causal:mixtral", "causal:bloom"]
+LENGTHS = (9, 12, 5)
+
+
+def model_and_fingerprint(family="causal:llama"):
+    model = tiny.build(family)
+    with torch.no_grad():  # buffers as a pass leaves them
+        model(**tiny.inputs(model))
+    return model, Fingerprint(model)
+
+
+def projection(model):
+    return model.model.layers[1].self_attn.q_proj
+
+
+def one_more(value):
+    return lambda *_: value
+
+
+class Wrapped(nn.Module):
+    """As an adapter wraps a linear function."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base, self.down = base, nn.Linear(32, 2, dtype=torch.float64)
+
+    def forward(self, x):
+        return self.base(x) + self.down(x).sum(-1, keepdim=True)
+
+
+def replace_module(model):
+    model.model.layers[1].self_attn.q_proj = nn.Linear(32, 32, bias=False, dtype=torch.float64)
+
+
+def wrap(model):
+    model.model.layers[1].self_attn.q_proj = Wrapped(projection(model))
+
+
+def replace_parameter(model):
+    projection(model).weight = nn.Parameter(projection(model).weight.detach().clone())
+
+
+def replace_data(model):
+    projection(model).weight.data = projection(model).weight.data.clone()
+
+
+def swap_two_weights(model):
+    attention = model.model.layers[1].self_attn
+    attention.k_proj.weight, attention.v_proj.weight = attention.v_proj.weight, attention.k_proj.weight
+
+
+def transpose(model):
+    projection(model).weight.data = projection(model).weight.data.T
+
+
+def swap_classes(model):
+    class Other(type(projection(model))):
+        pass
+
+    projection(model).__class__ = Other
+
+
+def remove_last_block(model):
+    del model.model.layers[1]
+
+
+def set_forward(model):
+    projection(model).forward = one_more(0)
+
+
+def own_forward(module):
+    """One that holds its module."""
+    module.forward = lambda x: nn.Linear.forward(module, x)
+
+
+def there_and_back(model):
+    model.to(torch.float32).to(torch.float64)
+
+
+def rope(model):
+    model.model.rotary_emb.register_buffer("inv_freq", model.model.rotary_emb.inv_freq.clone())
+
+
+# What is done to the model -> whether the weights of then lie where they lay. All of it must be noticed.
+CHANGES = {
+    "a module replaced": (replace_module, True),
+    "a module wrapped": (wrap, True),
+    "a module added": (lambda m: m.add_module("extra", nn.Identity()), True),
+    "a block removed": (remove_last_block, True),
+    "blocks in another order": (lambda m: m.model.layers.insert(0, m.model.layers.pop(1)), True),
+    "a parameter replaced": (replace_parameter, True),
+    "two parameters exchanged": (swap_two_weights, True),
+    "a parameter added": (lambda m: projection(m).register_parameter("more", nn.Parameter(torch.ones(1))), True),
+    "a parameter taken away": (lambda m: projection(m).register_parameter("weight", None), True),
+    "a parameter's data replaced": (replace_data, False),
+    "a parameter's data transposed where it lies": (transpose, True),
+    "another dtype": (lambda m: m.to(torch.float32), False),
+    "another dtype and back": (there_and_back, False),
+    "a buffer replaced": (rope, True),
+    "a buffer added": (lambda m: projection(m).register_buffer("more", torch.ones(1)), True),
+    "another class": (swap_classes, True),
+    "a forward of its own": (set_forward, True),
+    "a hook": (lambda m: projection(m).register_forward_hook(one_more(None)), True),
+    "a hook before": (lambda m: projection(m).register_forward_pre_hook(one_more(None)), True),
+    "a hook on the way back": (lambda m: projection(m).register_full_backward_hook(one_more(None)), True),
+    "training mode": (lambda m: m.train(), True),
+    "training mode of one module": (lambda m: projection(m).train(), True),
+    "the configuration": (lambda m: setattr(m.config, "rms_norm_eps", 1e-3), True),
+    "within the configuration": (lambda m: m.config.rope_parameters.update(rope_theta=1e3), True),
+    "more in the configuration": (lambda m: setattr(m.config, "final_logit_softcapping", 30.0), True),
+    "a module's scale": (lambda m: setattr(m.model.layers[0].self_attn, "scaling", 1.0), True),
+    "a scale that is a tensor now": (
+        lambda m: setattr(m.model.layers[0].self_attn, "scaling", torch.ones(4)),
+        True,
+    ),
+    "a module's epsilon": (lambda m: setattr(m.model.norm, "variance_epsilon", 0.1), True),
+    "a module's flag": (lambda m: setattr(m.model.layers[0].self_attn, "is_causal", False), True),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changes_are_noticed(change):
+    do, stays = CHANGES[change]
+    model, known = model_and_fingerprint()
+    assert known.in_place()
+    assert known.holds()
+    do(model)
+    assert known.in_place() == stays
+    assert not known.holds()
+    assert Fingerprint(model).holds()  # the model as it is now
+
+
+@torch.no_grad()
+def one_step(model):
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimiser.step()
+
+
+def load_weights(model):
+    model.load_state_dict({name: 2 * weight for name, weight in model.state_dict().items()})
+
+
+def add_and_remove_a_hook(model):
+    projection(model).register_forward_hook(one_more(None)).remove()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: projection(m).weight.data.mul_(3),
+        lambda m: m.model.rotary_emb.inv_freq.mul_(3),
+        one_step,
+        load_weights,
+        add_and_remove_a_hook,
+        lambda m: m.requires_grad_(False),
+        lambda m: m.train().eval(),
+        lambda m: m.to("cpu"),
+    ],
+    ids=["weight", "buffer", "optimiser", "load", "hook", "requires_grad", "train and eval", "moved to where it is"],
+)
+def test_what_a_captured_pass_sees_by_itself_is_no_change(change):
+    model, known = model_and_fingerprint()
+    change(model)
+    assert known.in_place()
+    assert known.holds()
+
+
+def test_what_is_undone_is_no_change():
+    model, known = model_and_fingerprint()
+    hook = projection(model).register_forward_hook(one_more(None))
+    assert not known.holds()
+    hook.remove()
+    assert known.holds()
+    model.config.rms_norm_eps, before = 1e-3, model.config.rms_norm_eps
+    assert not known.holds()
+    model.config.rms_norm_eps = before
+    assert known.holds()
+    layer = model.model.layers[0]
+    plain = layer.self_attn
+    layer.self_attn = Wrapped(plain)
+    assert not known.holds()
+    layer.self_attn = plain
+    assert known.holds()
+
+
+def test_one_hook_in_place_of_another_is_a_change():
+    model = tiny.build("causal:llama")
+    hook = projection(model).register_forward_hook(one_more(None))
+    known = Fingerprint(model)
+    hook.remove()
+    projection(model).register_forward_hook(one_more(None))
+    assert not known.holds()
+
+
+def test_one_forward_in_place_of_another_is_a_change():
+    """Also where the second one lies in the memory of the first."""
+    model = tiny.build("causal:llama")
+    for i in range(20):
+        projection(model).forward = one_more(i)
+        known = Fingerprint(model)
+        assert known.holds()
+        del projection(model).forward
+        projection(model).forward = one_more(i)
+        assert not known.holds()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_passes_are_no_change(family):
+    """Of any length, checkpointed, looked at inside: each leaves the model as the fingerprint says."""
+    model, known = model_and_fingerprint(family)
+    for n in LENGTHS:
+        batch = pad([Item(tuple(tiny.inputs(model, n_tokens=n)["input_ids"][0].tolist()), 1, 11, 13)], model)
+        for rules in ("attnlrp", {}):
+            compute(model, batch, Question(rules, ("input", "embedding"), checkpoint=n == 12))
+            assert known.in_place()
+            assert known.holds()
+
+
+def test_a_length_that_a_model_notes_is_no_change():
+    model, known = model_and_fingerprint("masked:funnel")
+    lengths = set()
+    for n in LENGTHS:
+        with torch.no_grad():
+            model(**tiny.inputs(model, n_tokens=n))
+        lengths.add(model.funnel.encoder.attention_structure.seq_len)
+        assert known.holds()
+    assert lengths == set(LENGTHS)
+
+
+def test_a_fingerprint_keeps_weights_but_no_model():
+    model = tiny.build("causal:llama")
+    own_forward(projection(model))
+    known = Fingerprint(model)
+    assert known.holds()
+    old = weakref.ref(projection(model).weight)
+    replace_parameter(model)
+    gone = weakref.ref(model)
+    gc.collect()
+    assert old() is not None  # a graph may still be reading it
+    assert known.in_place()
+    del model
+    gc.collect()
+    assert gone() is None
+    assert known.in_place()
+    assert not known.holds()
+    del known
+    gc.collect()
+    assert old() is None
+
+
+def test_any_module_has_one():
+    module = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+    known = Fingerprint(module)
+    assert known.holds()
+    module[1] = nn.Sigmoid()
+    assert not known.holds()
