@@ -93,8 +93,9 @@ def answer(model: PreTrainedModel, batch: Batch, question: Question, execution: 
         return _answer(model, batch, question, execution, known)
     except HeadNotFollowed:
         logger.debug("%s computes all its logits: they are not made one by one", type(model).__name__)
+        found = _answer(model, batch, replace(question, whole_head=True), execution, known)
         known.whole_head = True
-        return _answer(model, batch, replace(question, whole_head=True), execution, known)
+        return found
 
 
 def _answer(model: PreTrainedModel, batch: Batch, question: Question, execution: Execution, known: _Known) -> Answer:
@@ -102,17 +103,8 @@ def _answer(model: PreTrainedModel, batch: Batch, question: Question, execution:
     if checkpoint is None:
         checkpoint = needs_checkpoint(model, batch, compiled=execution.compile)
     question = replace(question, checkpoint=checkpoint)
-    if execution.fast is not False and not checkpoint:
-        run = known.compiled.capturable if execution.compile else compute
-        found = known.graphs.answer(model, batch, question, run, eager=execution.fast is True)
-        if found is not None:
-            return found
-    if execution.compile:
-        found = known.compiled.answer(model, batch, question)
-        if found is not None:
-            return found
     try:
-        return compute(model, batch, question)
+        return _first_answer(model, batch, question, execution, known)
     except torch.OutOfMemoryError:
         if checkpoint or execution.checkpoint is False:
             raise
@@ -120,6 +112,19 @@ def _answer(model: PreTrainedModel, batch: Batch, question: Question, execution:
     gc.collect()
     torch.cuda.empty_cache()
     return compute(model, batch, replace(question, checkpoint=True))
+
+
+def _first_answer(
+    model: PreTrainedModel, batch: Batch, question: Question, execution: Execution, known: _Known
+) -> Answer:
+    """By a graph, compiled, or as it is: the first that applies."""
+    found = None
+    if execution.fast is not False and not question.checkpoint:
+        run = known.compiled.capturable if execution.compile else compute
+        found = known.graphs.answer(model, batch, question, run, eager=execution.fast is True)
+    if found is None and execution.compile:
+        found = known.compiled.answer(model, batch, question)
+    return compute(model, batch, question) if found is None else found
 
 
 def needs_checkpoint(model: PreTrainedModel, batch: Batch, *, compiled: bool = False) -> bool:
