@@ -18,12 +18,14 @@ from support import fingerprint
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
 import lrpx
+from lrpx import capture
 from lrpx import evaluate as module
 from lrpx import explainer as explaining
 from lrpx.batching import Attribution
 from lrpx.benchmark import load_benchmark, storage, tokenize
 from lrpx.errors import InputError, LrpxError, NonFiniteError, UnsupportedModelError
 from lrpx.evaluate import evaluate, evaluate_all, plan, select
+from lrpx.execution import Execution
 from lrpx.explainer import Explainer, sources
 from lrpx.methods import METHODS, Method
 from lrpx.metrics import score
@@ -87,6 +89,71 @@ def even(model, batch):
         Attribution(relevance=np.arange(s.stop - s.start) * v, value=v, residual=0.0, target=int(t))
         for s, v, t in zip(batch.spans, values_of(model, batch), batch.targets, strict=True)
     ]
+
+
+# How it is computed
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """Notes how each pass is to be run, and in which precision; runs it as usual."""
+    seen = []
+
+    def answer(model, batch, question, execution):
+        seen.append((execution, torch.get_float32_matmul_precision()))
+        return real(model, batch, question, Execution())
+
+    real = capture.answer
+    monkeypatch.setattr(capture, "answer", answer)
+    return seen
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"fast": True},
+        {"fast": False},
+        {"compile": True},
+        {"checkpoint": True},
+        {"checkpoint": False},
+        {"tf32": True},
+    ],
+)
+def test_speed_and_memory_options_reach_every_pass(sva, tmp_path, passes, options):
+    before = torch.get_float32_matmul_precision()
+    run = run_of(sva, tmp_path / "run", ALL, limit=6, **options)
+    assert run.failed == 0
+    assert len(passes) >= 4  # three kinds of LRP, one plain gradient
+    assert set(passes) == {(Execution(**options), "high" if options.get("tf32") else before)}
+    assert torch.get_float32_matmul_precision() == before
+
+
+@pytest.mark.parametrize("options", [{"compile": True}, {"tf32": True}])
+def test_options_that_change_digits_belong_to_the_run(sva, tmp_path, passes, options):
+    ((name, _),) = options.items()
+    run = run_of(sva, tmp_path / "run", limit=6, **options)
+    assert run.manifest["options"][name] is True
+    assert run_of(sva, tmp_path / "run", limit=6, **options).finished
+    with pytest.raises(InputError, match=f"options.{name} is True there and None now"):
+        run_of(sva, tmp_path / "run", limit=6)
+    plain = run_of(sva, tmp_path / "plain", limit=6)
+    assert not {"fast", "compile", "checkpoint", "tf32"} & set(plain.manifest["options"])
+    with pytest.raises(InputError, match=f"options.{name} is None there and True now"):
+        run_of(sva, tmp_path / "plain", limit=6, **options)
+
+
+def test_options_that_change_none_do_not(sva, tmp_path, small_parts, monkeypatch):
+    """A run goes on with another one, to the same bytes."""
+    run_of(sva, tmp_path / "whole", batch_tokens=30)
+    real = module.write_part
+    monkeypatch.setattr(module, "write_part", lambda this, n, records: real(this, n, records) if n < 1 else 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run_of(sva, tmp_path / "run", batch_tokens=30, checkpoint=True)
+    monkeypatch.setattr(module, "write_part", real)
+    run_of(sva, tmp_path / "run", batch_tokens=30, fast=False)
+    assert len(contents(tmp_path / "run")) > 1
+    assert contents(tmp_path / "run") == contents(tmp_path / "whole")
 
 
 # What is recorded
@@ -357,6 +424,7 @@ import os, signal, sys
 import pyarrow.parquet as pq
 sys.path.insert(0, {tests!r})
 from evaluation_tools import gpt2
+from lrpx import capture
 from lrpx import evaluate as module
 import torch
 torch.set_num_threads(1)
@@ -729,6 +797,7 @@ def test_methods_of_a_file_share_their_samples(sva, tmp_path):
         ({"methods": []}, "give a list of names"),
         ({"limit": 0}, "limit=0: give a whole number, 1 or more"),
         ({"batch_tokens": -1}, "batch_tokens=-1: give a whole number"),
+        *(({name: 1}, f"{name}=1: give True or False") for name in ("fast", "compile", "checkpoint", "tf32")),
         ({"dtype": "float32"}, "dtype: only for a model that is loaded by its name"),
         ({"tokenized": "nothing"}, "has no tokenised set 'nothing'"),
         ({"tokenized": "BertForMaskedLM"}, "has masked input; GPT2LMHeadModel is causal"),

@@ -15,12 +15,13 @@ import torch
 from transformers import GPT2LMHeadModel
 
 import lrpx
-from lrpx import batching
+from lrpx import batching, capture
 from lrpx import rules as lrpx_rules
 from lrpx.batching import Item, context_length, pad
 from lrpx.capture import run
 from lrpx.encoding import encode
 from lrpx.errors import UnsupportedModelError
+from lrpx.execution import Execution
 from lrpx.explain import Reads, item_of, provenance
 from lrpx.methods import METHODS
 
@@ -345,6 +346,77 @@ def test_a_name_loads_the_model_and_its_tokenizer(tmp_path):
     own.add_tokens(["the 12"])
     with pytest.raises(lrpx.InputError, match="outside the model's vocabulary"):
         lrpx.explain(tmp_path, own, "the 12")  # the tokenizer that was given is the one that is used
+
+
+# How it is computed
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """Notes how each pass is to be run, and in which precision; runs it as usual."""
+    seen = []
+
+    def answer(model, batch, question, execution):
+        seen.append((execution, torch.get_float32_matmul_precision()))
+        return real(model, batch, question, Execution())
+
+    real = capture.answer
+    monkeypatch.setattr(capture, "answer", answer)
+    return seen
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"fast": True},
+        {"fast": False},
+        {"compile": True},
+        {"checkpoint": True},
+        {"checkpoint": False},
+        {"tf32": True},
+    ],
+)
+def test_speed_and_memory_options_reach_every_pass(gpt2, passes, method, options):
+    before = torch.get_float32_matmul_precision()
+    e = lrpx.explain(*gpt2, TEXT, method=method, **options)
+    several = lrpx.explain(*gpt2, [TEXT, "the key"], method=method, batch_tokens=5, **options)
+    backward = METHODS[method].function.split(":")[0] in ("lrp", "gradient")  # the others have no such pass
+    assert passes == [(Execution(**options), "high" if options.get("tf32") else before)] * (3 if backward else 0)
+    assert torch.get_float32_matmul_precision() == before
+    assert_same(several[0], e, 1e-12)
+    assert not set(options) & set(e.provenance["options"])  # the method's own only
+
+
+@pytest.mark.parametrize("name", ["fast", "compile", "checkpoint", "tf32"])
+@pytest.mark.parametrize("value", [1, "yes"])
+def test_bad_speed_and_memory_options_are_refused_first(gpt2, passes, name, value):
+    with pytest.raises(lrpx.InputError, match=f"{name}={value!r}: give True or False"):
+        lrpx.explain(*gpt2, TEXT, **{name: value})
+    with pytest.raises(lrpx.InputError, match=f"{name}={value!r}: give True or False"):
+        lrpx.explain("no/such-model", None, None, **{name: value})
+    assert passes == []
+
+
+def test_the_precision_comes_back_after_an_error(gpt2, monkeypatch):
+    def fail(*_):
+        assert torch.get_float32_matmul_precision() == "high"
+        raise ZeroDivisionError
+
+    before = torch.get_float32_matmul_precision()
+    monkeypatch.setattr(capture, "answer", fail)
+    with pytest.raises(ZeroDivisionError):
+        lrpx.explain(*gpt2, TEXT, tf32=True)
+    assert torch.get_float32_matmul_precision() == before != "high"
+
+
+@pytest.mark.parametrize("method", ["lrp", "attnlrp", "gradient", "gradient-x-input"])
+def test_recomputing_blocks_changes_no_number(gpt2, bert, method):
+    for model, tokenizer in (gpt2, bert):
+        text = TEXT if model is gpt2[0] else "The keys [MASK] here"
+        plain = lrpx.explain(model, tokenizer, text, method=method)
+        assert_same(lrpx.explain(model, tokenizer, text, method=method, checkpoint=True), plain, 0)
 
 
 # What the model reads
