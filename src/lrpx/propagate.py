@@ -254,7 +254,7 @@ def _is_elementwise(module: nn.Module) -> bool:
         with torch.no_grad(), _disable_current_modes():  # also while a pass is traced on tensors without numbers
             x = torch.tensor([-1.0, 0.0, 0.5, 2.0, -3.0, 0.1])
             y, turned, nothing = module(x), module(x.flip(0)), module(x[1:2])
-        return bool(torch.equal(y.flip(0), turned) and y.shape == x.shape and nothing.abs().item() == 0)
+            return bool(torch.equal(y.flip(0), turned) and y.shape == x.shape and nothing.abs().item() == 0)
     except Exception:  # it wants other arguments, has parameters elsewhere, ...: then it is no plain activation
         return False
 

@@ -158,6 +158,9 @@ def traced(model: PreTrainedModel, batch: Batch, question: Question) -> Trace:
     if any(_writes(node) for node in graph.graph.nodes):
         graph = graph_of(partial(_functional, graph))
     _drop_unused(graph.graph)
+    for node in graph.graph.nodes:
+        if node.op == "get_attr" and "val" not in node.meta:  # before torch 2.7
+            node.meta["val"] = fake.from_tensor(constant(graph, node), static_shapes=True)
     return Trace(graph, found[0], inputs[len(names)].shape, environment)
 
 
