@@ -17,7 +17,7 @@ from lrpx import checkpointing
 from lrpx.batching import Item, pad
 from lrpx.checkpointing import checkpointed, outer_blocks
 from lrpx.program import Question, compute
-from lrpx.propagate import Propagation, propagate
+from lrpx.propagate import Propagation, propagate, saving_hooks
 from lrpx.rulesets import ATTNLRP
 
 FAMILIES = [
@@ -68,6 +68,13 @@ def test_bit_for_bit(family, rules):
     assert expected.gradients["embedding"].abs().max() > 0
     for count in ("hits", "met", "cuts", "unknown"):
         assert getattr(found.mode, count) == getattr(expected.mode, count), count
+
+
+def test_code_that_switches_gradients_off():
+    """HRM's own, which is ignored the second time too."""
+    found, expected = both(tiny.build("causal:hrm_text"), at=("embedding",))
+    assert_equal(found, expected)
+    assert expected.gradients["embedding"].abs().max() > 0
 
 
 @pytest.mark.parametrize("rules", RULES, ids=IDS)
@@ -188,7 +195,7 @@ def test_a_models_own_hooks_on_blocks_act_once():
     plain = compute(model, batch_for(model), Question("attnlrp"))
     for block in model.model.layers:
         block.register_forward_pre_hook(double_first)
-    model.model.layers[0].register_forward_hook(lambda _, __, y: y * 3)
+    model.model.layers[0].register_forward_hook(lambda _, __, y: 3 * y.tanh())
     found, expected = both(model)
     assert_equal(found, expected)
     assert not torch.allclose(expected.summary[:2], plain.summary[:2])
@@ -240,16 +247,18 @@ def test_the_model_is_as_it_was_after_an_exception(place, run):
         attempt()  # a block's own hooks have acted when it is computed again
         assert len(calls) == 1
     else:
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises(ZeroDivisionError) as caught:
             attempt()
         assert len(calls) == run
+        assert saving_hooks() is None, caught  # even while the exception, and with it the pass, is kept
     hook.remove()
     assert fingerprint(model) == before
     assert_equal(compute(model, batch_for(model), Question("attnlrp", checkpoint=True)), expected)
 
 
-def test_the_mode_is_as_it_was():
-    model = tiny.build("causal:llama")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
+def test_the_mode_is_as_it_was(device):
+    model = tiny.build("causal:llama").to(device)
     answer = compute(model, batch_for(model), Question("attnlrp", checkpoint=True))
     assert not answer.mode.recomputing
     assert answer.mode.threads == {threading.get_ident()}
@@ -311,7 +320,7 @@ class Block(nn.Module):
     def forward(self, x):
         self.runs += 1
         y = torch.tanh(self.linear(x))
-        return y if self.inner is None else self.inner(y) + y
+        return y if self.inner is None else torch.tanh(self.inner(y)) + y
 
 
 def test_a_block_within_a_block_is_recomputed_with_it():

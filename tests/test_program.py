@@ -55,6 +55,7 @@ def test_values_targets_and_products_are_those_of_plain_autograd(family, asked, 
     items = items_of(model, asked)
     batch = pad(items, model, side=side)
     assert batch.chosen == (asked is CHOSEN)
+    assert max(span.start for span in batch.spans) == (8 if side == "left" else 0)
     answer = compute(model, batch, Question({}, ("embedding",), whole_head=whole_head))
     reading = answer.read(len(items))
     assert reading.raised == []
@@ -148,7 +149,9 @@ def test_products_in_steps_are_the_products(monkeypatch, at_once):
     assert torch.equal(compute(model, batch, Question("attnlrp")).summary, expected.summary)
 
 
-def test_low_precision_is_widened_before_it_is_summed():
+@pytest.mark.parametrize("at_once", [1, 100, 10**6])
+def test_low_precision_is_widened_before_it_is_summed(monkeypatch, at_once):
+    monkeypatch.setattr(program, "CHUNK", at_once)
     model = tiny.build("causal:llama", dtype=torch.bfloat16)
     answer = compute(model, batch_for(model), Question("attnlrp"))
     state, gradient = answer.states["input"], answer.gradients["input"]
