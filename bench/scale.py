@@ -69,6 +69,7 @@ def main() -> None:
             first = first or run
             runs[name]["difference"] = difference(first, run)
             runs[name]["failed"] = run.failed
+            print(f"{name}: {runs[name]['samples_per_s']:.0f} samples per second", flush=True)
     slowest = next(iter(runs.values()))["samples_per_s"]
     for figures in runs.values():
         figures["ratio"] = figures["samples_per_s"] / slowest
