@@ -8,19 +8,20 @@ conditions that came up on the way. Where a block begins, and where the gradient
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from .batching import Batch, context_length
 from .checkpointing import outer_blocks
 from .program import Answer, Question, accepted, compute
-from .propagate import AttentionCall, AttentionCalls
+from .propagate import AttentionCall, AttentionCalls, frozen
 
 CUT = "lrpx_cut"  # on a node's meta: (kind, block) of what begins after it; "block", "between" or "backward"
 
@@ -38,50 +39,87 @@ def attention_calls(model: PreTrainedModel, batch: Batch) -> tuple[int, tuple[At
     ids = batch.inputs["input_ids"]
     limit = context_length(model)
     longest = max(SHORT, 1 << (ids.shape[1] - 1).bit_length())
+    if limit is None and any("position" in name for name, _ in model.named_parameters()):
+        limit = 0  # a table of positions has one, which the configuration does not name
     if limit is not None:
         longest = max(ids.shape[1], min(longest, limit))
     one = {
         name: values[:1, -1:].repeat(1, longest) for name, values in batch.inputs.items() if name != "attention_mask"
     }
+    # Of one position, to save memory; not as a number, for which Gemma 4 leaves tokens out before its last blocks.
+    last = torch.tensor([longest - 1], device=ids.device)
     with torch.no_grad(), AttentionCalls() as noted:
-        model(**one, **accepted(model, use_cache=False, return_dict=True, logits_to_keep=1))
+        model(**one, **accepted(model, use_cache=False, return_dict=True, logits_to_keep=last))
     calls = noted.calls
     if longest > SHORT and model.dtype.itemsize > 2:
         calls = [call and call._replace(heads=None) for call in calls]
     return longest, tuple(calls)
 
 
-class _Call(nn.Module):
-    """``compute`` as a module, so that the model's weights can be given as inputs."""
+class _Given(TorchFunctionMode):
+    """While a pass is traced, the model's weights stand for inputs of the graph.
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    They stay where they are, so that other threads can use the model meanwhile. What turns a weight into numbers meets the
+    input, which has none, and fails: the trace would keep the numbers when the weight changes.
+    """
+
+    def __init__(self, weights: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
         super().__init__()
-        self.model = model
+        self._weights, self._inputs = weights, inputs
+        self._given = {id(weight): given for weight, given in zip(weights, inputs, strict=True)}
+        # PyTorch calculates with single numbers while it traces.
+        self._single = {id(w): self._given[id(w)] for w in weights if w.numel() == 1}
 
-    def forward(self, batch: Batch, question: Question) -> Answer:
-        return compute(self.model, batch, question)
+    def __enter__(self) -> Any:
+        from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+        mode: Any = get_proxy_mode()
+        known = mode.tracer.tensor_tracker
+        for weight, given in zip(self._weights, self._inputs, strict=True):
+            known[weight] = known[given]
+        return super().__enter__()
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = self._given if getattr(func, "__name__", "") in _NUMBERS else self._single
+        if not given:
+            return func(*args, **(kwargs or {}))
+        kwargs = {name: given.get(id(value), value) for name, value in (kwargs or {}).items()}
+        return func(*(given.get(id(value), value) for value in args), **kwargs)
+
+
+_NUMBERS = frozenset({"tolist", "numpy", "__array__"})
+
+
+def weights_of(model: nn.Module) -> list[Tensor]:
+    """Parameters and buffers, each once."""
+    return [*model.parameters(), *model.buffers()]
 
 
 def tensors_of(model: nn.Module, batch: Batch) -> list[Tensor]:
-    """The inputs of a traced pass: parameters, buffers, and the batch's tensors."""
-    weights = [t.detach() for _, t in (*model.named_parameters(), *model.named_buffers())]
+    """The inputs of a traced pass: weights and the batch's tensors."""
+    weights = [t.detach() for t in weights_of(model)]
     return [*weights, *batch.inputs.values(), batch.positions, batch.targets, batch.contrasts]
 
 
 class Trace:
     """A pass as one graph, an answer that says what its outputs are, and for which shapes it holds."""
 
-    def __init__(self, graph: fx.GraphModule, answer: Answer, shape: Sequence[Any], environment: Any) -> None:
+    def __init__(self, graph: fx.GraphModule, answer: Answer, symbols: Sequence[Any], environment: Any) -> None:
         self.graph, self.answer = graph, answer
-        # The symbols of rows and length; a plain number where it is the same for all shapes.
-        self._symbols = [n.node.expr if isinstance(n, torch.SymInt) else n for n in shape]
+        self._symbols = symbols  # of rows and length; a plain number where it is the same for all shapes
         self._environment = environment
         self._known: dict[Any, Callable[[int, int], int]] = {}
 
     def admits(self, rows: int, length: int) -> bool:
         """Whether the conditions that came up, while tracing or compiling, hold for this shape."""
-        if any(isinstance(s, int) and s != n for s, n in zip(self._symbols, (rows, length), strict=True)):
-            return False
+        for symbol, n in zip(self._symbols, (rows, length), strict=True):
+            if isinstance(symbol, int):
+                if symbol != n:
+                    return False
+            elif n not in self._environment.var_to_range[symbol]:  # 1 is never among those of a symbol
+                return False
         return all(bool(self._of(guard.expr)(rows, length)) for guard in list(self._environment.guards))
 
     def size_of(self, value: Any) -> Callable[[int, int], int]:
@@ -93,9 +131,10 @@ class Trace:
             import sympy
 
             symbols = [sympy.Dummy() if isinstance(s, int) else s for s in self._symbols]
-            expression_here = self._environment.replace(expression)
-            rest = expression_here.free_symbols - set(symbols)
-            if rest:
+            # A symbol is replaced where a condition says what it is; that condition itself must not be.
+            known = expression.free_symbols <= set(symbols)
+            expression_here = expression if known else self._environment.replace(expression)
+            if not expression_here.free_symbols <= set(symbols):
                 raise ValueError(f"a size depends on values: {expression}")
 
             def value(*numbers: int) -> int:
@@ -117,24 +156,23 @@ def traced(model: PreTrainedModel, batch: Batch, question: Question) -> Trace:
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-    names = [f"model.{name}" for name, _ in (*model.named_parameters(), *model.named_buffers())]
+    weights = weights_of(model)
     found: list[Answer] = []
 
     def function(cuts: _Cuts, *tensors: Tensor) -> list[Tensor]:
-        weights = dict(zip(names, tensors, strict=False))
-        rest = tensors[len(names) :]
+        rest = tensors[len(weights) :]
         inputs = dict(zip(batch.inputs, rest, strict=False))
         positions, targets, contrasts = rest[len(inputs) :]
         shown = Batch(inputs, batch.spans, positions, targets, contrasts, batch.chosen)
-        with cuts.noted(outer_blocks(model)):
-            answer = torch.func.functional_call(_Call(model), weights, (shown, question))
+        with cuts.noted(outer_blocks(model)), frozen(model), _Given(weights, tensors[: len(weights)]):
+            answer = compute(model, shown, question)
         found.append(answer.with_tensors([torch.empty(0)] * len(answer.tensors())))
         return answer.tensors()
 
     environment = ShapeEnv()
     fake = FakeTensorMode(allow_non_fake_inputs=True, shape_env=environment)
     rows, length = batch.inputs["input_ids"].shape
-    shift = {length: length + (rows == length)}  # equal numbers would become one symbol
+    shift = {length: length + (rows == length > 1)}  # equal numbers would become one symbol
 
     def symbolic(tensor: Tensor) -> Tensor:
         shape = [rows, *(shift.get(n, n) for n in tensor.shape[1:])]
@@ -142,8 +180,9 @@ def traced(model: PreTrainedModel, batch: Batch, question: Question) -> Trace:
         return fake.from_tensor(tensor.new_zeros(shape), symbolic_context=context)
 
     tensors = tensors_of(model, batch)
-    inputs: list[Tensor] = [fake.from_tensor(t, static_shapes=True) for t in tensors[: len(names)]]
-    inputs += [symbolic(t) for t in tensors[len(names) :]]
+    inputs: list[Tensor] = [fake.from_tensor(t, static_shapes=True) for t in tensors[: len(weights)]]
+    inputs += [symbolic(t) for t in tensors[len(weights) :]]
+    symbols = [n.node.expr if isinstance(n, torch.SymInt) else n for n in inputs[len(weights)].shape]
 
     def graph_of(run: Callable[..., Any]) -> fx.GraphModule:
         cuts = _Cuts()
@@ -161,7 +200,7 @@ def traced(model: PreTrainedModel, batch: Batch, question: Question) -> Trace:
     for node in graph.graph.nodes:
         if node.op == "get_attr" and "val" not in node.meta:  # before torch 2.7
             node.meta["val"] = fake.from_tensor(constant(graph, node), static_shapes=True)
-    return Trace(graph, found[0], inputs[len(names)].shape, environment)
+    return Trace(graph, found[0], symbols, environment)
 
 
 def is_size(node: fx.Node) -> bool:
