@@ -13,32 +13,36 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from .batching import Batch
+from .batching import Batch, context_length, filler
 from .devices import is_divided
 from .errors import LrpxError
 from .fingerprint import Fingerprint
 from .graphs import question_key
 from .pieces import Piece, segments_of, steps_of
-from .program import Answer, HeadNotFollowed, Question
+from .program import Answer, HeadNotFollowed, Question, accepted
 from .targets import task_of
 from .traced import attention_calls, constant, is_size, tensors_of, traced
 
 logger = logging.getLogger("lrpx")
 
-KEPT = 4  # plans of a model for the same question
+KEPT = 16  # plans of a model
+TRIED = 16  # tokens on which is tried what a mask does
 
 
 class Compiled:
-    """The compiled passes of one model, the most recently used ones."""
+    """The compiled passes of one model, the most recently used ones. They are forgotten when the model changes."""
 
     def __init__(self) -> None:
-        self._plans: dict[Hashable, list[Plan]] = {}
+        self._plans: list[tuple[Hashable, Plan]] = []  # the last one used last
         self._refused: set[Hashable] = set()
+        self._weights: Fingerprint | None = None
+        self._masks: Masks | None = None
 
     def __len__(self) -> int:
-        return sum(map(len, self._plans.values()))
+        return len(self._plans)
 
     def capturable(self, model: PreTrainedModel, batch: Batch, question: Question) -> Answer:
         """As ``answer``, for a CUDA graph.
@@ -60,52 +64,93 @@ class Compiled:
         if is_divided(model):
             logger.info("%s is divided over devices and is not compiled", type(model).__name__)
             return None
-        batch, question = batch.outside_inference_mode(), replace(question, unpadded=_needs_no_mask(model, batch))
+        if self._weights is None or not self._weights.holds():
+            self._weights = Fingerprint(model)
+            self._plans, self._refused, self._masks = [], set(), None
         precision = torch.get_float32_matmul_precision()
-        key = (
-            len(batch.spans) == 1,
-            tuple(batch.inputs),
-            batch.chosen,
-            question.unpadded,
-            question_key(question),
-            precision,
-        )
+        key = (len(batch.spans) == 1, tuple(batch.inputs), batch.chosen, question_key(question), precision)
         if key in self._refused:
             return None
+        try:
+            return self._answer(model, batch.outside_inference_mode(), question, key)
+        except (LrpxError, HeadNotFollowed, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            self._refused.add(key)
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            logger.warning("%s cannot be compiled and runs as usual: %s", type(model).__name__, reason)
+            logger.debug("compiling failed", exc_info=True)
+            return None
+
+    def _answer(self, model: PreTrainedModel, batch: Batch, question: Question, key: Hashable) -> Answer:
+        if self._masks is None:
+            self._masks = masks_of(model, batch)
+        unpadded = self._masks.hide_nothing(batch)
         rows, length = batch.inputs["input_ids"].shape
-        plans = self._plans.setdefault(key, [])
-        plan = next((plan for plan in plans if plan.fits(rows, length)), None)
-        if plan is None or not plan.weights.holds():
-            plans[:] = [kept for kept in plans if kept is not plan][-KEPT:]
-            try:
-                plan = Plan(model, batch, replace(question, static=True))
-                found = plan.run(model, batch)
-            except (LrpxError, HeadNotFollowed, torch.OutOfMemoryError):
-                raise
-            except Exception as error:
-                self._refused.add(key)
-                reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-                logger.warning("%s cannot be compiled and runs as usual: %s", type(model).__name__, reason)
-                logger.debug("compiling failed", exc_info=True)
-                return None
-            plans.append(plan)
-            return found
-        return plan.run(model, batch)
+        entry = next((e for e in self._plans if e[0] == (key, unpadded) and e[1].fits(rows, length)), None)
+        if entry is None:
+            entry = (key, unpadded), Plan(model, batch, replace(question, static=True, unpadded=unpadded))
+        answer = entry[1].run(model, batch)
+        self._plans = [*(e for e in self._plans if e is not entry), entry][-KEPT:]
+        return answer
 
 
-def _needs_no_mask(model: PreTrainedModel, batch: Batch) -> bool:
-    """Whether an attention mask would hide nothing that a token sees. Without one, attention is faster.
+@dataclass(frozen=True)
+class Masks:
+    """What attention masks do in a model. Without one, attention is faster.
 
-    Texts of one length have no padding, and in a causal model no token sees the padding after it.
+    Attributes:
+        spare: One that hides nothing is the same as none.
+        back: No token sees a later one.
     """
-    length = batch.inputs["input_ids"].shape[1]
-    if all(span == slice(0, length) for span in batch.spans):
-        return True
-    return looks_back(model) and all(span.start == 0 for span in batch.spans)
+
+    spare: bool
+    back: bool
+
+    def hide_nothing(self, batch: Batch) -> bool:
+        """Whether the batch's mask hides nothing that a token sees.
+
+        Texts of one length have no padding, and if no token sees a later one, padding after a text is not seen.
+        """
+        length = batch.inputs["input_ids"].shape[1]
+        if not self.spare:
+            return False
+        return all(span.start == 0 and (self.back or span.stop == length) for span in batch.spans)
+
+
+def masks_of(model: PreTrainedModel, batch: Batch) -> Masks:
+    """Try it: a short text with a mask of ones, without one, and with other tokens in its second half.
+
+    Padding is among the tokens, as some models (XLM) look for it where they have no mask. Types of models that come in a
+    masked variant too are not believed to look back only, nor is any model that looks ahead in the trial (Gemma 3 can).
+    """
+    length = min(TRIED, context_length(model) or TRIED)
+    rest = {name: values[:1, -1:].repeat(1, length) for name, values in batch.inputs.items()}
+    text = batch.inputs["input_ids"][0].repeat(length)[:length]
+    text[[length // 4, -1]] = filler(model)
+    other = torch.cat([text[: length // 2], torch.where(text > 0, text - 1, 1)[length // 2 :]])
+
+    def logits(ids: Tensor, *without: str) -> Tensor:
+        given = {**rest, "input_ids": ids[None], "attention_mask": torch.ones_like(ids)[None]}
+        given = {name: values for name, values in given.items() if name not in without}
+        output = model(**given, **accepted(model, use_cache=False, return_dict=True))
+        found = output.logits if hasattr(output, "logits") else output[0]
+        return found[0]
+
+    def alike(a: Tensor, b: Tensor) -> bool:
+        scale = float(a[a.isfinite()].abs().max()) if a.isfinite().any() else 0.0
+        rounding = torch.finfo(a.dtype).eps ** 0.5  # mixtures of experts group tokens, and round differently
+        return torch.allclose(a, b, rtol=rounding, atol=rounding * scale)
+
+    with torch.no_grad():
+        usual, plain = logits(text), logits(text, "attention_mask")
+        changed = logits(other, "attention_mask")
+    half = length // 2
+    return Masks(alike(usual, plain), looks_back(model) and alike(plain[:half], changed[:half]))
 
 
 def looks_back(model: PreTrainedModel) -> bool:
-    """Whether no token of this model sees a later one, for certain: a causal model of a type that has no masked variant."""
+    """Whether a model is of a type of which no token sees a later one: a causal model without a masked variant."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as masked
 
     return task_of(model) == "causal" and model.config.get_text_config().model_type not in masked
@@ -125,7 +170,6 @@ class Plan:
     """The pieces of a pass in their order. Tensors are known by the names of the trace's nodes."""
 
     def __init__(self, model: PreTrainedModel, batch: Batch, question: Question) -> None:
-        self.weights = Fingerprint(model)
         self._longest: int | None = None
         if question.unpadded:
             self._longest, calls = attention_calls(model, batch)
