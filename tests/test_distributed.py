@@ -142,10 +142,12 @@ def test_a_worker_that_is_gone_is_replaced_and_a_local_run_goes_on(ray, sva, tmp
     assert done.exit_code == 0, done.output
     assert is_local(sva, tmp_path / "run")
     assert kept.stat().st_mtime == 0
-    assert [r.getMessage()[:40] for r in caplog.records] == [
-        "Ray failed, going on with new workers. I",
-        "part 2 is computed once more: its worker",
-    ]
+    said = [r.getMessage() for r in caplog.records]
+    assert said.pop(0).startswith("Ray failed, going on with new workers. It said: ")
+    assert "part 2 is computed once more: its worker died" in said
+    again = {f"part {n} is computed once more: its worker died" for n in (0, 2)}  # 0 may have been on its way back
+    assert len(said) == len(set(said))
+    assert set(said) <= again
 
 
 def test_a_stopped_run_keeps_its_parts_and_frees_its_workers(ray, sva, tmp_path, monkeypatch):
