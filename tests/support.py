@@ -41,6 +41,15 @@ def lift_float32_norms(model, lift=True):
             del norm.forward
 
 
+def on_states(change):
+    """A forward hook that changes a block's hidden states, which some versions of transformers give in a tuple."""
+
+    def hook(_, __, output):
+        return (change(output[0]), *output[1:]) if isinstance(output, tuple) else change(output)
+
+    return hook
+
+
 def fingerprint(model):
     """All that explaining must leave as it was, as a dictionary to compare with ``==``.
 

@@ -34,6 +34,7 @@ FAMILIES = [
     "causal:gemma4_text",  # layers share keys and values
     "causal:granitemoe_swa",  # makes a cache, whatever it is told
 ]
+FAMILIES = [family for family in FAMILIES if family in tiny.FAMILIES]  # older versions of transformers have fewer
 RULES = ["lrp", "attnlrp", "lrp-uniform-gate", {}]
 IDS = ["lrp", "attnlrp", "lrp-uniform-gate", "gradient"]
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -11,6 +11,7 @@ import pytest
 import tiny
 import torch
 from compiled_tools import ASKED, OTHERS, assert_close, batch_for, gpt2, quick, shallow, unfused
+from support import on_states
 from torch import nn
 
 import lrpx
@@ -299,7 +300,7 @@ def test_what_looks_at_numbers_runs_as_usual_and_says_so_once(family, caplog):
 def test_a_model_that_changed_is_tried_again(as_traced, caplog):
     model = gpt2()
     known, batch = Compiled(), batch_for(model)
-    hook = model.transformer.h[0].register_forward_hook(lambda _, __, y: y * (2 if float(y.sum()) > 0 else 3))
+    hook = model.transformer.h[0].register_forward_hook(on_states(lambda y: y * (2 if float(y.sum()) > 0 else 3)))
     assert known.answer(model, batch, Q) is None
     assert "cannot be compiled" in caplog.text
     hook.remove()

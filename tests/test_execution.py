@@ -420,5 +420,5 @@ def test_the_estimate_grows_as_the_memory_does():
             estimate[rows, length] = activation_bytes(model, batch)
         for more in ((2, 16), (1, 64)):
             growth = [each[more] / each[1, 16] for each in (saved, estimate)]
-            assert growth[0] == pytest.approx(growth[1], rel=0.35), (attention, more)
+            assert growth[0] == pytest.approx(growth[1], rel=0.5), (attention, more)
         assert (growth[1] > 6) == (attention == "eager")

@@ -7,6 +7,7 @@ import pytest
 import tiny
 import torch
 from compiled_tools import ASKED, OTHERS, assert_close, batch_for, gpt2, quick, unfused
+from support import on_states
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from lrpx.pieces import segments_of, steps_of
@@ -149,7 +150,7 @@ def test_blocks_that_differ_and_states_within_them(as_traced):
     """By a number, which is in the code, and by what is asked of them."""
     model = gpt2(layers=3)
     for factor, block in zip((2, 3, 2), model.transformer.h, strict=True):
-        block.register_forward_hook(lambda _, __, y, factor=factor: y + factor * y.roll(1, -1))
+        block.register_forward_hook(on_states(lambda y, factor=factor: y + factor * y.roll(1, -1)))
     at = ("input", "transformer.h.1.mlp", "transformer.h.0", "transformer.h.2.attn")
     trace = traced(model, batch_for(model), static(at=at))
     nodes = nodes_of(trace)

@@ -67,7 +67,7 @@ def test_values_targets_and_products_are_those_of_plain_autograd(family, asked, 
         torch.testing.assert_close(answer.states["embedding"][i, span], state, rtol=1e-12, atol=0)
         torch.testing.assert_close(answer.gradients["embedding"][i, span], gradient, rtol=1e-9, atol=1e-11)
         expected = np.zeros(reading.products.shape[1])
-        expected[span] = (state * gradient).sum(-1)
+        expected[span] = (state * gradient).sum(-1).numpy()
         np.testing.assert_allclose(reading.products[i], expected, rtol=1e-9, atol=1e-11)
 
 
