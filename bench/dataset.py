@@ -29,8 +29,9 @@ from common import SHAPES, Contenders, Sample
 
 import lrpx
 from lrpx.batching import Attribution, Batch, Item, allowed_waste, buckets, pad
-from lrpx.execution import Execution, matrix_precision
+from lrpx.execution import Execution
 from lrpx.methods import get_method
+from lrpx.precision import matrix_precision
 
 OUT_OF_MEMORY = "out of memory"
 
@@ -140,8 +141,7 @@ def explain(model: Any, samples: Sequence[Sample], **options: Any) -> list[lrpx.
 
 def method_alone(model: Any, batches: Sequence[Batch], execution: Execution) -> list[Attribution]:
     function = get_method("attnlrp").run_by(execution)
-    with matrix_precision(execution.tf32):
-        return [attribution for batch in batches for attribution in function(model, batch)]
+    return [attribution for batch in batches for attribution in function(model, batch)]
 
 
 def batches_of(model: Any, samples: Sequence[Sample], tokens: int) -> list[Batch]:

@@ -33,7 +33,7 @@ from common import SHAPES, Contenders, Sample, inputs_of, ms
 
 import lrpx
 from lrpx.batching import Batch, Item, pad
-from lrpx.execution import Execution, known_of, matrix_precision
+from lrpx.execution import Execution, known_of
 from lrpx.methods import get_method
 
 
@@ -153,8 +153,7 @@ def explain(model: Any, sample: Sample, **options: Any) -> lrpx.Explanation:
 
 
 def method_alone(model: Any, execution: Execution, work: Work) -> Any:
-    with matrix_precision(execution.tf32):
-        return get_method("attnlrp").run_by(execution)(model, work[1])
+    return get_method("attnlrp").run_by(execution)(model, work[1])
 
 
 def compared(model: Any, args: argparse.Namespace, mode: str, samples: Sequence[Sample]) -> dict[str, Any]:

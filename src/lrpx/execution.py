@@ -10,8 +10,6 @@ import gc
 import logging
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -19,10 +17,10 @@ from transformers import PreTrainedModel
 
 from .batching import Batch
 from .compiled import Compiled
-from .devices import described, is_offloaded
+from .devices import described, entry_device, is_offloaded
 from .errors import InputError
 from .graphs import Graphs
-from .guards import check_model
+from .guards import check_model, check_not_compiled
 from .program import Answer, HeadNotFollowed, Question, compute
 
 logger = logging.getLogger("lrpx")
@@ -36,7 +34,8 @@ class Execution:
 
     Attributes:
         fast: CUDA graphs for short texts. ``None``: from the second use of a shape on; ``True``: from the first.
-        compile: Trace and fuse the pass, once per shape; worth it for long texts.
+        compile: Trace and fuse the pass, once for all lengths: up to a minute; worth it for long or many texts. A text alone,
+            several together, and a text of one token are traced separately, and so is every method.
         checkpoint: Recompute each block in the backward pass, for a fraction of the memory and a third more time. ``None``:
             if an estimate says that it is needed.
         tf32: TF32 matrix products in float32 models, meanwhile: faster on a GPU, with three decimal digits.
@@ -55,6 +54,28 @@ class Execution:
 
 
 DEFAULT = Execution()
+
+
+def say_what_is_idle(model: PreTrainedModel, execution: Execution, method: str, *, has_passes: bool) -> None:
+    """Log which of the options that were asked for change nothing for this model and method.
+
+    Args:
+        model: The one that is explained.
+        execution: What was asked for.
+        method: Its name.
+        has_passes: Whether it is one of those that go backwards.
+    """
+    kind = entry_device(model).type
+    idle = {f"{name}=True": f"{method} has no backward pass" for name in ("fast", "compile", "checkpoint")}
+    if has_passes:
+        idle = {"fast=True": f"CUDA graphs need a GPU, and the model is on {kind}"} if kind != "cuda" else {}
+        if execution.checkpoint:
+            idle["fast=True"] = "a checkpointed pass is not captured"
+    if model.dtype != torch.float32:
+        idle["tf32=True"] = f"the model is {str(model.dtype).removeprefix('torch.')}"
+    for option, reason in idle.items():
+        if getattr(execution, option.removesuffix("=True")) is True:
+            logger.info("%s changes nothing: %s", option, reason)
 
 
 @dataclass
@@ -89,6 +110,8 @@ def answer(model: PreTrainedModel, batch: Batch, question: Question, execution: 
         if found is not None:
             return found
     check_model(model, question.rules)
+    if question.rules:
+        check_not_compiled(model)
     try:
         return _answer(model, batch, question, execution, known)
     except HeadNotFollowed:
@@ -171,16 +194,3 @@ def activation_bytes(model: PreTrainedModel, batch: Batch, *, compiled: bool = F
     if getattr(config, "_attn_implementation", None) == "eager":
         per_token += 3 * heads * length
     return rows * length * layers * per_token * model.dtype.itemsize
-
-
-@contextmanager
-def matrix_precision(tf32: bool) -> Iterator[None]:
-    """TF32 matrix products inside the block, if asked for; the process's own setting is restored."""
-    before = torch.get_float32_matmul_precision()
-    if tf32:
-        torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        if tf32:
-            torch.set_float32_matmul_precision(before)

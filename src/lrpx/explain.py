@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ from .batching import Attribution, Item, allowed_waste, buckets, context_length,
 from .devices import described, is_unloaded
 from .encoding import Encoded, as_python, encode, split
 from .errors import InputError, NonFiniteError
-from .execution import Execution, matrix_precision
+from .execution import DEFAULT, Execution, say_what_is_idle
 from .explanation import Explanation, Token
 from .guards import check_model
 from .loading import identity, load
@@ -73,7 +73,7 @@ def explain(
         progress: Show a progress bar. Default: when a list needs more than one batch, on a terminal.
         fast: On a GPU, replay short passes as CUDA graphs. ``None``: from the second use of a shape on; ``True``: from the
             first; ``False``: never. See ``execution.Execution`` for this and the next three.
-        compile: Fuse the pass with TorchInductor, once per length; worth it for long texts.
+        compile: Fuse the pass with TorchInductor, once for all lengths; worth it for long or many texts.
         checkpoint: Recompute each block in the backward pass, to save memory. ``None``: where an estimate says so.
         tf32: Use TF32 matrix products in a float32 model, for this call.
         **options: The method's own, e.g. ``at=["input", "model.layers.*"]`` or ``norm="l2"``.
@@ -111,13 +111,14 @@ def explain(
         with _naming(i, several):
             items.append(item_of(reads, tokenizer, e, target=t, contrast=c, position=p))
 
-    about = provenance(model, method, settings)
+    say_what_is_idle(model, execution, chosen.name, has_passes=chosen.has_passes)
+    about = provenance(model, method, settings, execution)
 
     def finished(i: int, result: Attribution) -> Explanation:
         with _naming(i, several):
             return _explanation(encoded[i], items[i], result, tokenizer, method, settings, about)
 
-    with _one_at_a_time(model), matrix_precision(tf32):
+    with _one_at_a_time(model):
         explanations = _run(
             chosen.run_by(execution), chosen.name, model, items, settings, batch_tokens, progress, finished
         )
@@ -220,8 +221,10 @@ def item_of(
     return Item(ids, where, chosen, other, {k: v for k, v in encoded.extras.items() if k in reads.extras})
 
 
-def provenance(model: PreTrainedModel, method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What the numbers come from: model, revision, dtype, device, attention, versions, method and options."""
+def provenance(
+    model: PreTrainedModel, method: str, settings: Mapping[str, Any], execution: Execution = DEFAULT
+) -> dict[str, Any]:
+    """What the numbers come from: model, revision, dtype, device, attention, versions, method, options and how it was run."""
     weight = next(model.parameters())
     return {
         **identity(model),
@@ -231,6 +234,7 @@ def provenance(model: PreTrainedModel, method: str, settings: Mapping[str, Any])
         "attn_implementation": getattr(model.config, "_attn_implementation", None),
         "method": method,
         "options": {k: _written(v) for k, v in settings.items()},
+        "execution": asdict(execution),
         "versions": {"lrpx": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
     }
 
@@ -288,6 +292,11 @@ def _model_and_tokenizer(model: Any, tokenizer: Any) -> tuple[PreTrainedModel, A
     if isinstance(model, str | os.PathLike):
         loaded = load(model)
         return loaded.model, loaded.tokenizer if tokenizer is None else tokenizer
+    if isinstance(getattr(model, "_orig_mod", None), PreTrainedModel):
+        raise InputError(
+            "the model was compiled by torch.compile, which hides its operations. Give what that wraps, model._orig_mod; "
+            "lrpx.explain(..., compile=True) fuses the pass itself."
+        )
     if not isinstance(model, PreTrainedModel):
         raise InputError(
             f"the model is a {type(model).__name__}. Give a model of transformers (of a wrapper, what it wraps), or the name "

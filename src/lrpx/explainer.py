@@ -33,6 +33,7 @@ from .given import Given
 from .methods import get_method
 from .methods.gradient import NORMS
 from .metrics import score
+from .precision import matrix_precision
 from .program import explained_logits
 from .records import METRICS, Record
 
@@ -74,7 +75,7 @@ def sources(names: Sequence[str], given: Given | None = None, execution: Executi
         elif recorded[0] == plain[0]:
             found.append(Source(tuple(plain), _gradients(plain, execution)))
     if given:
-        found.append(Source(tuple(sorted(given)), _read(given)))
+        found.append(Source(tuple(sorted(given)), _read(given, execution)))
     return found
 
 
@@ -90,20 +91,21 @@ def _registered(name: str, execution: Execution) -> Callable[..., list[tuple[Att
 
 def _gradients(names: Sequence[str], execution: Execution) -> Callable[..., list[tuple[Attribution, ...]]]:
     def explain(model: PreTrainedModel, batch: Batch, _: Sequence[TokenizedSample]) -> list[tuple[Attribution, ...]]:
-        result = run(model, batch, {}, execution=execution)
+        with matrix_precision(execution.tf32):
+            result = run(model, batch, {}, execution=execution)
         each = [attributions(result, batch, _GRADIENTS[n][0], decomposes=_GRADIENTS[n][1]) for n in names]
         return list(zip(*each, strict=True))
 
     return explain
 
 
-def _read(given: Given) -> Callable[..., list[tuple[Attribution, ...]]]:
+def _read(given: Given, execution: Execution) -> Callable[..., list[tuple[Attribution, ...]]]:
     """Relevance from a file speaks for the predicted form already; a forward pass tells which one that is."""
 
     def explain(
         model: PreTrainedModel, batch: Batch, samples: Sequence[TokenizedSample]
     ) -> list[tuple[Attribution, ...]]:
-        with torch.inference_mode():
+        with torch.inference_mode(), matrix_precision(execution.tf32):
             logits, index = explained_logits(model, batch)
             rows = torch.arange(len(samples), device=logits.device)
             picked = logits[rows, index.to(logits.device)].to(batch.targets.device)

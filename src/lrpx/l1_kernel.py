@@ -17,6 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .precision import is_exact
+
 
 @triton.jit
 def _distances(
@@ -106,7 +108,7 @@ def l1_fused(
             products are set, ``"ieee"`` unless TF32 is allowed.
     """
     if precision is None:
-        precision = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+        precision = "ieee" if is_exact() else "tf32"
     batch, sources, targets, heads = weights.shape
     output, own = (x if x.stride(-1) == 1 else x.contiguous() for x in (output, own))
     rows = min(tile[0], max(16, triton.next_power_of_2(targets)))

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from .precision import precision
 from .traced import CUT, is_size
 
 Piece = Callable[..., Sequence[Tensor]]
@@ -130,7 +131,7 @@ def _key(graph: fx.GraphModule, examples: Sequence[Any]) -> str:
     inputs = [
         (str(e.dtype), tuple(e.shape), e.stride(), str(e.device)) if isinstance(e, Tensor) else e for e in examples
     ]
-    return f"{graph.code} {inputs} {torch.get_float32_matmul_precision()}"
+    return f"{graph.code} {inputs} {precision()}"
 
 
 def _compiled_once(graph: fx.GraphModule, examples: Sequence[Any], pieces: dict[str, Any]) -> Piece:

@@ -23,7 +23,7 @@ from .benchmark import TokenizedSample
 from .benchmark.folder import samples_in
 from .benchmark.storage import need
 from .errors import InputError, LrpxError
-from .execution import Execution, matrix_precision
+from .execution import Execution
 from .explain import provenance
 from .explainer import Explainer, sources
 from .facts import model_facts
@@ -84,7 +84,6 @@ class Worker:
             model = load(job.model, **job.loading).model
             check_same(job, model)
             names = [method.name for method in job.methods]
-            self.tf32 = job.execution.tf32
             self.explain = Explainer(model, sources(names, job.given, job.execution), proven=job.proven)
             gc.freeze()  # the collector need not look at what is here to stay: a tenth of the time per sample
         except Exception as error:
@@ -116,9 +115,8 @@ class Worker:
                 f"Ray's logs are on {socket.gethostname()}, below /tmp/ray."
             )
         records: list[Record] = []
-        with matrix_precision(self.tf32):
-            for batch in batches:
-                records += self.explain(batch)
+        for batch in batches:
+            records += self.explain(batch)
         failed = {record.sample_id for record in records if record.error is not None}
         return {"content": part_bytes(records), "failed": len(failed)}
 

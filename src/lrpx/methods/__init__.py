@@ -13,6 +13,7 @@ from functools import cache, partial
 from typing import Any
 
 from ..errors import InputError, nearest
+from ..precision import matrix_precision
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,22 @@ class Method:
         module, function = self.function.split(":")
         return getattr(importlib.import_module(f"{__name__}.{module}"), function)
 
+    @property
+    def has_passes(self) -> bool:
+        """Whether it goes backwards through the model, so that ``execution`` says how."""
+        return _takes_execution(self.load())
+
     def run_by(self, execution: Any) -> Callable[..., Any]:
-        """The function, run as ``execution`` says if that is its business: a method without a backward pass has its own way."""
+        """The function, run as ``execution`` says; a method without a backward pass has its own way, and only TF32 counts."""
         function = self.load()
-        return partial(function, execution=execution) if _takes_execution(function) else function
+        if self.has_passes:
+            function = partial(function, execution=execution)
+
+        def run(*args: Any, **options: Any) -> Any:
+            with matrix_precision(execution.tf32):
+                return function(*args, **options)
+
+        return run
 
 
 @cache
