@@ -50,6 +50,24 @@ def on_states(change):
     return hook
 
 
+class Changed(torch.nn.Module):
+    """A module whose output is changed, by code of its own rather than by a hook."""
+
+    def __init__(self, base, change):
+        super().__init__()
+        self.base, self.change = base, change
+
+    def forward(self, *args, **kwargs):
+        return self.change(self.base(*args, **kwargs))
+
+
+def change_mlp(model, change):
+    """Let the first block's MLP be a ``Changed``. ``model`` is a GPT-2 or a Llama."""
+    block = model.transformer.h[0] if hasattr(model, "transformer") else model.model.layers[0]
+    block.mlp = Changed(block.mlp, change)
+    return block
+
+
 def fingerprint(model):
     """All that explaining must leave as it was, as a dictionary to compare with ``==``.
 

@@ -11,7 +11,7 @@ import pytest
 import tiny
 import torch
 from compiled_tools import ASKED, OTHERS, assert_close, batch_for, gpt2, quick, shallow, unfused
-from support import on_states
+from support import change_mlp
 from torch import nn
 
 import lrpx
@@ -121,9 +121,13 @@ def test_where_a_mask_hides_nothing_that_a_token_sees():
 def test_masks_are_left_out_only_where_they_may_be(as_traced, family, asked, side, masked):
     model = shallow(family)
     seen = []
-    model.base_model.register_forward_pre_hook(
-        lambda _, __, kwargs: seen.append(kwargs.get("attention_mask") is not None), with_kwargs=True
-    )
+
+    class Watched(type(model.base_model)):
+        def forward(self, *args, **kwargs):
+            seen.append(kwargs.get("attention_mask") is not None)
+            return super().forward(*args, **kwargs)
+
+    model.base_model.__class__ = Watched
     batch = batch_for(model, asked, side=side)
     found = Compiled().answer(model, batch, Q)
     assert seen[-1] == masked  # when it was traced, after all trials
@@ -171,12 +175,12 @@ def test_changed_weights_are_read_and_exchanged_ones_noticed(as_traced, plans):
     def parameter():
         layer.weight = nn.Parameter(layer.weight * 0.5)
 
-    def hook():
-        layer.register_forward_hook(lambda _, __, y: y * 2)
+    def module():
+        change_mlp(model, lambda y: y * 2)
 
     before = known.answer(model, batch, Q)
     old = weakref.ref(plans[0])
-    for change, count in ((in_place, 1), (parameter, 2), (hook, 3)):
+    for change, count in ((in_place, 1), (parameter, 2), (module, 3)):
         with torch.no_grad():
             change()
         found = known.answer(model, batch, Q)
@@ -187,6 +191,116 @@ def test_changed_weights_are_read_and_exchanged_ones_noticed(as_traced, plans):
     plans.clear()
     del found, before
     assert old() is None
+
+
+class Adapters(nn.Module):
+    """Several ways to change a layer, chosen by a list, as PEFT's are."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base, self.active, self.scale = base, ["a"], {"a": 0.01, "b": -0.02}
+        self.vectors = {"a": torch.linspace(0, 1, 48).double(), "b": torch.linspace(1, 2, 48).double()}
+
+    def forward(self, x):
+        y = self.base(x)
+        for name in self.active:
+            y = y + self.scale[name] * self.vectors[name] * x.sum(-1, keepdim=True)
+        return y
+
+
+def test_what_a_module_holds_beside_weights_is_noticed(as_traced, plans):
+    model = gpt2()
+    mlp = model.transformer.h[0].mlp
+    mlp.c_fc = adapters = Adapters(mlp.c_fc)
+    known, batch = Compiled(), batch_for(model)
+    found = known.answer(model, batch, Q)
+    changes = [
+        lambda: adapters.active.__setitem__(0, "b"),
+        lambda: adapters.active.append("a"),
+        lambda: adapters.scale.update(a=0.03),
+        lambda: adapters.vectors["a"].mul_(2),
+        lambda: adapters.vectors.update(b=torch.ones(48).double()),
+        lambda: adapters.active.clear(),
+    ]
+    for count, change in enumerate(changes, 2):
+        before = found
+        change()
+        found = known.answer(model, batch, Q)
+        assert_close(found, compute(model, batch, Q))
+        assert not torch.allclose(found.summary[:2], before.summary[:2])
+        assert len(plans) == count
+    known.answer(model, batch, Q)
+    assert len(plans) == count
+
+
+def test_code_of_others_is_not_compiled(as_traced, plans, caplog):
+    """A hook that leaves something out, another thing each time, and one that writes down what it sees."""
+    model = gpt2()
+    left_out, seen = [0], []
+
+    def leave_out(_, args):
+        x = args[0].clone()
+        for n in left_out:
+            x[..., n] = 0
+        return (x,)
+
+    block = model.transformer.h[0]
+    hooks = [
+        block.mlp.register_forward_pre_hook(leave_out),
+        block.register_forward_hook(lambda _, __, y: seen.append(y)),
+    ]
+    known, batch = Compiled(), batch_for(model)
+    for n in range(3):
+        left_out[:] = [n]
+        assert known.answer(model, batch, Q) is None
+    assert seen == []
+    assert [r.getMessage() for r in caplog.records if r.name == "lrpx"] == [
+        "GPT2LMHeadModel is not compiled and runs as usual: transformer.h.0 has a hook (test_code_of_others_is_not_compiled."
+        "<locals>.<lambda>), and a compiled pass would not run that code again"
+    ]
+    for hook in hooks:
+        hook.remove()
+    assert_close(known.answer(model, batch, Q), compute(model, batch, Q))
+    assert len(plans) == 1
+    block.mlp.forward = lambda x: x * left_out[0]
+    assert known.answer(model, batch, Q) is None
+    del block.mlp.forward
+    assert_close(known.answer(model, batch, Q), compute(model, batch, Q))
+    assert len(plans) == 1  # that one still holds
+
+
+def test_autocast_is_not_compiled(as_traced, plans, caplog):
+    model = gpt2()
+    known, batch = Compiled(), batch_for(model)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert known.answer(model, batch, Q) is None
+    assert "torch.autocast is on" in caplog.text
+    assert_close(known.answer(model, batch, Q), compute(model, batch, Q))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert known.answer(model, batch, Q) is None
+
+
+def test_a_model_that_changes_itself_is_tried_once(as_traced, caplog):
+    class Remembers(nn.Module):
+        def __init__(self, base):
+            super().__init__()
+            self.base, self.last = base, None
+            self.tries = []
+
+        def forward(self, x):
+            self.last = self.base(x)
+            return self.last
+
+    model = gpt2()
+    block = model.transformer.h[0]
+    block.mlp = Remembers(block.mlp)
+    known, batch = Compiled(), batch_for(model)
+    for _ in range(3):
+        assert known.answer(model, batch, Q) is None
+        compute(model, batch, Q)
+    said = [r.getMessage() for r in caplog.records if r.name == "lrpx" and r.levelname == "WARNING"]
+    assert "it changes itself while it runs: last" in said[0]
+    assert len(said) <= 2
 
 
 class Pretended:
@@ -300,10 +414,10 @@ def test_what_looks_at_numbers_runs_as_usual_and_says_so_once(family, caplog):
 def test_a_model_that_changed_is_tried_again(as_traced, caplog):
     model = gpt2()
     known, batch = Compiled(), batch_for(model)
-    hook = model.transformer.h[0].register_forward_hook(on_states(lambda y: y * (2 if float(y.sum()) > 0 else 3)))
+    block = change_mlp(model, lambda y: y * (2 if float(y.sum()) > 0 else 3))
     assert known.answer(model, batch, Q) is None
     assert "cannot be compiled" in caplog.text
-    hook.remove()
+    block.mlp = block.mlp.base
     assert_close(known.answer(model, batch, Q), compute(model, batch, Q))
 
 
@@ -327,7 +441,7 @@ def test_a_plan_that_fails_is_not_asked_again(monkeypatch, caplog):
 
 def test_what_is_no_failure_of_compiling_is_raised(as_traced):
     model = gpt2()
-    model.transformer.h[0].mlp.register_forward_hook(lambda _, __, y: torch.special.i0(y))
+    change_mlp(model, torch.special.i0)
     with pytest.raises(UnsupportedModelError, match="special_i0"):
         Compiled().answer(model, batch_for(model), Q)
     full = gpt2()
@@ -335,7 +449,7 @@ def test_what_is_no_failure_of_compiling_is_raised(as_traced):
     def fail(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    full.transformer.h[0].register_forward_hook(fail)
+    change_mlp(full, fail)
     with pytest.raises(torch.OutOfMemoryError):
         Compiled().answer(full, batch_for(full), Q)
 

@@ -1,15 +1,21 @@
 """What a captured or compiled pass must notice of a model, and what it must not mind."""
 
+import functools
 import gc
+import threading
+import types
 import weakref
 
+import numpy as np
 import pytest
 import tiny
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lrpx.batching import Item, pad
-from lrpx.fingerprint import Fingerprint
+from lrpx.fingerprint import Fingerprint, foreign_code, surroundings
 from lrpx.program import Question, compute
 
 FAMILIES = ["causal:gpt2", "causal:llama", "masked:bert", "causal:gemma2", "causal:mixtral", "causal:bloom"]
@@ -95,6 +101,64 @@ def rope(model):
     model.model.rotary_emb.register_buffer("inv_freq", model.model.rotary_emb.inv_freq.clone())
 
 
+class Holder(nn.Module):
+    """A module of a user's own, with all that one may hold beside weights."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base = base
+        self.heads = 1
+        self.nothing = None
+        self.options = {"scale": 1.0, "deeper": [{"k": (1, 2)}], 3: {4, 5}}
+        self.active = ["a"]
+        self.vector = torch.ones(32, dtype=torch.float64)
+        self.vectors = {"a": torch.ones(32, dtype=torch.float64)}
+        self.array = np.ones(3)
+        self.part = functools.partial(torch.mul, other=2.0)
+        self.function = torch.tanh
+        self.many = list(range(10_000))
+        self.lock = threading.Lock()
+
+    def forward(self, x):
+        return self.base(x)
+
+
+def holder(model):
+    return model.model.layers[1].self_attn.q_proj
+
+
+def held(change):
+    """A change of what a module holds. The fingerprint is of a model that has one."""
+
+    def do(model):
+        change(holder(model))
+
+    do.prepares = lambda model: setattr(model.model.layers[1].self_attn, "q_proj", Holder(holder(model)))
+    return do
+
+
+HELD = {
+    "a number": lambda h: setattr(h, "heads", 2),
+    "a number of another kind": lambda h: setattr(h, "heads", True),
+    "something instead of nothing": lambda h: setattr(h, "nothing", 1),
+    "one more": lambda h: setattr(h, "more", 1),
+    "one less": lambda h: delattr(h, "nothing"),
+    "within a dictionary": lambda h: h.options.update(scale=2.0),
+    "deep within a dictionary": lambda h: h.options["deeper"][0].update(k=(1, 3)),
+    "within a set": lambda h: h.options[3].add(6),
+    "within a list": lambda h: h.active.__setitem__(0, "b"),
+    "a tensor replaced": lambda h: setattr(h, "vector", torch.ones(32, dtype=torch.float64)),
+    "a tensor changed in place": lambda h: h.vector.mul_(2),
+    "a tensor within a dictionary": lambda h: h.vectors.update(a=torch.zeros(32, dtype=torch.float64)),
+    "within an array": lambda h: h.array.__setitem__(0, 2),
+    "a partial function": lambda h: setattr(h, "part", functools.partial(torch.mul, other=3.0)),
+    "a function": lambda h: setattr(h, "function", torch.sigmoid),
+    "a long list replaced": lambda h: setattr(h, "many", list(range(10_000))),
+    "a lock replaced": lambda h: setattr(h, "lock", threading.Lock()),
+}
+HELD = {f"held: {name}": (held(change), True) for name, change in HELD.items()}
+
+
 # What is done to the model -> whether the weights of then lie where they lay. All of it must be noticed.
 CHANGES = {
     "a module replaced": (replace_module, True),
@@ -128,14 +192,18 @@ CHANGES = {
         True,
     ),
     "a module's epsilon": (lambda m: setattr(m.model.norm, "variance_epsilon", 0.1), True),
+    "a tensor in the configuration": (lambda m: setattr(m.config, "steer", torch.ones(3)), True),
     "a module's flag": (lambda m: setattr(m.model.layers[0].self_attn, "is_causal", False), True),
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", {**CHANGES, **HELD})
 def test_changes_are_noticed(change):
-    do, stays = CHANGES[change]
+    do, stays = {**CHANGES, **HELD}[change]
     model, known = model_and_fingerprint()
+    if hasattr(do, "prepares"):
+        do.prepares(model)
+        known = Fingerprint(model)
     assert known.in_place()
     assert known.holds()
     do(model)
@@ -233,14 +301,23 @@ def test_passes_are_no_change(family):
 
 
 def test_a_length_that_a_model_notes_is_no_change():
-    model, known = model_and_fingerprint("masked:funnel")
+    model, before = model_and_fingerprint("masked:funnel")
+    with torch.no_grad():
+        model(**tiny.inputs(model, n_tokens=7))
+    known = Fingerprint(model, since=before)
     lengths = set()
     for n in LENGTHS:
         with torch.no_grad():
             model(**tiny.inputs(model, n_tokens=n))
         lengths.add(model.funnel.encoder.attention_structure.seq_len)
         assert known.holds()
+        assert Fingerprint(model, since=known).holds()
+    assert not before.holds()
     assert lengths == set(LENGTHS)
+    assert "seq_len" in before.what_changed()
+    model.funnel.encoder.attention_structure.sin_dropout.p = 0.5
+    assert known.what_changed() == "p"
+    assert not known.holds()
 
 
 def test_a_fingerprint_keeps_weights_but_no_model():
@@ -270,3 +347,137 @@ def test_any_module_has_one():
     assert known.holds()
     module[1] = nn.Sigmoid()
     assert not known.holds()
+
+
+def test_no_attribute_but_an_integer_is_a_note():
+    model, before = model_and_fingerprint()
+    layer = model.model.layers[0]
+    layer.state, layer.note = [1], 1
+    before = Fingerprint(model)
+    layer.state.append(2)
+    layer.note = 2
+    known = Fingerprint(model, since=before)
+    layer.note = 3
+    assert known.holds()
+    layer.state.append(3)
+    assert not known.holds()
+
+
+def test_configurations_that_cannot_be_copied_or_compared():
+    model = tiny.build("causal:llama")
+    model.config.steer, model.config.lock = torch.randn(3), threading.Lock()
+    model.config.itself = model.config
+    known = Fingerprint(model)
+    assert known.holds()
+    model.config.steer.mul_(2)
+    assert not known.holds()
+
+
+def test_code_exchanged_on_a_class(monkeypatch):
+    """For all models at once, on the class itself or on a parent of it."""
+    model, known = model_and_fingerprint()
+    kind = type(model.model.layers[0].mlp)
+    plain = kind.forward
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "forward", lambda self, x: 2 * plain(self, x))
+        assert not known.holds()
+    assert known.holds()
+    with monkeypatch.context() as patch:
+        patch.setattr(type(model.model.layers[0]).__mro__[1], "__call__", lambda self, *a, **k: None)
+        assert not known.holds()
+    assert known.holds()
+
+
+def test_a_hook_on_all_modules():
+    model, known = model_and_fingerprint()
+    hook = torch.nn.modules.module.register_module_forward_hook(one_more(None))
+    try:
+        assert not known.holds()
+        assert foreign_code(model).startswith("all modules have a hook (one_more.")
+    finally:
+        hook.remove()
+    assert known.holds()
+    assert foreign_code(model) is None
+
+
+# Code of others
+
+
+class Mode(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+class Dispatched(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+class Recorder:
+    def __call__(self, *_):
+        return None
+
+
+FOREIGN = {
+    "a hook": (
+        lambda m: projection(m).register_forward_hook(one_more(None)),
+        "layers.1.self_attn.q_proj has a hook (one_more",
+    ),
+    "a hook before": (lambda m: m.register_forward_pre_hook(Recorder()), "it has a hook (Recorder)"),
+    "a hook on the way back": (lambda m: projection(m).register_full_backward_hook(one_more(None)), "has a hook"),
+    "a forward": (set_forward, "model.layers.1.self_attn.q_proj has a forward of its own (one_more"),
+    "a bound forward": (
+        lambda m: setattr(m.lm_head, "forward", types.MethodType(one_more(0), m)),
+        "lm_head has a forward",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_code_that_people_attach_is_found(kind):
+    do, said = FOREIGN[kind]
+    model = tiny.build("causal:llama")
+    assert foreign_code(model) is None
+    do(model)
+    assert said in foreign_code(model)
+
+
+@pytest.mark.parametrize("mode", [Mode, Dispatched])
+def test_modes_of_others(mode):
+    model = tiny.build("causal:llama")
+    with mode():
+        assert foreign_code(model) == f"a {'TorchDispatchMode' if mode is Dispatched else 'Mode'} is active"
+    with torch.device("cpu"):  # a mode too
+        assert foreign_code(model) is None
+
+
+def test_what_transformers_attaches_is_its_own():
+    model = tiny.build("causal:llama")
+    model.enable_input_require_grads()
+    with torch.no_grad():
+        model(**tiny.inputs(model), output_hidden_states=True, output_attentions=True)
+    assert foreign_code(model) is None
+
+
+def test_settings_that_decide_what_a_pass_computes():
+    model = tiny.build("causal:llama")
+    plain = surroundings(model, "cpu")
+    assert surroundings(model, "cpu") == plain
+    seen = {plain}
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        seen.add(surroundings(model, "cpu"))
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        seen.add(surroundings(model, "cpu"))
+    with Mode():
+        seen.add(surroundings(model, "cpu"))
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    seen.add(surroundings(model, "cpu"))
+    torch.set_default_dtype(default)
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    seen.add(surroundings(model, "cpu"))
+    torch.set_float32_matmul_precision(precision)
+    model.set_attn_implementation("eager")
+    seen.add(surroundings(model, "cpu"))
+    assert len(seen) == 7

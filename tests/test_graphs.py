@@ -1,15 +1,20 @@
 """CUDA graphs give what the eager pass gives for the same padded batch, bit for bit, and notice a model that has changed."""
 
+import contextlib
+import unittest.mock
+
 import pytest
 import tiny
 import torch
+from support import change_mlp
 from torch import nn
 
 import lrpx
+from lrpx import graphs as module
 from lrpx.batching import Item, pad
 from lrpx.capture import run
 from lrpx.execution import Execution, known_of
-from lrpx.graphs import KEPT, MAX_TOKENS, _padded, bucket
+from lrpx.graphs import KEPT, MAX_TOKENS, Graphs, _padded, bucket
 from lrpx.program import Question, compute
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -49,6 +54,144 @@ def test_on_a_cpu_there_are_none():
     plain, asked = run(model, batch, "attnlrp"), run(model, batch, "attnlrp", execution=FAST)
     assert len(known_of(model).graphs) == 0
     assert (plain.products == asked.products).all()
+
+
+class Recording:
+    """In place of a ``torch.cuda.CUDAGraph``: replaying changes nothing, so what was captured stays."""
+
+    def capture_begin(self, **_):
+        pass
+
+    capture_end = replay = capture_begin
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    """Graphs without a GPU, to see when one is captured and used; returns the model classes of all captures."""
+    for name in ("Stream", "current_stream", "synchronize"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_: unittest.mock.MagicMock())
+    for name in ("stream", "device"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Recording)
+    monkeypatch.setattr(module, "_fits", lambda batch: True)
+    captured, plain = [], Graphs._capture
+
+    def noted(self, model, *rest):
+        found = plain(self, model, *rest)
+        captured.append(type(model).__name__)
+        return found
+
+    monkeypatch.setattr(Graphs, "_capture", noted)
+    return captured
+
+
+def explained(model, **options):
+    return run(model, batch_for(model), "attnlrp", execution=Execution(**options)).values[0]
+
+
+def test_captured_once_and_replayed(pretended):
+    model = tiny.build("causal:llama")
+    assert [explained(model) for _ in range(4)] == [explained(model, fast=False)] * 4
+    assert pretended == ["LlamaForCausalLM"]
+
+
+class Scaled(nn.Module):
+    def __init__(self, base):
+        super().__init__()
+        self.base, self.scales, self.used = base, {"a": 1.0, "b": 3.0}, ["a"]
+
+    def forward(self, x):
+        return self.base(x) * self.scales[self.used[0]]
+
+
+def test_what_a_module_holds_is_noticed(pretended):
+    """Nothing stale is given, and a model that changes with every text is not captured each time."""
+    model = tiny.build("causal:llama")
+    layer = model.model.layers[0].mlp
+    layer.up_proj = scaled = Scaled(layer.up_proj)
+    for used in "aa" + 15 * "ab":
+        scaled.used[0] = used
+        assert explained(model) == explained(model, fast=False)
+    assert 2 <= len(pretended) <= 5
+    for _ in range(40):
+        assert explained(model) == explained(model, fast=False)
+    captures = len(pretended)
+    for _ in range(3):
+        assert explained(model) == explained(model, fast=False)
+    assert len(pretended) == captures  # replayed
+    scaled.scales["b"] = 2.0
+    assert explained(model) == explained(model, fast=False)
+    assert explained(model, fast=True) == explained(model, fast=False)
+    assert len(pretended) == captures + 1
+
+
+def test_code_of_others_is_not_captured(pretended, caplog):
+    """A hook may do something else each time."""
+    model = tiny.build("causal:llama")
+    factor = [1.0]
+    hook = model.model.layers[0].mlp.register_forward_hook(lambda _, __, y: y * factor[0])
+    with caplog.at_level("INFO", logger="lrpx"):
+        values = []
+        for factor[0] in (1.0, 2.0, 3.0, 4.0):
+            values.append(explained(model, fast=True))
+            assert values[-1] == explained(model, fast=False)
+    assert len(set(values)) == 4
+    assert pretended == []
+    said = [r.getMessage() for r in caplog.records]
+    assert len(said) == 1
+    assert said[0].startswith("LlamaForCausalLM runs without CUDA graphs: model.layers.0.mlp has a hook (")
+    hook.remove()
+    assert explained(model, fast=True) == explained(model, fast=False)
+    assert len(pretended) == 1
+    model.model.layers[0].mlp.register_forward_hook(lambda _, __, y: y * factor[0])
+    assert explained(model, fast=True) == explained(model, fast=False)
+    assert len(pretended) == 1
+
+
+def test_what_surrounds_a_pass_is_part_of_what_is_captured(pretended):
+    model = tiny.build("causal:llama", dtype=torch.float32)
+    plain = explained(model, fast=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        other = explained(model, fast=True)
+        assert other == explained(model, fast=False)
+    assert other != plain
+    assert explained(model, fast=True) == plain
+    assert len(pretended) == 2
+
+
+def test_a_model_that_changes_itself_is_not_captured(pretended, caplog):
+    class Remembers(nn.Module):
+        def __init__(self, base):
+            super().__init__()
+            self.base, self.last = base, []
+
+        def forward(self, x):
+            self.last.append(self.base(x))
+            return self.last[-1]
+
+    model = tiny.build("causal:llama")
+    model.model.layers[0].mlp = Remembers(model.model.layers[0].mlp)
+    with caplog.at_level("INFO", logger="lrpx"):
+        for _ in range(3):
+            assert explained(model, fast=True) == explained(model, fast=False)
+    assert pretended == []
+    said = [r.getMessage() for r in caplog.records]
+    assert len(said) == 1
+    assert "changes itself while it runs: last" in said[0]
+
+
+def test_a_length_that_a_model_notes_is_no_change(pretended):
+    model = tiny.build("masked:funnel")
+    batches = [batch_for(model, (n,)) for n in (9, 12)]
+    captures = []
+    for _ in range(4):
+        captures.append(len(pretended))
+        for batch in batches:
+            found = run(model, batch, {}, execution=FAST)
+            assert found.values == run(model, batch, {}, execution=Execution(fast=False)).values
+    assert captures[2] == captures[3] <= 4
 
 
 @needs_cuda
@@ -136,7 +279,7 @@ def test_compiled_passes_are_captured_too():
 @needs_cuda
 def test_what_cannot_be_captured_runs_as_usual(caplog):
     model = on_cuda("causal:llama")
-    model.model.layers[0].register_forward_pre_hook(lambda m, args: print(end="" if float(args[0].sum()) else " "))
+    change_mlp(model, lambda y: y * (1 if float(y.sum()) else 2))
     with caplog.at_level("INFO", logger="lrpx"):
         found = run(model, batch_for(model), "attnlrp", execution=FAST)
     assert "without a CUDA graph" in caplog.text

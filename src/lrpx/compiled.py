@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from .batching import Batch, context_length, filler
 from .devices import is_divided
 from .errors import LrpxError
-from .fingerprint import Fingerprint
+from .fingerprint import Fingerprint, foreign_code, surroundings
 from .graphs import question_key
 from .pieces import Piece, segments_of, steps_of
 from .program import Answer, HeadNotFollowed, Question, accepted
@@ -40,6 +40,8 @@ class Compiled:
         self._refused: set[Hashable] = set()
         self._weights: Fingerprint | None = None
         self._masks: Masks | None = None
+        self._told: str | None = None
+        self._unsteady: str | None = None  # why the model will not be the same after a pass
 
     def __len__(self) -> int:
         return len(self._plans)
@@ -61,14 +63,18 @@ class Compiled:
         Raises:
             LrpxError, HeadNotFollowed: As ``program.compute``.
         """
-        if is_divided(model):
-            logger.info("%s is divided over devices and is not compiled", type(model).__name__)
+        device = batch.positions.device.type
+        reason = self._why_not(model, device)
+        if reason and reason != self._told:
+            logger.warning("%s is not compiled and runs as usual: %s", type(model).__name__, reason)
+        self._told = reason
+        if reason:
             return None
         if self._weights is None or not self._weights.holds():
             self._weights = Fingerprint(model)
             self._plans, self._refused, self._masks = [], set(), None
-        precision = torch.get_float32_matmul_precision()
-        key = (len(batch.spans) == 1, tuple(batch.inputs), batch.chosen, question_key(question), precision)
+        around = surroundings(model, device)
+        key = (len(batch.spans) == 1, tuple(batch.inputs), batch.chosen, question_key(question), around)
         if key in self._refused:
             return None
         try:
@@ -82,14 +88,26 @@ class Compiled:
             logger.debug("compiling failed", exc_info=True)
             return None
 
+    def _why_not(self, model: PreTrainedModel, device: str) -> str | None:
+        if is_divided(model):
+            return "it is divided over devices"
+        if torch.is_autocast_enabled(device):
+            return "torch.autocast is on"
+        code = foreign_code(model)
+        return f"{code}, and a compiled pass would not run that code again" if code else self._unsteady
+
     def _answer(self, model: PreTrainedModel, batch: Batch, question: Question, key: Hashable) -> Answer:
         if self._masks is None:
             self._masks = masks_of(model, batch)
+            self._weights = Fingerprint(model, since=self._weights)
         unpadded = self._masks.hide_nothing(batch)
         rows, length = batch.inputs["input_ids"].shape
         entry = next((e for e in self._plans if e[0] == (key, unpadded) and e[1].fits(rows, length)), None)
         if entry is None:
             entry = (key, unpadded), Plan(model, batch, replace(question, static=True, unpadded=unpadded))
+            if self._weights is not None and not self._weights.holds():
+                self._unsteady = f"it changes itself while it runs: {self._weights.what_changed()}"
+                raise RuntimeError(self._unsteady)
         answer = entry[1].run(model, batch)
         self._plans = [*(e for e in self._plans if e is not entry), entry][-KEPT:]
         return answer

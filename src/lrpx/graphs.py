@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 from .batching import Batch, allowed_waste, context_length, filler
 from .devices import is_divided
 from .errors import LrpxError
-from .fingerprint import Fingerprint
+from .fingerprint import Fingerprint, foreign_code, surroundings
 from .program import Answer, HeadNotFollowed, Question, compute
 
 logger = logging.getLogger("lrpx")
@@ -50,8 +50,10 @@ class Graphs:
         self._graphs: OrderedDict[Hashable, _Graph] = OrderedDict()
         self._refused: dict[Hashable, str] = {}
         self._seen: Counter[Hashable] = Counter()
+        self._dropped: Counter[Hashable] = Counter()
         self._pool: Any = None
         self._context: int | None = -1  # not looked up yet
+        self._told: str | None = None
 
     def __len__(self) -> int:
         return len(self._graphs)
@@ -73,6 +75,10 @@ class Graphs:
                 self._graphs.move_to_end(key)
                 return answer
         del self._graphs[key]
+        self._dropped[key] += 1
+        self._seen[key] = 1 - 2 ** min(
+            self._dropped[key], 10
+        )  # a model that changes often is captured ever more seldom
         return None
 
     def answer(
@@ -94,7 +100,7 @@ class Graphs:
             return None
         key = self._key(model, batch, question)
         self._seen[key] += 1
-        if key in self._refused or (self._seen[key] == 1 and not eager):
+        if key in self._refused or (self._seen[key] < 2 and not eager) or self._runs_foreign_code(model):
             return None
         try:
             found = self._capture(model, _padded(model, batch, self._length(model, batch)), question, run)
@@ -109,6 +115,15 @@ class Graphs:
             self._graphs.popitem(last=False)
         return _replay(found, batch, copy=question.hidden)
 
+    def _runs_foreign_code(self, model: PreTrainedModel) -> bool:
+        code = foreign_code(model)
+        if code and code != self._told:
+            logger.info(
+                "%s runs without CUDA graphs: %s, and a graph would not run that code again", type(model).__name__, code
+            )
+        self._told = code
+        return code is not None
+
     def _length(self, model: PreTrainedModel, batch: Batch) -> int:
         if self._context == -1:
             self._context = context_length(model)
@@ -116,10 +131,11 @@ class Graphs:
 
     def _key(self, model: PreTrainedModel, batch: Batch, question: Question) -> Hashable:
         length = self._length(model, batch)
-        return len(batch.spans), length, tuple(batch.inputs), batch.chosen, question_key(question), _settings(model)
+        around = surroundings(model, batch.positions.device.type)
+        return len(batch.spans), length, tuple(batch.inputs), batch.chosen, question_key(question), around
 
     def _capture(self, model: PreTrainedModel, batch: Batch, question: Question, run: Run) -> _Graph:
-        weights = Fingerprint(model)
+        before = Fingerprint(model)
         question = replace(question, static=True)
         device = batch.positions.device
         stream = torch.cuda.Stream(device)
@@ -131,6 +147,7 @@ class Graphs:
             for _ in range(WARM_UP):
                 run(model, batch, question)
             torch.cuda.synchronize(device)
+            weights = Fingerprint(model, since=before)
             # Not torch.cuda.graph(): it empties the whole allocator's cache each time.
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
@@ -138,6 +155,8 @@ class Graphs:
             finally:
                 graph.capture_end()
         torch.cuda.current_stream(device).wait_stream(stream)
+        if not weights.holds():
+            raise RuntimeError(f"it changes itself while it runs: {weights.what_changed()}")
         logger.debug("captured a CUDA graph of %d x %d tokens", *batch.inputs["input_ids"].shape)
         return _Graph(graph, batch, answer, weights, filler(model))
 
@@ -161,16 +180,6 @@ def question_key(question: Question) -> Hashable:
     rules = question.rules
     named = rules if isinstance(rules, str) else tuple(sorted((kind, id(rule)) for kind, rule in rules.items()))
     return named, question.at, question.mode, question.checkpoint, question.whole_head, question.compiled
-
-
-def _settings(model: PreTrainedModel) -> Hashable:
-    """What chooses kernels beside the shapes."""
-    return (
-        getattr(model.config, "_attn_implementation", None),
-        torch.get_float32_matmul_precision(),
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
-    )
 
 
 def _padded(model: PreTrainedModel, batch: Batch, length: int) -> Batch:
