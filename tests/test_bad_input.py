@@ -237,6 +237,24 @@ def test_a_model_in_training_mode(method):
     refused((model, tokenizer), UnsupportedModelError, message, method=method)
 
 
+@pytest.mark.parametrize("part", ["", "transformer.h.0"])
+def test_a_model_that_was_compiled_in_place(part):
+    tokenizer = tiny_tokenizers.byte_level()
+    model = marked(tiny_tokenizers.gpt2(tokenizer))
+    model.get_submodule(part).compile(backend="eager")
+    message = rf"{part or 'GPT2LMHeadModel'} was compiled by its compile\(\).*_compiled_call_impl = None.*compile=True"
+    refused((model, tokenizer), UnsupportedModelError, message, method="lrp")
+    model.get_submodule(part)._compiled_call_impl = None
+    lrpx.explain(model, tokenizer, TEXT, method="lrp")
+
+
+def test_a_model_within_torch_compile():
+    tokenizer = tiny_tokenizers.byte_level()
+    model = torch.compile(marked(tiny_tokenizers.gpt2(tokenizer)), backend="eager")
+    with pytest.raises(InputError, match=r"compiled by torch.compile.*model\._orig_mod.*compile=True"):
+        lrpx.explain(model, tokenizer, TEXT)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_a_model_on_flash_attention(method):
     tokenizer = tiny_tokenizers.byte_level()

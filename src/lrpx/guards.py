@@ -74,6 +74,20 @@ def check_model(model: PreTrainedModel, rules: str | RuleSet) -> None:
         )
 
 
+def check_not_compiled(model: PreTrainedModel) -> None:
+    """Refuse a model that ``torch.compile`` has in hand.
+
+    Raises:
+        UnsupportedModelError: The model or a part of it was compiled in place.
+    """
+    compiled = [name or type(model).__name__ for name, m in model.named_modules() if m._compiled_call_impl is not None]
+    if compiled:
+        raise UnsupportedModelError(
+            f"{compiled[0]} was compiled by its compile(), which hides its operations. Load the model anew, or undo that by "
+            "module._compiled_call_impl = None. lrpx.explain(..., compile=True) fuses the pass itself."
+        )
+
+
 def check_rules_took_effect(
     model: PreTrainedModel, modules: Sequence[nn.Module], mode: Propagation, values: Tensor
 ) -> None:
