@@ -320,6 +320,21 @@ def test_an_interrupt_is_no_traceback(lrpx_command, monkeypatch):
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_an_interrupted_evaluation_says_what_is_kept(lrpx_command, monkeypatch, tmp_path, there):
+    def interrupted(*_, **__):
+        if there:
+            (tmp_path / "run").mkdir()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lrpx.evaluate.evaluate_all", interrupted)
+    code, out, err = lrpx_command("evaluate", "sva", "--model", "gpt2", "--out", str(tmp_path / "run"))
+    assert code in (1, 130)
+    assert (out, "Traceback" in err) == ("", False)
+    assert ("Stopped. What is finished is kept in" in err) == there
+    assert ("the same command goes on from there" in err) == there
+
+
 @pytest.mark.parametrize("format", ["terminal", "json"])
 def test_a_reader_that_goes_away_is_no_error(lrpx_command, monkeypatch, format):
     reading, writing = os.pipe()

@@ -379,8 +379,12 @@ def test_a_cluster_that_is_not_there(monkeypatch):
 
     made = SimpleNamespace(is_initialized=lambda: False, init=init)
     monkeypatch.setattr(distributed, "_ray", lambda module="ray": made)
-    with pytest.raises(InputError, match="'auto' cannot be reached: Could not find any running Ray instance"):
+    with pytest.raises(
+        InputError, match=r"'auto' cannot be reached: Could not find any running Ray instance\. Start one"
+    ):
         connect("auto", None, None).__enter__()
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     with pytest.raises(InputError, match=r"'127\.0\.0\.1:1' cannot be reached: .* Start one with: ray start --head"):
         connect(None, None, None).__enter__()
+    with pytest.raises(InputError, match="address=5: give 'HOST:PORT'"):
+        connect(5, None, None).__enter__()

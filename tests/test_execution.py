@@ -16,7 +16,7 @@ from lrpx import execution as module
 from lrpx.batching import Item, pad
 from lrpx.capture import run
 from lrpx.errors import InputError, LrpxError
-from lrpx.execution import DEFAULT, Execution, activation_bytes, known_of, matrix_precision, needs_checkpoint
+from lrpx.execution import DEFAULT, Execution, activation_bytes, known_of, needs_checkpoint
 from lrpx.program import Question, compute
 
 
@@ -83,20 +83,36 @@ def test_an_unsuitable_model_is_refused_before_anything_is_computed(asked):
     assert asked == []
 
 
-@pytest.mark.parametrize("before", ["highest", "high", "medium"])
-@pytest.mark.parametrize("tf32", [True, False])
-def test_the_precision_of_products_comes_back(before, tf32):
-    default = torch.get_float32_matmul_precision()
-    try:
-        torch.set_float32_matmul_precision(before)
-        with matrix_precision(tf32):
-            assert torch.get_float32_matmul_precision() == ("high" if tf32 else before)
-        assert torch.get_float32_matmul_precision() == before
-        with pytest.raises(ZeroDivisionError), matrix_precision(tf32):
-            raise ZeroDivisionError
-        assert torch.get_float32_matmul_precision() == before
-    finally:
-        torch.set_float32_matmul_precision(default)
+IDLE = [
+    (
+        "lrp",
+        {"fast": True},
+        torch.float32,
+        ["fast=True changes nothing: CUDA graphs need a GPU, and the model is on cpu"],
+    ),
+    (
+        "lrp",
+        {"fast": True, "checkpoint": True},
+        torch.float32,
+        ["fast=True changes nothing: a checkpointed pass is not"],
+    ),
+    ("lrp", {"tf32": True}, torch.float64, ["tf32=True changes nothing: the model is float64"]),
+    ("alti", {"compile": True}, torch.float32, ["compile=True changes nothing: alti has no backward pass"]),
+    ("alti-logit", {"checkpoint": True, "fast": True}, torch.float32, ["fast=True", "checkpoint=True"]),
+    ("lrp", {}, torch.float64, []),
+    ("gradient", {"tf32": True, "checkpoint": True}, torch.float32, []),
+    ("alti", {"checkpoint": False, "fast": False, "tf32": True}, torch.float32, []),
+]
+
+
+@pytest.mark.parametrize(("method", "options", "dtype", "said"), IDLE)
+def test_the_log_says_which_options_change_nothing(caplog, method, options, dtype, said):
+    model = tiny.build("causal:llama", dtype=dtype)
+    with caplog.at_level("INFO", logger="lrpx"):
+        lrpx.explain(model, None, [5, 17, 3], method=method, **options)
+    found = [r.getMessage() for r in caplog.records]
+    assert len(found) == len(said)
+    assert all(a.startswith(b) for a, b in zip(found, said, strict=True))
 
 
 # The output embedding

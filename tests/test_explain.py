@@ -387,6 +387,7 @@ def test_speed_and_memory_options_reach_every_pass(gpt2, passes, method, options
     assert torch.get_float32_matmul_precision() == before
     assert_same(several[0], e, 1e-12)
     assert not set(options) & set(e.provenance["options"])  # the method's own only
+    assert e.provenance["execution"] == {"fast": None, "compile": False, "checkpoint": None, "tf32": False} | options
 
 
 @pytest.mark.parametrize("name", ["fast", "compile", "checkpoint", "tf32"])

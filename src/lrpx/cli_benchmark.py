@@ -114,26 +114,31 @@ def evaluate(
     """
     from .evaluate import evaluate_all
 
-    runs = evaluate_all(
-        directory,
-        model,
-        method,
-        out,
-        relevances=relevances,
-        limit=limit,
-        seed=seed,
-        dtype=dtype,
-        device=device,
-        device_map=device_map,
-        batch_tokens=batch_tokens,
-        engine=engine,
-        address=address,
-        workers=workers,
-        fast=fast,
-        compile=compile,
-        checkpoint=checkpoint,
-        tf32=tf32,
-    )
+    try:
+        runs = evaluate_all(
+            directory,
+            model,
+            method,
+            out,
+            relevances=relevances,
+            limit=limit,
+            seed=seed,
+            dtype=dtype,
+            device=device,
+            device_map=device_map,
+            batch_tokens=batch_tokens,
+            engine=engine,
+            address=address,
+            workers=workers,
+            fast=fast,
+            compile=compile,
+            checkpoint=checkpoint,
+            tf32=tf32,
+        )
+    except KeyboardInterrupt:
+        if out.exists():
+            _say(f"Stopped. What is finished is kept in {out}: the same command goes on from there.")
+        raise
     failed = sum(run.failed for run in runs)
     for run in runs:
         _say(f"{run.path}: " + (f"{run.failed:,} samples failed, see its records" if run.failed else "finished"))

@@ -16,7 +16,7 @@ FastOption = Annotated[
     _option("--fast/--no-fast", help="CUDA graphs for short texts. Default: from the second use of a length on."),
 ]
 CompileOption = Annotated[
-    bool, _option("--compile", help="Fuse the passes with TorchInductor: a minute once, for long or many texts.")
+    bool, _option("--compile", help="Fuse the passes with TorchInductor: up to a minute once, for long or many texts.")
 ]
 CheckpointOption = Annotated[
     bool | None,

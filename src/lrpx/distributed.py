@@ -202,6 +202,8 @@ def connect(address: str | None, workers: int | None, device: Any) -> Iterator[C
         ImportError: Ray is not installed.
         InputError: The cluster cannot be reached, or has no room for the workers.
     """
+    if address is not None and not isinstance(address, str):
+        raise InputError(f"address={address!r}: give 'HOST:PORT' of a Ray cluster, or 'auto'.")
     ray = _ray()
     _ray("ray.data")
     started = not ray.is_initialized()
@@ -236,7 +238,7 @@ def _start(ray: Any, address: str | None) -> bool:
         return False
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         raise InputError(
-            f"the Ray cluster at {address!r} cannot be reached: {' '.join(str(error).split())} "
+            f"the Ray cluster at {address!r} cannot be reached: {' '.join(str(error).split()).rstrip('.')}. "
             "Start one with: ray start --head; or give no address, to use this machine alone."
         ) from error
 

@@ -30,7 +30,7 @@ from .benchmark.folder import set_name
 from .benchmark.storage import SCHEMA, check_place, claim, sha256
 from .benchmark.tokenized import load_tokenizer
 from .errors import InputError, UnsupportedModelError, nearest
-from .execution import Execution, matrix_precision
+from .execution import Execution, say_what_is_idle
 from .explain import Reads, provenance
 from .explainer import Explainer, recorded_names, sources
 from .facts import model_facts
@@ -158,14 +158,15 @@ def evaluate(
             return this
         proven = bool(this.parts)
         if cluster is None:
+            for name in names:
+                say_what_is_idle(loaded, execution, name, has_passes=METHODS[name].has_passes)
             compute = _here(this, Explainer(loaded, sources(names, given, execution), proven=proven))
         else:
             chosen_methods = [METHODS[name] for name in names]
             job = cluster.job(model, loading, loaded, chosen_methods, given, execution, proven=proven)
             del loaded
             compute = _there(this, cluster, job, samples_of.table)
-        with matrix_precision(tf32):
-            _fill(this, parts, progress, compute)
+        _fill(this, parts, progress, compute)
         return finish(this)
 
 
