@@ -320,6 +320,8 @@ def report(script: str, args: argparse.Namespace, facts: dict[str, Any], results
     found = {"script": script, "arguments": arguments, "environment": facts, "results": results}
     if args.json:
         Path(args.json).write_text(json.dumps(found, indent=1) + "\n")
+    if args.smoke:
+        print("A smoke run: it shows that the script runs. Its figures mean nothing.")
     return found
 
 

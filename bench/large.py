@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("--checkpoint", action="store_true", help="recompute each block in the backward pass")
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
-    args.cpu = args.cpu or args.smoke
+    args.cpu = args.smoke = args.cpu or args.smoke
     if not args.cpu and not torch.cuda.is_available():
         parser.error("no GPU here. Type --cpu for a tiny model on the CPU.")
     if args.cpu:

@@ -47,6 +47,7 @@ def main() -> None:
     parser.add_argument("--tf32", action="store_true", help="TF32 matrix products")
     args = parser.parse_args()
     if args.cpu or args.smoke:
+        args.smoke = True
         args.device, args.shape, args.samples, args.batch_tokens = "cpu", "tiny", min(args.samples, 600), 1024
         args.workers = [n for n in args.workers if n <= 2]
     device = "cpu" if args.device == "cpu" else "cuda"

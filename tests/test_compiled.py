@@ -16,11 +16,12 @@ from torch import nn
 
 import lrpx
 from lrpx import compiled as module
-from lrpx import pieces
+from lrpx import pieces, rules
 from lrpx.compiled import KEPT, Compiled, Masks, Plan, looks_back, masks_of
 from lrpx.errors import UnsupportedModelError
 from lrpx.execution import known_of
 from lrpx.program import Question, compute
+from lrpx.rulesets import LRP
 
 needs_compiler = pytest.mark.skipif(
     not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="TorchInductor needs a C++ compiler on a CPU"
@@ -267,6 +268,23 @@ def test_code_of_others_is_not_compiled(as_traced, plans, caplog):
     del block.mlp.forward
     assert_close(known.answer(model, batch, Q), compute(model, batch, Q))
     assert len(plans) == 1  # that one still holds
+
+
+def test_rules_of_others_are_not_compiled(as_traced, plans, caplog):
+    """One that reads what may change, and one made anew, perhaps where another one was."""
+    model = gpt2()
+    known, batch = Compiled(), batch_for(model)
+    factor = [1.0]
+
+    def scaled(function, args, kwargs):
+        return rules.scale_gradient(function(*args, **kwargs), factor[0])
+
+    for rule in (scaled, lambda f, args, kwargs: rules.identity(f, args, kwargs)):
+        assert known.answer(model, batch, Question({**LRP, "activation": rule})) is None
+    assert "the rule for 'activation' is not one of lrpx.rules, and a compiled pass would not run" in caplog.text
+    question = Question({**LRP, "activation": rules.identity})
+    assert_close(known.answer(model, batch, question), compute(model, batch, question))
+    assert len(plans) == 1
 
 
 def test_autocast_is_not_compiled(as_traced, plans, caplog):

@@ -11,11 +11,13 @@ from torch import nn
 
 import lrpx
 from lrpx import graphs as module
+from lrpx import rules
 from lrpx.batching import Item, pad
 from lrpx.capture import run
 from lrpx.execution import Execution, known_of
 from lrpx.graphs import KEPT, MAX_TOKENS, Graphs, _padded, bucket
 from lrpx.program import Question, compute
+from lrpx.rulesets import ATTNLRP
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 FAST = Execution(fast=True)
@@ -150,6 +152,26 @@ def test_code_of_others_is_not_captured(pretended, caplog):
     assert len(pretended) == 1
 
 
+def test_rules_of_others_are_not_captured(pretended):
+    model = tiny.build("causal:llama")
+    factor = [1.0]
+
+    def scaled(function, args, kwargs):
+        return rules.scale_gradient(function(*args, **kwargs), factor[0])
+
+    found = []
+    for factor[0] in (1.0, 2.0):
+        for fast in (True, False):
+            result = run(model, batch_for(model), {**ATTNLRP, "activation": scaled}, execution=Execution(fast=fast))
+            found.append(result.products[0, :9])
+    assert (found[0] == found[1]).all()
+    assert (found[2] == found[3]).all()
+    assert (found[0] != found[2]).any()
+    assert pretended == []
+    run(model, batch_for(model), {**ATTNLRP, "activation": rules.identity}, execution=FAST)
+    assert len(pretended) == 1
+
+
 def test_what_surrounds_a_pass_is_part_of_what_is_captured(pretended):
     model = tiny.build("causal:llama", dtype=torch.float32)
     plain = explained(model, fast=True)
@@ -196,14 +218,14 @@ def test_a_length_that_a_model_notes_is_no_change(pretended):
 
 @needs_cuda
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("rules", ["lrp", "attnlrp", {}], ids=["lrp", "attnlrp", "gradient"])
-def test_bit_for_bit(family, rules):
+@pytest.mark.parametrize("ruleset", ["lrp", "attnlrp", {}], ids=["lrp", "attnlrp", "gradient"])
+def test_bit_for_bit(family, ruleset):
     model = on_cuda(family)
     for lengths in [(9,), (13, 11), (9,), (12, 9)]:  # two graphs, each used twice
         batch = batch_for(model, lengths, seed=len(lengths))
-        found = run(model, batch, rules, execution=FAST)
+        found = run(model, batch, ruleset, execution=FAST)
         length = batch.inputs["input_ids"].shape[1]
-        eager = compute(model, _padded(model, batch, 16), Question(rules)).cut(length)
+        eager = compute(model, _padded(model, batch, 16), Question(ruleset)).cut(length)
         assert torch.equal(found.hidden["input"].state, eager.states["input"])
         assert torch.equal(found.hidden["input"].gradient, eager.gradients["input"])
         reading = eager.read(len(lengths))

@@ -19,8 +19,8 @@ from transformers import PreTrainedModel
 from .batching import Batch, context_length, filler
 from .devices import is_divided
 from .errors import LrpxError
-from .fingerprint import Fingerprint, foreign_code, surroundings
-from .graphs import question_key
+from .fingerprint import Fingerprint, surroundings
+from .graphs import code_of_others, question_key
 from .pieces import Piece, segments_of, steps_of
 from .program import Answer, HeadNotFollowed, Question, accepted
 from .targets import task_of
@@ -64,7 +64,7 @@ class Compiled:
             LrpxError, HeadNotFollowed: As ``program.compute``.
         """
         device = batch.positions.device.type
-        reason = self._why_not(model, device)
+        reason = self._why_not(model, question, device)
         if reason and reason != self._told:
             logger.warning("%s is not compiled and runs as usual: %s", type(model).__name__, reason)
         self._told = reason
@@ -88,12 +88,12 @@ class Compiled:
             logger.debug("compiling failed", exc_info=True)
             return None
 
-    def _why_not(self, model: PreTrainedModel, device: str) -> str | None:
+    def _why_not(self, model: PreTrainedModel, question: Question, device: str) -> str | None:
         if is_divided(model):
             return "it is divided over devices"
         if torch.is_autocast_enabled(device):
             return "torch.autocast is on"
-        code = foreign_code(model)
+        code = code_of_others(model, question)
         return f"{code}, and a compiled pass would not run that code again" if code else self._unsteady
 
     def _answer(self, model: PreTrainedModel, batch: Batch, question: Question, key: Hashable) -> Answer:

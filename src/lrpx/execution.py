@@ -65,6 +65,8 @@ def say_what_is_idle(model: PreTrainedModel, execution: Execution, method: str, 
         method: Its name.
         has_passes: Whether it is one of those that go backwards.
     """
+    if not (execution.fast or execution.compile or execution.checkpoint or execution.tf32):
+        return
     kind = entry_device(model).type
     idle = {f"{name}=True": f"{method} has no backward pass" for name in ("fast", "compile", "checkpoint")}
     if has_passes:

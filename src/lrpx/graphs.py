@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from . import rules
 from .batching import Batch, allowed_waste, context_length, filler
 from .devices import is_divided
 from .errors import LrpxError
@@ -100,7 +101,7 @@ class Graphs:
             return None
         key = self._key(model, batch, question)
         self._seen[key] += 1
-        if key in self._refused or (self._seen[key] < 2 and not eager) or self._runs_foreign_code(model):
+        if key in self._refused or (self._seen[key] < 2 and not eager) or self._must_run(model, question):
             return None
         try:
             found = self._capture(model, _padded(model, batch, self._length(model, batch)), question, run)
@@ -115,8 +116,8 @@ class Graphs:
             self._graphs.popitem(last=False)
         return _replay(found, batch, copy=question.hidden)
 
-    def _runs_foreign_code(self, model: PreTrainedModel) -> bool:
-        code = foreign_code(model)
+    def _must_run(self, model: PreTrainedModel, question: Question) -> bool:
+        code = code_of_others(model, question)
         if code and code != self._told:
             logger.info(
                 "%s runs without CUDA graphs: %s, and a graph would not run that code again", type(model).__name__, code
@@ -175,10 +176,18 @@ def bucket(model: PreTrainedModel, length: int, context: int | None) -> int:
     return max(length, min(-(-length // step) * step, context or 1 << 60))
 
 
+def code_of_others(model: PreTrainedModel, question: Question) -> str | None:
+    """Where a pass runs code that may do something else each time, as a sentence's end; ``None`` if nowhere."""
+    for kind, rule in {} if isinstance(question.rules, str) else question.rules.items():
+        if getattr(rules, getattr(rule, "__name__", ""), None) is not rule:
+            return f"the rule for {kind!r} is not one of lrpx.rules"
+    return foreign_code(model)
+
+
 def question_key(question: Question) -> Hashable:
     """What distinguishes questions, by value."""
-    rules = question.rules
-    named = rules if isinstance(rules, str) else tuple(sorted((kind, id(rule)) for kind, rule in rules.items()))
+    given = question.rules
+    named = given if isinstance(given, str) else tuple(sorted((kind, id(rule)) for kind, rule in given.items()))
     return named, question.at, question.mode, question.checkpoint, question.whole_head, question.compiled
 
 
