@@ -1,13 +1,14 @@
 """Interception: which rule an operation gets, what is recognised, and that nothing is left behind."""
 
 import pytest
+import tiny
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 import lrpx
 from lrpx import rules
-from lrpx.errors import InputError
+from lrpx.errors import InputError, UnsupportedModelError
 from lrpx.propagate import is_activation
 from lrpx.rulesets import ATTNLRP, LRP, OPERATIONS, kind_of
 
@@ -293,6 +294,61 @@ def test_a_rule_set_is_plain_data():
     assert (r.sum(-1) - y.sum(-1)).abs() < 1e-9
     _, (plain,), _ = relevances(lambda x: F.linear(x, w), x, rule_set={})
     assert not torch.allclose(r, plain)
+
+
+def as_it_is(function, args, kwargs):
+    """A rule of a user's own that keeps the gradient."""
+    return function(*args, **kwargs)
+
+
+@pytest.mark.parametrize("family", ["causal:gpt2", "causal:llama", "masked:bert", "causal:gpt_neo"])
+def test_an_activation_rule_of_ones_own_can_have_the_gradient(family):
+    """The activations of transformers are modules, of several functions some of them."""
+    model = tiny.build(family)
+    ids = tiny.inputs(model)["input_ids"][0].tolist()
+    place = {"target": 5, "position": 6}
+    norms = dict.fromkeys(("layer_norm", "rms_norm", "normaliser", "division"), as_it_is)
+    found, cut = (
+        lrpx.explain(model, None, ids, **place, method="lrp", rules={**norms, "activation": rule}).relevance
+        for rule in (as_it_is, rules.identity)
+    )
+    plain = lrpx.explain(model, None, ids, **place, method="gradient-x-input").relevance
+    torch.testing.assert_close(torch.tensor(found), torch.tensor(plain), rtol=1e-9, atol=1e-12)
+    assert not torch.allclose(torch.tensor(found), torch.tensor(cut), rtol=1e-3)
+
+
+def test_rules_that_cut_every_way():
+    """BERT's predictions go through an activation."""
+    model = tiny.build("masked:bert")
+    with pytest.raises(
+        UnsupportedModelError, match=r"the logits of BertForMaskedLM carry no gradient.*or the rules, cut"
+    ):
+        lrpx.explain(model, None, [5, 17, 3], position=1, method="lrp", rules={**LRP, "activation": rules.constant})
+
+
+def test_an_activation_rule_can_ask_for_other_values():
+    """The module's own, with neither rules nor hooks."""
+    x = draw(6)
+    act = nn.SiLU()
+    model = Formula(lambda x: act(x))
+    model.act = act
+    act.__class__ = type("SiLUActivation", (nn.SiLU,), {"__module__": "transformers.activations"})
+
+    def doubled(function, args, kwargs):
+        return function(2 * args[0]) - function(args[0])
+
+    with lrpx.propagate(model, {"activation": doubled}):
+        y = model(x)
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    expected = F.silu(2 * x) - F.silu(x)
+    torch.testing.assert_close(y, expected)
+    torch.testing.assert_close(gradient, torch.autograd.grad(expected.sum(), x)[0])
+
+
+def test_an_activation_written_out_has_no_gradient_for_a_rule():
+    x = draw(6)
+    with pytest.raises(UnsupportedModelError, match=r"value and not its gradient.*lrpx\.rules\.identity"):
+        relevances(COMPOSED["swish"], x, rule_set={"activation": as_it_is})
 
 
 def test_unknown_rule_sets_and_kinds():

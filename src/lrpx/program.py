@@ -147,6 +147,11 @@ def compute(model: PreTrainedModel, batch: Batch, question: Question) -> Answer:
         for name in wanted:
             if name not in taps:
                 raise InputError(not_met(model, name))
+        if not values.requires_grad:
+            raise UnsupportedModelError(
+                f"the logits of {type(model).__name__} carry no gradient, so there is nothing to explain them by: the model's "
+                "code (detach, numbers taken out of tensors), or the rules, cut every way to them."
+            )
         if active.rules:
             check_rules_took_effect(model, modules, active, values)
         if "input" in wanted and active.rules:

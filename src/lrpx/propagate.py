@@ -29,6 +29,7 @@ from torch._C._functorch import peek_interpreter_stack
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
+from .errors import UnsupportedModelError
 from .head import Head
 from .marks import common_lineage, is_mixed, joined, mark, mark_of
 from .rules import carrying, signal_take_all, tensors_in
@@ -163,7 +164,17 @@ class Propagation(TorchFunctionMode):
             slope = torch.where(root == 0, 0, y / root).abs()
             doubt = slope.amax() > 10 * (1 + y.abs().amax() / root.abs().amax())
         self.doubts.append((doubt, "an activation f with f(0) != 0, written out"))
-        return rule(lambda _: y, (root,), {})
+
+        def function(x: Tensor) -> Tensor:
+            if x is not root or torch.is_grad_enabled():
+                raise UnsupportedModelError(
+                    "the model writes an activation out in several operations, so a rule can have its value and not its "
+                    "gradient. As the rule for 'activation', take one that computes the value in torch.no_grad(), such as "
+                    "lrpx.rules.identity."
+                )
+            return y
+
+        return rule(function, (root,), {})
 
     def _in_place(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """An in-place operation with a rule: compute it out of place, then write the result, with its graph, back."""
@@ -278,7 +289,14 @@ def _hook_activation(module: nn.Module, mode: Propagation, stack: ExitStack) -> 
         if x is None:
             return y
         mode.hits["activation"] += not mode.recomputing
-        output = mode.rules["activation"](lambda _: y, (x,), {})
+
+        def function(given: Tensor) -> Any:
+            if given is x and not torch.is_grad_enabled():
+                return y
+            return module.forward(given)  # a rule that wants the gradient too, or another value
+
+        with torch._C.DisableTorchFunction():  # as wherever a rule is called: what it does is not looked at
+            output = mode.rules["activation"](function, (x,), {})
         _mark(output, "activation", [x], common_lineage([x]))
         return output
 
