@@ -31,7 +31,8 @@ import lrpx
 from lrpx.batching import Attribution, Batch, Item, allowed_waste, buckets, pad
 from lrpx.execution import Execution
 from lrpx.methods import get_method
-from lrpx.precision import matrix_precision
+from lrpx.targets import task_of
+from lrpx.turns import matrix_precision
 
 OUT_OF_MEMORY = "out of memory"
 
@@ -147,7 +148,7 @@ def method_alone(model: Any, batches: Sequence[Batch], execution: Execution) -> 
 def batches_of(model: Any, samples: Sequence[Sample], tokens: int) -> list[Batch]:
     """The padded batches that ``lrpx.explain`` makes of the samples."""
     items = [Item(tuple(s.ids), s.position, s.target, s.contrast) for s in samples]
-    groups = buckets([len(s.ids) for s in samples], max_tokens=tokens, waste=allowed_waste(model))
+    groups = buckets([len(s.ids) for s in samples], max_tokens=tokens, waste=allowed_waste(model, task_of(model)))
     return [pad([items[i] for i in group], model) for group in groups]
 
 

@@ -35,6 +35,7 @@ from lrpx.evaluate import evaluate, plan, select, tokenized_set
 from lrpx.explainer import Explainer, sources
 from lrpx.program import accepted, explained_logits
 from lrpx.records import Run, write_part
+from lrpx.targets import task_of
 
 
 def main() -> None:
@@ -54,7 +55,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     model, tokenizer = lrpx.load(args.model, device=args.device, dtype=args.dtype)
     samples = select(tokenized_set(args.benchmark, None, model, tokenizer).samples, args.limit, 0)
-    parts = plan(samples, args.batch_tokens, allowed_waste(model))
+    parts = plan(samples, args.batch_tokens, allowed_waste(model, task_of(model)))
     groups = [group for part in parts for group in part]
     batches = [
         pad([Item(tuple(s.input_ids), s.position, s.verb_id, s.other_id) for s in group], model) for group in groups

@@ -1,7 +1,17 @@
 """One thread per worker: the models are tiny, and threads that wait for each other cost more than they give."""
 
+import pytest
 import torch
+
+from lrpx import fingerprint
 
 
 def pytest_configure(config):
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def trusted(monkeypatch):
+    """Code of these tests counts as known code, which reads nothing but what modules hold."""
+    tests = {"support", "tests", "test_compiled", "test_fingerprint", "test_graphs"}
+    monkeypatch.setattr(fingerprint, "KNOWN_CODE", {*fingerprint.KNOWN_CODE, *tests})

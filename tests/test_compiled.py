@@ -119,7 +119,7 @@ def test_where_a_mask_hides_nothing_that_a_token_sees():
         ("masked:bert", alike((9, 9)), "right", False),
     ],
 )
-def test_masks_are_left_out_only_where_they_may_be(as_traced, family, asked, side, masked):
+def test_masks_are_left_out_only_where_they_may_be(trusted, as_traced, family, asked, side, masked):
     model = shallow(family)
     seen = []
 
@@ -165,7 +165,7 @@ def test_a_text_alone_and_other_questions_have_plans_of_their_own(as_traced, pla
     assert len(plans) == len(known) == len(asked)
 
 
-def test_changed_weights_are_read_and_exchanged_ones_noticed(as_traced, plans):
+def test_changed_weights_are_read_and_exchanged_ones_noticed(trusted, as_traced, plans):
     model = gpt2()
     known, batch = Compiled(), batch_for(model)
     layer = model.transformer.h[0].mlp.c_fc
@@ -209,7 +209,7 @@ class Adapters(nn.Module):
         return y
 
 
-def test_what_a_module_holds_beside_weights_is_noticed(as_traced, plans):
+def test_what_a_module_holds_beside_weights_is_noticed(trusted, as_traced, plans):
     model = gpt2()
     mlp = model.transformer.h[0].mlp
     mlp.c_fc = adapters = Adapters(mlp.c_fc)
@@ -298,7 +298,7 @@ def test_autocast_is_not_compiled(as_traced, plans, caplog):
         assert known.answer(model, batch, Q) is None
 
 
-def test_a_model_that_changes_itself_is_tried_once(as_traced, caplog):
+def test_a_model_that_changes_itself_is_tried_once(trusted, as_traced, caplog):
     class Remembers(nn.Module):
         def __init__(self, base):
             super().__init__()
@@ -429,7 +429,7 @@ def test_what_looks_at_numbers_runs_as_usual_and_says_so_once(family, caplog):
     assert len(known_of(model).compiled) == 0
 
 
-def test_a_model_that_changed_is_tried_again(as_traced, caplog):
+def test_a_model_that_changed_is_tried_again(trusted, as_traced, caplog):
     model = gpt2()
     known, batch = Compiled(), batch_for(model)
     block = change_mlp(model, lambda y: y * (2 if float(y.sum()) > 0 else 3))
@@ -457,7 +457,7 @@ def test_a_plan_that_fails_is_not_asked_again(monkeypatch, caplog):
         known.capturable(model, batch_for(model), Q)
 
 
-def test_what_is_no_failure_of_compiling_is_raised(as_traced):
+def test_what_is_no_failure_of_compiling_is_raised(trusted, as_traced):
     model = gpt2()
     change_mlp(model, torch.special.i0)
     with pytest.raises(UnsupportedModelError, match="special_i0"):

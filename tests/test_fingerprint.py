@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import sys
 import threading
 import types
 import weakref
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from lrpx.batching import Item, pad
 from lrpx.fingerprint import Fingerprint, foreign_code, surroundings
@@ -325,20 +327,59 @@ def test_a_fingerprint_keeps_weights_but_no_model():
     own_forward(model)
     known = Fingerprint(model)
     assert known.holds()
-    old = weakref.ref(projection(model).weight)
+    place = projection(model).weight.data_ptr()
     replace_parameter(model)
     gone = weakref.ref(model)
     gc.collect()
-    assert old() is not None  # a graph may still be reading it
+    assert any(t.data_ptr() == place for t in known._kept)  # a graph may still be reading it
     assert known.in_place()
     del model
     gc.collect()
     assert gone() is None
     assert known.in_place()
     assert not known.holds()
-    del known
+
+
+class Slots:
+    __slots__ = ("model",)
+
+    def __init__(self, model):
+        self.model = model
+
+
+HOLDERS = {
+    "a dictionary with modules as keys": lambda m: dict.fromkeys(m.modules(), 1),
+    "a set": lambda m: {m},
+    "a long list": lambda m: [m] * 2000,
+    "a deep list": lambda m: [[[[[[[[m]]]]]]]],
+    "an object without weak references": Slots,
+    "an iterator": lambda m: iter([m]),
+    "a function": lambda m: lambda: m,
+    "a bound function": lambda m: m.forward,
+    "a partial function": lambda m: functools.partial(print, m),
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_a_fingerprint_keeps_no_model_that_its_modules_hold(holder):
+    model = tiny.build("causal:llama")
+    projection(model).held = HOLDERS[holder](model)
+    known, gone = Fingerprint(model), weakref.ref(model)
+    assert known.holds()
+    del model
     gc.collect()
-    assert old() is None
+    assert gone() is None
+    assert not known.holds()
+
+
+def test_a_fingerprint_keeps_no_model_that_a_weight_knows():
+    model = tiny.build("causal:llama")
+    projection(model).weight.owner = model
+    known, gone = Fingerprint(model), weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+    assert not known.holds()
 
 
 def test_any_module_has_one():
@@ -383,9 +424,55 @@ def test_code_exchanged_on_a_class(monkeypatch):
         assert not known.holds()
     assert known.holds()
     with monkeypatch.context() as patch:
-        patch.setattr(type(model.model.layers[0]).__mro__[1], "__call__", lambda self, *a, **k: None)
+        patch.setattr(kind, "__call__", lambda self, *a: None, raising=False)
         assert not known.holds()
     assert known.holds()
+    with monkeypatch.context() as patch:
+        patch.setattr(nn.Module, "__call__", lambda self, *a, **k: None)
+        assert not known.holds()
+    assert known.holds()
+
+
+@pytest.mark.parametrize("name", ["apply_rotary_pos_emb", "eager_attention_forward", "rotate_half"])
+def test_code_exchanged_in_the_file_of_a_class(monkeypatch, name):
+    model, known = model_and_fingerprint()
+    file = sys.modules[type(model).__module__]
+    with monkeypatch.context() as patch:
+        patch.setattr(file, name, lambda *a, **k: None)
+        assert not known.holds()
+    assert known.holds()
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.nn.functional, "silu", lambda *a, **k: None)
+        assert not known.holds()
+
+
+def test_another_attention_function(monkeypatch):
+    model, known = model_and_fingerprint()
+    mapping = ALL_ATTENTION_FUNCTIONS._global_mapping
+    with monkeypatch.context() as patch:
+        patch.setitem(mapping, "sdpa", one_more(None))
+        assert not known.holds()
+        assert foreign_code(model).startswith("its attention is a function that was registered (one_more")
+    assert known.holds()
+    assert foreign_code(model) is None
+
+
+def test_a_parameter_that_becomes_a_buffer_and_names_that_change_places():
+    model, known = model_and_fingerprint()
+    norm = model.model.layers[1].input_layernorm
+    weight = norm.weight
+    del norm.weight
+    norm.register_buffer("weight", weight.detach())
+    assert not known.holds()
+    model = tiny.build("causal:gpt2")
+    known = Fingerprint(model)
+    own = model.transformer.ln_f._parameters
+    own["weight"], own["bias"] = own["bias"], own["weight"]
+    assert not known.holds()
+    own["weight"], own["bias"] = own["bias"], own["weight"]
+    assert known.holds()
+    model.transformer.ln_f._parameters = {"bias": own["weight"], "weight": own["bias"]}
+    assert not known.holds()
 
 
 def test_a_hook_on_all_modules():
@@ -424,6 +511,28 @@ FOREIGN = {
         "layers.1.self_attn.q_proj has a hook (one_more",
     ),
     "a hook before": (lambda m: m.register_forward_pre_hook(Recorder()), "it has a hook (Recorder)"),
+    "a hook that passes for another": (
+        lambda m: m.register_forward_hook(functools.wraps(type(m).forward)(one_more(None))),
+        "it has a hook (LlamaForCausalLM.forward)",
+    ),
+    "a forward that passes for another": (
+        lambda m: setattr(m.lm_head, "forward", functools.wraps(m.lm_head.forward)(one_more(0))),
+        "lm_head has a forward of its own",
+    ),
+    "a partial forward": (
+        lambda m: setattr(m.lm_head, "forward", functools.partial(one_more(0), 1)),
+        "lm_head has a forward of its own",
+    ),
+    "another function": (
+        lambda m: setattr(m.model, "helper", one_more(0)),
+        "model has a helper of its own (one_more",
+    ),
+    "a class": (wrap, "model.layers.1.self_attn.q_proj is a "),
+    "a class that is derived": (swap_classes, "model.layers.1.self_attn.q_proj is a "),
+    "a weight of another kind": (
+        lambda m: m.register_buffer("steer", torch.ones(3).as_subclass(type("Steer", (torch.Tensor,), {}))),
+        "it has a weight of the kind Steer",
+    ),
     "a hook on the way back": (lambda m: projection(m).register_full_backward_hook(one_more(None)), "has a hook"),
     "a forward": (set_forward, "model.layers.1.self_attn.q_proj has a forward of its own (one_more"),
     "a bound forward": (
@@ -440,6 +549,26 @@ def test_code_that_people_attach_is_found(kind):
     assert foreign_code(model) is None
     do(model)
     assert said in foreign_code(model)
+
+
+def test_a_method_exchanged_on_a_class(monkeypatch):
+    model = tiny.build("causal:llama")
+    with monkeypatch.context() as patch:
+        patch.setattr(type(model.model.layers[0].mlp), "forward", one_more(0))
+        assert foreign_code(model).startswith("LlamaMLP.forward was exchanged (one_more")
+    assert foreign_code(model) is None
+
+
+def test_weights_computed_once():
+    model = tiny.build("causal:llama")
+    with torch.nn.utils.parametrize.cached():
+        assert foreign_code(model) == "torch.nn.utils.parametrize.cached() is active"
+        assert surroundings(model, "cpu")[-1] is not None
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_no_model_of_transformers_has_any(family):
+    assert foreign_code(tiny.build(family)) is None
 
 
 @pytest.mark.parametrize("mode", [Mode, Dispatched])

@@ -41,13 +41,32 @@ def on_cuda(family):
     return tiny.build(family).to("cuda")
 
 
-def test_lengths_are_rounded_up_where_padding_changes_nothing():
+def test_lengths_are_rounded_up():
+    assert [bucket(n, None) for n in (1, 8, 9, 64, 65, 129, 500)] == [8, 8, 16, 64, 80, 160, 512]
+    assert bucket(9, 12) == 12  # never beyond what the model reads
+    assert bucket(13, 12) == 13
+
+
+@pytest.mark.parametrize("family", ["causal:llama", "masked:fnet"])
+def test_only_where_padding_changes_nothing(family):
+    model = tiny.build(family)
+    assert Graphs()._length(model, batch_for(model)) == (16 if family == "causal:llama" else 9)
+
+
+def test_a_causal_model_made_to_look_both_ways_is_not_padded(pretended):
+    """With padding, transformers would mask what comes later."""
     model = tiny.build("causal:llama")
-    assert [bucket(model, n, None) for n in (1, 8, 9, 64, 65, 129, 500)] == [8, 8, 16, 64, 80, 160, 512]
-    assert bucket(model, 9, 12) == 12  # never beyond what the model reads
-    assert bucket(model, 13, 12) == 13
-    model.config.model_type = "fnet"
-    assert bucket(model, 9, None) == 9
+    before = explained(model, fast=True)
+    for layer in model.model.layers:
+        layer.self_attn.is_causal = False
+    values = [explained(model, fast=True) for _ in range(3)]
+    assert values == [explained(model, fast=False)] * 3
+    assert values[0] != pytest.approx(before)
+    ids = [tiny.inputs(model, n_tokens=n)["input_ids"][0].tolist() for n in (40, 39)]
+    several = lrpx.explain(model, None, ids, target=11, contrast=13, position=5, fast=False)
+    alone = [lrpx.explain(model, None, i, target=11, contrast=13, position=5, fast=False) for i in ids]
+    for a, b in zip(several, alone, strict=True):
+        assert a.relevance == pytest.approx(b.relevance, rel=1e-9)
 
 
 def test_on_a_cpu_there_are_none():
@@ -108,7 +127,7 @@ class Scaled(nn.Module):
         return self.base(x) * self.scales[self.used[0]]
 
 
-def test_what_a_module_holds_is_noticed(pretended):
+def test_what_a_module_holds_is_noticed(trusted, pretended):
     """Nothing stale is given, and a model that changes with every text is not captured each time."""
     model = tiny.build("causal:llama")
     layer = model.model.layers[0].mlp
@@ -183,7 +202,7 @@ def test_what_surrounds_a_pass_is_part_of_what_is_captured(pretended):
     assert len(pretended) == 2
 
 
-def test_a_model_that_changes_itself_is_not_captured(pretended, caplog):
+def test_a_model_that_changes_itself_is_not_captured(trusted, pretended, caplog):
     class Remembers(nn.Module):
         def __init__(self, base):
             super().__init__()
@@ -299,7 +318,7 @@ def test_compiled_passes_are_captured_too():
 
 
 @needs_cuda
-def test_what_cannot_be_captured_runs_as_usual(caplog):
+def test_what_cannot_be_captured_runs_as_usual(trusted, caplog):
     model = on_cuda("causal:llama")
     change_mlp(model, lambda y: y * (1 if float(y.sum()) else 2))
     with caplog.at_level("INFO", logger="lrpx"):

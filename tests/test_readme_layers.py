@@ -42,7 +42,7 @@ LAYERS = [
     ["benchmark", "metrics", "explanation"],
     ["device_maps"],
     ["rules", "devices"],
-    ["errors", "marks", "precision", "version"],
+    ["errors", "marks", "turns", "version"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 SIBLINGS_APART = ("families", "methods")  # their files know only their package's __init__.py

@@ -7,6 +7,7 @@ and every item's value has its own gradient because the values of a batch are su
 from __future__ import annotations
 
 import inspect
+import re
 import weakref
 from array import array
 from collections.abc import Callable, Iterable, Sequence
@@ -170,9 +171,26 @@ def _has_padded_positions(model: PreTrainedModel) -> bool:
 _LEAKS_PADDING = frozenset({"convbert", "fnet", "funnel", "longformer", "mobilebert", "nystromformer"})
 
 
-def allowed_waste(model: PreTrainedModel) -> float:
-    """How much of a batch may be padding: a tenth, or nothing where padding would change what the model predicts."""
-    return 0.0 if model.config.model_type in _LEAKS_PADDING else 0.1
+def allowed_waste(model: PreTrainedModel, task: str) -> float:
+    """How much of a batch may be padding: a tenth, or nothing where padding would change what the model predicts.
+
+    A causal model that was made to look both ways (``is_causal = False`` on its attention) does so without a mask only:
+    transformers then makes it a causal one as soon as there is padding.
+
+    Args:
+        model: The one that reads the batch.
+        task: ``"causal"`` or ``"masked"``.
+    """
+    if model.config.model_type in _LEAKS_PADDING:
+        return 0.0
+    if task == "causal":
+        both_ways = (name for name, m in model.named_modules() if m.__dict__.get("is_causal") is False)
+        if any(_SELF_ATTENTION.search(name) for name in both_ways):
+            return 0.0
+    return 0.1
+
+
+_SELF_ATTENTION = re.compile(r"^(?!.*(vision|image|audio|encoder)).*(self_attn|self_attention|attention|attn)$")
 
 
 def buckets(lengths: Sequence[int], *, max_tokens: int, waste: float = 0.1) -> list[list[int]]:

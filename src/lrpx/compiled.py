@@ -63,8 +63,7 @@ class Compiled:
         Raises:
             LrpxError, HeadNotFollowed: As ``program.compute``.
         """
-        device = batch.positions.device.type
-        reason = self._why_not(model, question, device)
+        reason = self._why_not(model, batch, question)
         if reason and reason != self._told:
             logger.warning("%s is not compiled and runs as usual: %s", type(model).__name__, reason)
         self._told = reason
@@ -73,7 +72,7 @@ class Compiled:
         if self._weights is None or not self._weights.holds():
             self._weights = Fingerprint(model)
             self._plans, self._refused, self._masks = [], set(), None
-        around = surroundings(model, device)
+        around = surroundings(model, batch.positions.device.type)
         key = (len(batch.spans) == 1, tuple(batch.inputs), batch.chosen, question_key(question), around)
         if key in self._refused:
             return None
@@ -88,10 +87,10 @@ class Compiled:
             logger.debug("compiling failed", exc_info=True)
             return None
 
-    def _why_not(self, model: PreTrainedModel, question: Question, device: str) -> str | None:
+    def _why_not(self, model: PreTrainedModel, batch: Batch, question: Question) -> str | None:
         if is_divided(model):
             return "it is divided over devices"
-        if torch.is_autocast_enabled(device):
+        if torch.is_autocast_enabled(batch.positions.device.type):
             return "torch.autocast is on"
         code = code_of_others(model, question)
         return f"{code}, and a compiled pass would not run that code again" if code else self._unsteady

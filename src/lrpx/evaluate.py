@@ -134,7 +134,7 @@ def evaluate(
         chosen = select(chosen, limit, seed)
         if batch_tokens is None:
             batch_tokens = 4096 if device == "cpu" else 16384
-        parts = plan(chosen, batch_tokens, allowed_waste(loaded))
+        parts = plan(chosen, batch_tokens, allowed_waste(loaded, Reads.of(loaded).task))
         facts = {**model_facts(loaded), "device": device, "tokenizer": samples_of.manifest["tokenizer"]["model"]}
         manifest = {
             "kind": "run",

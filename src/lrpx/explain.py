@@ -8,8 +8,6 @@
 from __future__ import annotations
 
 import os
-import threading
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -118,10 +116,7 @@ def explain(
         with _naming(i, several):
             return _explanation(encoded[i], items[i], result, tokenizer, method, settings, about)
 
-    with _one_at_a_time(model):
-        explanations = _run(
-            chosen.run_by(execution), chosen.name, model, items, settings, batch_tokens, progress, finished
-        )
+    explanations = _run(chosen.run_by(execution), chosen.name, model, items, settings, batch_tokens, progress, finished)
     return explanations if several else explanations[0]
 
 
@@ -136,7 +131,8 @@ def _run(
     finished: Callable[[int, Attribution], Explanation],
 ) -> list[Explanation]:
     """The items' explanations, in their order, computed in groups of similar length."""
-    groups = _groups(items, batch_tokens, allowed_waste(model))
+    waste = allowed_waste(model, targets.task_of(model)) if len(items) > 1 else 0.0
+    groups = _groups(items, batch_tokens, waste)
     hidden = None if progress is None else not progress
 
     def finish(group: list[int], results: list[Attribution]) -> list[tuple[int, Explanation]]:
@@ -155,17 +151,6 @@ def _run(
                 bar.update(len(group))
             found = dict(pair for future in made for pair in future.result())
     return [found[i] for i in range(len(items))]
-
-
-# While a model is explained it carries hooks, which must not see the pass of another thread (a web app has several).
-_locks: weakref.WeakKeyDictionary[PreTrainedModel, threading.RLock] = weakref.WeakKeyDictionary()
-_locks_lock = threading.Lock()
-
-
-def _one_at_a_time(model: PreTrainedModel) -> threading.RLock:
-    """The lock that threads explaining the same model share."""
-    with _locks_lock:
-        return _locks.setdefault(model, threading.RLock())
 
 
 @dataclass(frozen=True)

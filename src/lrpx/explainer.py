@@ -33,9 +33,9 @@ from .given import Given
 from .methods import get_method
 from .methods.gradient import NORMS
 from .metrics import score
-from .precision import matrix_precision
 from .program import explained_logits
 from .records import METRICS, Record
+from .turns import at_work
 
 logger = logging.getLogger("lrpx")
 
@@ -91,7 +91,7 @@ def _registered(name: str, execution: Execution) -> Callable[..., list[tuple[Att
 
 def _gradients(names: Sequence[str], execution: Execution) -> Callable[..., list[tuple[Attribution, ...]]]:
     def explain(model: PreTrainedModel, batch: Batch, _: Sequence[TokenizedSample]) -> list[tuple[Attribution, ...]]:
-        with matrix_precision(execution.tf32):
+        with at_work(model, execution.tf32):
             result = run(model, batch, {}, execution=execution)
         each = [attributions(result, batch, _GRADIENTS[n][0], decomposes=_GRADIENTS[n][1]) for n in names]
         return list(zip(*each, strict=True))
@@ -105,7 +105,7 @@ def _read(given: Given, execution: Execution) -> Callable[..., list[tuple[Attrib
     def explain(
         model: PreTrainedModel, batch: Batch, samples: Sequence[TokenizedSample]
     ) -> list[tuple[Attribution, ...]]:
-        with torch.inference_mode(), matrix_precision(execution.tf32):
+        with torch.inference_mode(), at_work(model, execution.tf32):
             logits, index = explained_logits(model, batch)
             rows = torch.arange(len(samples), device=logits.device)
             picked = logits[rows, index.to(logits.device)].to(batch.targets.device)

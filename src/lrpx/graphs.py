@@ -25,6 +25,8 @@ from .devices import is_divided
 from .errors import LrpxError
 from .fingerprint import Fingerprint, foreign_code, surroundings
 from .program import Answer, HeadNotFollowed, Question, compute
+from .rulesets import get_rules
+from .targets import task_of
 
 logger = logging.getLogger("lrpx")
 
@@ -54,6 +56,7 @@ class Graphs:
         self._dropped: Counter[Hashable] = Counter()
         self._pool: Any = None
         self._context: int | None = -1  # not looked up yet
+        self._pads = True
         self._told: str | None = None
 
     def __len__(self) -> int:
@@ -99,6 +102,7 @@ class Graphs:
         """
         if not _fits(batch) or torch.cuda.is_current_stream_capturing() or is_divided(model):
             return None
+        self._context = -1  # looked up once more, as the model may have changed
         key = self._key(model, batch, question)
         self._seen[key] += 1
         if key in self._refused or (self._seen[key] < 2 and not eager) or self._must_run(model, question):
@@ -127,8 +131,9 @@ class Graphs:
 
     def _length(self, model: PreTrainedModel, batch: Batch) -> int:
         if self._context == -1:
-            self._context = context_length(model)
-        return bucket(model, batch.inputs["input_ids"].shape[1], self._context)
+            self._context, self._pads = context_length(model), allowed_waste(model, task_of(model)) > 0
+        length = batch.inputs["input_ids"].shape[1]
+        return bucket(length, self._context) if self._pads else length
 
     def _key(self, model: PreTrainedModel, batch: Batch, question: Question) -> Hashable:
         length = self._length(model, batch)
@@ -166,10 +171,8 @@ def _fits(batch: Batch) -> bool:
     return batch.positions.device.type == "cuda" and batch.inputs["input_ids"].numel() <= MAX_TOKENS
 
 
-def bucket(model: PreTrainedModel, length: int, context: int | None) -> int:
-    """The length a text is padded to: a multiple of 8, of more for long texts, where the model lets padding be."""
-    if not allowed_waste(model):
-        return length
+def bucket(length: int, context: int | None) -> int:
+    """The length a text is padded to: a multiple of 8, of more for long texts."""
     step = 8
     while step * 8 < length:
         step *= 2
@@ -177,17 +180,19 @@ def bucket(model: PreTrainedModel, length: int, context: int | None) -> int:
 
 
 def code_of_others(model: PreTrainedModel, question: Question) -> str | None:
-    """Where a pass runs code that may do something else each time, as a sentence's end; ``None`` if nowhere."""
-    for kind, rule in {} if isinstance(question.rules, str) else question.rules.items():
+    """Where a pass runs code that may do something else each time, as part of a sentence; ``None`` if nowhere."""
+    for kind, rule in get_rules(question.rules).items():
         if getattr(rules, getattr(rule, "__name__", ""), None) is not rule:
             return f"the rule for {kind!r} is not one of lrpx.rules"
-    return foreign_code(model)
+    try:
+        return foreign_code(model)
+    except Exception as error:
+        return f"it cannot be looked through ({type(error).__name__}: {error})"
 
 
 def question_key(question: Question) -> Hashable:
     """What distinguishes questions, by value."""
-    given = question.rules
-    named = given if isinstance(given, str) else tuple(sorted((kind, id(rule)) for kind, rule in given.items()))
+    named = tuple(sorted((kind, id(rule)) for kind, rule in get_rules(question.rules).items()))
     return named, question.at, question.mode, question.checkpoint, question.whole_head, question.compiled
 
 

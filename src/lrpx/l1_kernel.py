@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .precision import is_exact
+from .turns import is_exact
 
 
 @triton.jit

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from .precision import precision
 from .traced import CUT, is_size
+from .turns import precision
 
 Piece = Callable[..., Sequence[Tensor]]
 Step = tuple[Piece, list[str], list[str]]  # a function, names of its inputs, names of its outputs

@@ -6,8 +6,9 @@ relevance: it changes the local Jacobian, and an ordinary backward pass does the
     ``rule(function, args, kwargs) -> output``
 
 where ``function`` is what the model called, and at least one tensor in ``args`` or ``kwargs`` carries gradient; calling it
-gives PyTorch's own gradient, and inside ``torch.no_grad()`` the value alone. Which rule goes to which operation is plain data, see ``rulesets.py``. An operation without a rule keeps its gradient, which for
-linear operations is LRP-epsilon with epsilon = 0 (App. C.1).
+gives PyTorch's own gradient, and inside ``torch.no_grad()`` the value alone. Which rule goes to which operation is plain data,
+see ``rulesets.py``. An operation without a rule keeps its gradient, which for linear operations is LRP-epsilon with epsilon
+= 0 (App. C.1).
 
 "App." is the appendix of Arras et al. 2025, "A Close Look at Decomposition-based XAI-Methods for Transformer Language
 Models"; "AttnLRP" is Achtibat et al. 2024.

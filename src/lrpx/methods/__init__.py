@@ -13,7 +13,7 @@ from functools import cache, partial
 from typing import Any
 
 from ..errors import InputError, nearest
-from ..precision import matrix_precision
+from ..turns import at_work
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Method:
         if self.has_passes:
             function = partial(function, execution=execution)
 
-        def run(*args: Any, **options: Any) -> Any:
-            with matrix_precision(execution.tf32):
-                return function(*args, **options)
+        def run(model: Any, batch: Any, **options: Any) -> Any:
+            with at_work(model, execution.tf32):
+                return function(model, batch, **options)
 
         return run
 

@@ -1,4 +1,4 @@
-"""TF32 is on while it is asked for, for the threads that asked for it, and the process's own setting comes back."""
+"""One thread at a time explains a model. TF32 is on for those that asked for it, and the process's own setting comes back."""
 
 import subprocess
 import sys
@@ -11,7 +11,9 @@ import tiny
 import torch
 
 import lrpx
-from lrpx.precision import _Turns, is_exact, matrix_precision, precision
+from lrpx.batching import Item, pad
+from lrpx.explainer import sources
+from lrpx.turns import _Turns, _turns, is_exact, matrix_precision
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +29,7 @@ def test_the_precision_of_products_comes_back(before, tf32):
     torch.set_float32_matmul_precision(before)
     assert is_exact() == (before == "highest")
     with matrix_precision(tf32):
-        assert precision() == ("high" if tf32 else before)
+        assert torch.get_float32_matmul_precision() == ("high" if tf32 else before)
     assert torch.get_float32_matmul_precision() == before
     with pytest.raises(ZeroDivisionError), matrix_precision(tf32):
         raise ZeroDivisionError
@@ -51,15 +53,15 @@ def test_threads_that_want_different_ones_take_turns():
         def run():
             for _ in range(200):
                 with matrix_precision(tf32):
-                    seen[tf32].add(precision())
+                    seen[tf32].add(torch.get_float32_matmul_precision())
                     time.sleep(0)  # lets others come in
-                    seen[tf32].add(precision())
+                    seen[tf32].add(torch.get_float32_matmul_precision())
 
         return run
 
     in_threads(work(True), work(False), work(True), work(False))
     assert seen == {True: {"high"}, False: {"highest"}}
-    assert precision() == "highest"
+    assert torch.get_float32_matmul_precision() == "highest"
 
 
 @pytest.mark.parametrize("tf32", [True, False])
@@ -108,10 +110,10 @@ def test_nobody_waits_for_ever_behind_those_who_want_the_other():
 def test_one_thread_does_not_wait_for_itself():
     torch.set_float32_matmul_precision("highest")
     with matrix_precision(True), matrix_precision(False):
-        assert precision() == "high"
+        assert torch.get_float32_matmul_precision() == "high"
     with matrix_precision(False), matrix_precision(True):
-        assert precision() == "highest"
-    assert precision() == "highest"
+        assert torch.get_float32_matmul_precision() == "highest"
+    assert torch.get_float32_matmul_precision() == "highest"
 
 
 def test_an_interrupt_while_waiting_leaves_no_trace(monkeypatch):
@@ -136,7 +138,7 @@ def test_an_interrupt_while_waiting_leaves_no_trace(monkeypatch):
     assert other == ["interrupted"]
     assert not turns._waiting
     with turns.take(False):
-        assert turns._inside == 1
+        assert len(turns._inside) == 1
 
 
 def test_models_explained_in_threads_leave_the_precision_as_it_was():
@@ -148,8 +150,90 @@ def test_models_explained_in_threads_leave_the_precision_as_it_was():
         return lambda: [lrpx.explain(model, None, [5, 17, 3], tf32=tf32) for _ in range(10)]
 
     in_threads(run(models[0], True), run(models[1], False))
-    assert precision() == "highest"
+    assert torch.get_float32_matmul_precision() == "highest"
     assert (lrpx.explain(models[0], None, [5, 17, 3]).relevance == expected).all()
+
+
+def explained(model, ids, **options):
+    return lambda: lrpx.explain(model, None, ids, fast=False, **options).relevance
+
+
+def evaluated(model, ids, name="attnlrp"):
+    def run():
+        batch = pad([Item(tuple(ids), len(ids) - 1, 11, 13)], model)
+        (attribution,) = sources([name])[0].explain(model, batch, None)[0]
+        return attribution.relevance
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [("explain", "evaluate"), ("evaluate", "evaluate"), ("evaluate", "gradient"), ("explain", "alti-logit")],
+    ids="-".join,
+)
+def test_threads_that_share_a_model_do_not_meet(pair):
+    """Whatever they call: a pass of one under the settings of another would be a wrong map."""
+    model = tiny.build("causal:llama")
+    ids = tiny.inputs(model, n_tokens=9)["input_ids"][0].tolist()
+    ways = {
+        "explain": explained(model, ids, target=11, contrast=13),
+        "evaluate": evaluated(model, ids),
+        "gradient": evaluated(model, ids, "gradient-x-input"),
+        "alti-logit": evaluated(model, ids, "alti-logit"),
+    }
+    wrong = []
+
+    def work(way):
+        expected = way()
+
+        def run():
+            for _ in range(25):
+                try:
+                    wrong.append(not (way() == expected).all())
+                except Exception as error:
+                    wrong.append(error)
+
+        return run
+
+    works = [work(ways[name]) for name in pair]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    try:
+        in_threads(*works)
+    finally:
+        sys.setswitchinterval(before)
+    assert wrong == [False] * 50
+
+
+def test_who_waits_for_a_turn_holds_no_model():
+    """A pass of one model may explain another one, for which a thread waits that wants the other precision."""
+    outer, inner = (tiny.build("causal:llama", dtype=torch.float32) for _ in range(2))
+    inside, found = threading.Event(), []
+
+    def hook(*_):
+        inside.set()
+        while not _turns._waiting:  # the other thread
+            time.sleep(0.001)
+        if not found:
+            found.append(None)
+            found.append(lrpx.explain(inner, None, [5, 17, 3]).value)
+
+    outer.model.layers[0].register_forward_hook(hook)
+
+    def other():
+        inside.wait(60)
+        lrpx.explain(inner, None, [5, 17, 3], tf32=True)
+
+    in_threads(lambda: lrpx.explain(outer, None, [5, 17, 3]), other)
+    assert found[1] is not None
+
+
+def test_a_setting_made_meanwhile_stays():
+    torch.set_float32_matmul_precision("highest")
+    with matrix_precision(True):
+        torch.set_float32_matmul_precision("medium")
+    assert torch.get_float32_matmul_precision() == "medium"
 
 
 SET_ONE_BY_ONE = """
@@ -157,25 +241,36 @@ import sys
 import torch
 sys.path.insert(0, {tests!r})
 import tiny, lrpx
-from lrpx.precision import is_exact, matrix_precision, precision
+from lrpx.turns import is_exact, matrix_precision, precision
+torch.set_float32_matmul_precision({first!r})
 matmul = torch.backends.{backend}.matmul
 matmul.fp32_precision = {value!r}
 model = tiny.build("causal:llama", dtype=torch.float32)
 for tf32 in (False, True):
     lrpx.explain(model, None, [5, 17, 3], tf32=tf32)
     assert matmul.fp32_precision == {value!r}
+before = precision()
 with matrix_precision(True):
     assert torch.backends.cuda.matmul.fp32_precision == "tf32"
     assert not is_exact()
-print(precision(), is_exact())
+assert precision() == before
+print(is_exact())
 """
 
 
 @pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="from torch 2.9 on")
-@pytest.mark.parametrize(("backend", "value", "exact"), [("cuda", "tf32", False), ("mkldnn", "bf16", True)])
-def test_precision_set_for_backends_one_by_one(backend, value, exact):
+@pytest.mark.parametrize(
+    ("first", "backend", "value", "exact"),
+    [
+        ("highest", "cuda", "tf32", False),
+        ("highest", "mkldnn", "bf16", True),
+        ("high", "cuda", "ieee", True),
+        ("highest", "cuda", "none", True),
+    ],
+)
+def test_precision_set_for_backends_one_by_one(first, backend, value, exact):
     """PyTorch then refuses to say it in one word. In a process of its own: there is no way back."""
-    code = SET_ONE_BY_ONE.format(tests=str(Path(__file__).parent), backend=backend, value=value)
+    code = SET_ONE_BY_ONE.format(tests=str(Path(__file__).parent), first=first, backend=backend, value=value)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[-1] == str(exact)
