@@ -196,7 +196,7 @@ def test_what_surrounds_a_pass_is_part_of_what_is_captured(pretended):
     plain = explained(model, fast=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         other = explained(model, fast=True)
-        assert other == explained(model, fast=False)
+        assert other == pytest.approx(explained(model, fast=False), rel=0.05)  # which is not padded
     assert other != plain
     assert explained(model, fast=True) == plain
     assert len(pretended) == 2
