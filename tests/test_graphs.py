@@ -221,6 +221,9 @@ def test_a_model_that_changes_itself_is_not_captured(trusted, pretended, caplog)
     said = [r.getMessage() for r in caplog.records]
     assert len(said) == 1
     assert "changes itself while it runs: last" in said[0]
+    model.model.layers[0].mlp = model.model.layers[0].mlp.base
+    assert explained(model, fast=True) == explained(model, fast=False)
+    assert len(pretended) == 1
 
 
 def test_a_length_that_a_model_notes_is_no_change(pretended):

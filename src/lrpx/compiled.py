@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from .batching import Batch, context_length, filler
 from .devices import is_divided
 from .errors import LrpxError
-from .fingerprint import Fingerprint, surroundings
+from .fingerprint import Fingerprint, structure, surroundings
 from .graphs import code_of_others, question_key
 from .pieces import Piece, segments_of, steps_of
 from .program import Answer, HeadNotFollowed, Question, accepted
@@ -41,7 +41,9 @@ class Compiled:
         self._weights: Fingerprint | None = None
         self._masks: Masks | None = None
         self._told: str | None = None
-        self._unsteady: str | None = None  # why the model will not be the same after a pass
+        self._unsteady: tuple[str, int] | None = (
+            None  # why the model is another one after a pass, and what it was made of
+        )
 
     def __len__(self) -> int:
         return len(self._plans)
@@ -93,7 +95,11 @@ class Compiled:
         if torch.is_autocast_enabled(batch.positions.device.type):
             return "torch.autocast is on"
         code = code_of_others(model, question)
-        return f"{code}, and a compiled pass would not run that code again" if code else self._unsteady
+        if code:
+            return f"{code}, and a compiled pass would not run that code again"
+        if self._unsteady is not None and self._unsteady[1] == structure(model):
+            return self._unsteady[0]
+        return None
 
     def _answer(self, model: PreTrainedModel, batch: Batch, question: Question, key: Hashable) -> Answer:
         if self._masks is None:
@@ -105,8 +111,9 @@ class Compiled:
         if entry is None:
             entry = (key, unpadded), Plan(model, batch, replace(question, static=True, unpadded=unpadded))
             if self._weights is not None and not self._weights.holds():
-                self._unsteady = f"it changes itself while it runs: {self._weights.what_changed()}"
-                raise RuntimeError(self._unsteady)
+                reason = f"it changes itself while it runs: {self._weights.what_changed()}"
+                self._unsteady = reason, structure(model)
+                raise RuntimeError(reason)
         answer = entry[1].run(model, batch)
         self._plans = [*(e for e in self._plans if e is not entry), entry][-KEPT:]
         return answer

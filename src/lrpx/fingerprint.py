@@ -219,6 +219,11 @@ def _attention(model: Any) -> Any:
     return ALL_ATTENTION_FUNCTIONS.get(name) if isinstance(name, str) else None
 
 
+def structure(model: nn.Module) -> int:
+    """A number that is another one when modules of a model were exchanged, added or taken away."""
+    return hash(tuple((id(module), module.__class__) for module in model.modules()))
+
+
 def surroundings(model: nn.Module, device: str) -> tuple[Any, ...]:
     """What decides beside the model and the shapes what a pass computes, as a key: settings of PyTorch and of this thread."""
     cuda = torch.backends.cuda

@@ -23,7 +23,7 @@ from . import rules
 from .batching import Batch, allowed_waste, context_length, filler
 from .devices import is_divided
 from .errors import LrpxError
-from .fingerprint import Fingerprint, foreign_code, surroundings
+from .fingerprint import Fingerprint, foreign_code, structure, surroundings
 from .program import Answer, HeadNotFollowed, Question, compute
 from .rulesets import get_rules
 from .targets import task_of
@@ -51,7 +51,7 @@ class Graphs:
 
     def __init__(self) -> None:
         self._graphs: OrderedDict[Hashable, _Graph] = OrderedDict()
-        self._refused: dict[Hashable, str] = {}
+        self._refused: dict[Hashable, int] = {}  # and what the model was made of
         self._seen: Counter[Hashable] = Counter()
         self._dropped: Counter[Hashable] = Counter()
         self._pool: Any = None
@@ -105,14 +105,17 @@ class Graphs:
         self._context = -1  # looked up once more, as the model may have changed
         key = self._key(model, batch, question)
         self._seen[key] += 1
-        if key in self._refused or (self._seen[key] < 2 and not eager) or self._must_run(model, question):
+        if (self._seen[key] < 2 and not eager) or self._must_run(model, question):
+            return None
+        if self._refused.get(key) == structure(model):
             return None
         try:
             found = self._capture(model, _padded(model, batch, self._length(model, batch)), question, run)
         except (LrpxError, HeadNotFollowed, torch.OutOfMemoryError):
             raise
         except Exception as error:
-            self._refused[key] = reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            self._refused[key] = structure(model)
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             logger.info("%s runs without a CUDA graph: %s", type(model).__name__, reason)
             return None
         self._graphs[key] = found
