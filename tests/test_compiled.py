@@ -291,6 +291,17 @@ def test_rules_of_others_are_not_compiled(as_traced, plans, caplog):
     assert len(plans) == 1
 
 
+def test_reasons_that_alternate_are_told_once(as_traced, caplog):
+    model = gpt2()
+    model.transformer.h[0].register_forward_hook(lambda *_: None)
+    known, batch = Compiled(), batch_for(model)
+    own = Question({**LRP, "activation": lambda f, args, kwargs: rules.identity(f, args, kwargs)})
+    for _ in range(3):
+        for question in (Q, own):
+            assert known.answer(model, batch, question) is None
+    assert len([r for r in caplog.records if r.name == "lrpx"]) == 2
+
+
 def test_autocast_is_not_compiled(as_traced, plans, caplog):
     model = gpt2()
     known, batch = Compiled(), batch_for(model)

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from lrpx.batching import Item, pad
@@ -431,6 +432,26 @@ def test_code_exchanged_on_a_class(monkeypatch):
         patch.setattr(nn.Module, "__call__", lambda self, *a, **k: None)
         assert not known.holds()
     assert known.holds()
+
+
+def test_what_transformers_does_by_itself_is_no_change(monkeypatch, tmp_path):
+    """It exchanges functions while it loads a model, perhaps in another thread, and notes hidden states by hooks of its own."""
+    model, known = model_and_fingerprint()
+    for kind in (PreTrainedModel, nn.Linear):
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, "tie_weights" if kind is PreTrainedModel else "reset_parameters", lambda *_, **__: None)
+            assert known.holds()
+    with torch.no_grad():
+        model(**tiny.inputs(model), output_hidden_states=True, output_attentions=True)
+    assert known.holds()
+    other = tiny.build("causal:llama")
+    other.save_pretrained(tmp_path)
+    looks, loading = [], threading.Thread(target=lambda: [type(other).from_pretrained(tmp_path) for _ in range(3)])
+    loading.start()
+    while loading.is_alive():
+        looks.append(known.holds())
+    assert looks
+    assert all(looks)
 
 
 @pytest.mark.parametrize("name", ["apply_rotary_pos_emb", "eager_attention_forward", "rotate_half"])

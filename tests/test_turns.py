@@ -236,6 +236,25 @@ def test_a_setting_made_meanwhile_stays():
     assert torch.get_float32_matmul_precision() == "medium"
 
 
+SET_FOR_ALL = """
+import torch
+from lrpx.turns import is_exact, matrix_precision
+for first, then, exact in (("tf32", "ieee", True), ("ieee", "tf32", False)):
+    torch.backends.fp32_precision = first
+    with matrix_precision(True):
+        assert not is_exact()
+    assert is_exact() == (first == "ieee")
+    torch.backends.fp32_precision = then
+    assert is_exact() == exact, (first, then)
+"""
+
+
+@pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="from torch 2.9 on")
+def test_precision_set_for_all_backends():
+    done = subprocess.run([sys.executable, "-c", SET_FOR_ALL], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 SET_ONE_BY_ONE = """
 import sys
 import torch

@@ -19,8 +19,8 @@ from transformers import PreTrainedModel
 from .batching import Batch, context_length, filler
 from .devices import is_divided
 from .errors import LrpxError
-from .fingerprint import Fingerprint, structure, surroundings
-from .graphs import code_of_others, question_key
+from .fingerprint import Fingerprint, foreign_mode, structure, surroundings
+from .graphs import code_of_others, foreign_rule, question_key
 from .pieces import Piece, segments_of, steps_of
 from .program import Answer, HeadNotFollowed, Question, accepted
 from .targets import task_of
@@ -37,10 +37,10 @@ class Compiled:
 
     def __init__(self) -> None:
         self._plans: list[tuple[Hashable, Plan]] = []  # the last one used last
-        self._refused: set[Hashable] = set()
+        self._refused: dict[Hashable, int] = {}  # and what the model was made of
         self._weights: Fingerprint | None = None
         self._masks: Masks | None = None
-        self._told: str | None = None
+        self._told: set[str] = set()
         self._unsteady: tuple[str, int] | None = (
             None  # why the model is another one after a pass, and what it was made of
         )
@@ -66,35 +66,42 @@ class Compiled:
             LrpxError, HeadNotFollowed: As ``program.compute``.
         """
         reason = self._why_not(model, batch, question)
-        if reason and reason != self._told:
-            logger.warning("%s is not compiled and runs as usual: %s", type(model).__name__, reason)
-        self._told = reason
         if reason:
+            self._warn(model, f"is not compiled and runs as usual: {reason}")
             return None
-        if self._weights is None or not self._weights.holds():
-            self._weights = Fingerprint(model)
-            self._plans, self._refused, self._masks = [], set(), None
         around = surroundings(model, batch.positions.device.type)
         key = (len(batch.spans) == 1, tuple(batch.inputs), batch.chosen, question_key(question), around)
-        if key in self._refused:
+        if key in self._refused and self._refused[key] == structure(model):
             return None
         try:
             return self._answer(model, batch.outside_inference_mode(), question, key)
         except (LrpxError, HeadNotFollowed, torch.OutOfMemoryError):
             raise
         except Exception as error:
-            self._refused.add(key)
+            self._refused[key] = structure(model)
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            logger.warning("%s cannot be compiled and runs as usual: %s", type(model).__name__, reason)
+            self._warn(model, f"cannot be compiled and runs as usual: {reason}")
             logger.debug("compiling failed", exc_info=True)
             return None
 
+    def _warn(self, model: PreTrainedModel, message: str) -> None:
+        """Once for each message."""
+        if message not in self._told:
+            self._told.add(message)
+            logger.warning("%s %s", type(model).__name__, message)
+
     def _why_not(self, model: PreTrainedModel, batch: Batch, question: Question) -> str | None:
+        """Why the model is not compiled now; if there is no reason, ``_weights`` is of the model as it is."""
         if is_divided(model):
             return "it is divided over devices"
         if torch.is_autocast_enabled(batch.positions.device.type):
             return "torch.autocast is on"
-        code = code_of_others(model, question)
+        code = foreign_rule(question) or foreign_mode()
+        if not code and (self._weights is None or not self._weights.holds()):
+            code = code_of_others(model, question)
+            if not code:
+                self._weights = Fingerprint(model)
+                self._plans, self._masks = [], None
         if code:
             return f"{code}, and a compiled pass would not run that code again"
         if self._unsteady is not None and self._unsteady[1] == structure(model):

@@ -76,8 +76,10 @@ def say_what_is_idle(model: PreTrainedModel, execution: Execution, method: str, 
     if model.dtype != torch.float32:
         idle["tf32=True"] = f"the model is {str(model.dtype).removeprefix('torch.')}"
     for option, reason in idle.items():
-        if getattr(execution, option.removesuffix("=True")) is True:
-            logger.info("%s changes nothing: %s", option, reason)
+        message = f"{option} changes nothing: {reason}"
+        if getattr(execution, option.removesuffix("=True")) is True and message not in known_of(model).told:
+            known_of(model).told.add(message)
+            logger.info("%s", message)
 
 
 @dataclass
@@ -87,6 +89,7 @@ class _Known:
     graphs: Graphs = field(default_factory=Graphs)
     compiled: Compiled = field(default_factory=Compiled)
     whole_head: bool = False
+    told: set[str] = field(default_factory=set)
 
 
 _known: weakref.WeakKeyDictionary[PreTrainedModel, _Known] = weakref.WeakKeyDictionary()

@@ -29,19 +29,21 @@ from .turns import precision
 # Packages whose modules read nothing but what they hold: those that models of transformers are made of, and Python's own.
 KNOWN_CODE = {"torch", "transformers", "transformers_modules", "peft", "kernels", "numpy", *sys.stdlib_module_names}
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
-_OWN = frozenset(vars(nn.Module())) - {"training"}  # what every module has
+_NOTED = "_output_capturing_hooks_installed"  # by transformers, on a model that was asked for its hidden states
+_OWN = frozenset({*vars(nn.Module()), _NOTED}) - {"training"}  # what every module has
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL_HOOKS = tuple(f"_global{kind}" for kind in _HOOKS)
 _FUNCTIONS = frozenset({types.FunctionType, staticmethod, classmethod, property})
 _WEIGHTS = frozenset({Tensor, nn.Parameter, getattr(nn, "Buffer", Tensor)})
+_CALLED = ("forward", "__call__", "_wrapped_call_impl", "_call_impl")
 _DEEP, _MANY = 6, 1000  # levels and entries of containers; what goes beyond is known by its identity
 
 
 class Fingerprint:
     """A model's state as it is now. It does not keep the model alive.
 
-    ``in_place`` takes microseconds and says that the weights of then can still be read where they were; ``holds``, a
-    fraction of a millisecond, that they are still the model's, and that all else is as it was.
+    ``in_place`` takes microseconds and says that the weights of then can still be read where they were; ``holds``, about a
+    millisecond, that they are still the model's, and that all else is as it was.
 
     Args:
         model: One without foreign code.
@@ -57,13 +59,15 @@ class Fingerprint:
             (weakref.ref(module), [k for k in vars(module) if k not in _OWN and (i, k) not in notes])
             for i, module in enumerate(modules)
         ]
-        # Functions and plain values of classes, and functions of the files that these are in: some exchange them for all.
-        parents = dict.fromkeys(k for module in modules for k in type(module).__mro__ if k not in (nn.Module, object))
-        files = dict.fromkeys([*(k.__module__ for k in parents), "torch.nn.functional"])
-        spaces = [*map(vars, parents), *(vars(sys.modules[name]) for name in files if name in sys.modules)]
+        # Code of a model's own classes and their files: some exchange it for all models. Of the classes below, which all models
+        # share, only what runs in a pass: transformers exchanges other parts of them while it loads a model.
+        parents = dict.fromkeys(k for module in modules for k in type(module).__mro__ if k is not object)
+        own = [k for k in parents if _is_of_a_model(k.__module__)]
+        files = [n for n in dict.fromkeys([*(k.__module__ for k in own), "torch.nn.functional"]) if n in sys.modules]
+        spaces = [*map(vars, own), *(vars(sys.modules[name]) for name in files)]
         self._code = [(space, [n for n, v in space.items() if type(v) in _FUNCTIONS | _PLAIN]) for space in spaces]
-        self._code.append((vars(nn.Module), ["__call__", "_wrapped_call_impl", "_call_impl"]))
-        self._parents = list(map(vars, parents))
+        self._code += [(vars(k), [n for n in _CALLED if n in vars(k)]) for k in parents if k not in own]
+        self._own = list(map(vars, own))
         self._attributes = [
             [_Look().value(vars(m)[k]) for k in names] for m, (_, names) in zip(modules, self._modules, strict=True)
         ]
@@ -100,7 +104,7 @@ class Fingerprint:
             for name in names:
                 value = space.get(name, _GONE)
                 look.state.append((type(value), value) if type(value) in _PLAIN else id(value))
-        look.state.append([len(space) for space in self._parents])  # one more may hide a parent's
+        look.state += [[name in space for name in _CALLED] for space in self._own]  # one more would hide a parent's
         for kind in _GLOBAL_HOOKS:
             look.state.append(tuple(getattr(torch_module, kind)))
         root = self._modules[0][0]()
@@ -139,14 +143,15 @@ class _Look:
             return
         own = module.__dict__
         add(module.__class__)
-        add(len(own))
+        add(len(own) - (_NOTED in own))
         for name in names:
             value = own.get(name, _GONE)
             kind = type(value)
             add((kind, value) if kind in _PLAIN else self.value(value))  # 1, 1.0 and True are equal
         add([(name, id(child)) for name, child in own["_modules"].items()])
         for hooks in _HOOKS:
-            add(tuple(own[hooks]))  # their numbers: no two hooks have the same one
+            found = own[hooks]  # by number: no two hooks have the same one
+            add(tuple(n for n, hook in found.items() if _origin(hook) != "transformers") if found else ())
         for weights in ("_parameters", "_buffers"):
             add([(name, t is not None and _place(t)) for name, t in own[weights].items()])
 
@@ -189,6 +194,10 @@ class _Look:
 
 
 _GONE = object()
+
+
+def _is_of_a_model(file: str) -> bool:
+    return file.startswith(("transformers.models.", "transformers_modules.", "peft."))
 
 
 def _key(value: Any) -> Any:

@@ -57,7 +57,7 @@ class Graphs:
         self._pool: Any = None
         self._context: int | None = -1  # not looked up yet
         self._pads = True
-        self._told: str | None = None
+        self._told: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._graphs)
@@ -125,11 +125,11 @@ class Graphs:
 
     def _must_run(self, model: PreTrainedModel, question: Question) -> bool:
         code = code_of_others(model, question)
-        if code and code != self._told:
+        if code and code not in self._told:
+            self._told.add(code)
             logger.info(
                 "%s runs without CUDA graphs: %s, and a graph would not run that code again", type(model).__name__, code
             )
-        self._told = code
         return code is not None
 
     def _length(self, model: PreTrainedModel, batch: Batch) -> int:
@@ -184,13 +184,20 @@ def bucket(length: int, context: int | None) -> int:
 
 def code_of_others(model: PreTrainedModel, question: Question) -> str | None:
     """Where a pass runs code that may do something else each time, as part of a sentence; ``None`` if nowhere."""
-    for kind, rule in get_rules(question.rules).items():
-        if getattr(rules, getattr(rule, "__name__", ""), None) is not rule:
-            return f"the rule for {kind!r} is not one of lrpx.rules"
+    if rule := foreign_rule(question):
+        return rule
     try:
         return foreign_code(model)
     except Exception as error:
         return f"it cannot be looked through ({type(error).__name__}: {error})"
+
+
+def foreign_rule(question: Question) -> str | None:
+    """As ``code_of_others``, among the rules only."""
+    for kind, rule in get_rules(question.rules).items():
+        if getattr(rules, getattr(rule, "__name__", ""), None) is not rule:
+            return f"the rule for {kind!r} is not one of lrpx.rules"
+    return None
 
 
 def question_key(question: Question) -> Hashable:

@@ -43,6 +43,9 @@ def is_exact() -> bool:
 def _set_tf32() -> Callable[[], None]:
     """Allow TF32; returns what undoes that, if nobody has set something else meanwhile."""
     before = _backends()
+    every: Any = torch.backends
+    if before and every.fp32_precision == before["cuda"] == "tf32":  # set for all backends
+        return lambda: None
     try:
         one: str | None = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("high")
@@ -59,6 +62,7 @@ def _set_tf32() -> Callable[[], None]:
         backends: Any = torch.backends
         for name, value in before.items():
             matmul = getattr(backends, name).matmul
+            matmul.fp32_precision = "none"  # as where the setting for all backends counts
             if matmul.fp32_precision != value:
                 matmul.fp32_precision = value
 
