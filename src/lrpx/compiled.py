@@ -19,8 +19,8 @@ from transformers import PreTrainedModel
 from .batching import Batch, context_length, filler
 from .devices import is_divided
 from .errors import LrpxError
-from .fingerprint import Fingerprint, foreign_mode, structure, surroundings
-from .graphs import code_of_others, foreign_rule, question_key
+from .fingerprint import Fingerprint, foreign_code, foreign_mode, structure, surroundings
+from .graphs import foreign_rule, question_key
 from .pieces import Piece, segments_of, steps_of
 from .program import Answer, HeadNotFollowed, Question, accepted
 from .targets import task_of
@@ -41,9 +41,6 @@ class Compiled:
         self._weights: Fingerprint | None = None
         self._masks: Masks | None = None
         self._told: set[str] = set()
-        self._unsteady: tuple[str, int] | None = (
-            None  # why the model is another one after a pass, and what it was made of
-        )
 
     def __len__(self) -> int:
         return len(self._plans)
@@ -98,15 +95,11 @@ class Compiled:
             return "torch.autocast is on"
         code = foreign_rule(question) or foreign_mode()
         if not code and (self._weights is None or not self._weights.holds()):
-            code = code_of_others(model, question)
+            code = foreign_code(model)
             if not code:
                 self._weights = Fingerprint(model)
                 self._plans, self._masks = [], None
-        if code:
-            return f"{code}, and a compiled pass would not run that code again"
-        if self._unsteady is not None and self._unsteady[1] == structure(model):
-            return self._unsteady[0]
-        return None
+        return f"{code}, and a compiled pass would not run that code again" if code else None
 
     def _answer(self, model: PreTrainedModel, batch: Batch, question: Question, key: Hashable) -> Answer:
         if self._masks is None:
@@ -118,9 +111,7 @@ class Compiled:
         if entry is None:
             entry = (key, unpadded), Plan(model, batch, replace(question, static=True, unpadded=unpadded))
             if self._weights is not None and not self._weights.holds():
-                reason = f"it changes itself while it runs: {self._weights.what_changed()}"
-                self._unsteady = reason, structure(model)
-                raise RuntimeError(reason)
+                raise RuntimeError(f"it changes itself while it runs: {self._weights.what_changed()}")
         answer = entry[1].run(model, batch)
         self._plans = [*(e for e in self._plans if e is not entry), entry][-KEPT:]
         return answer

@@ -39,6 +39,7 @@ from .given import check_relevances, label, read_relevances
 from .loading import load
 from .methods import METHODS, get_method
 from .records import Record, Run, finish, open_run, part_is_done, write_part, write_part_bytes
+from .targets import task_of
 
 logger = logging.getLogger("lrpx")
 
@@ -134,7 +135,7 @@ def evaluate(
         chosen = select(chosen, limit, seed)
         if batch_tokens is None:
             batch_tokens = 4096 if device == "cpu" else 16384
-        parts = plan(chosen, batch_tokens, allowed_waste(loaded, Reads.of(loaded).task))
+        parts = plan(chosen, batch_tokens, allowed_waste(loaded, task_of(loaded)))
         facts = {**model_facts(loaded), "device": device, "tokenizer": samples_of.manifest["tokenizer"]["model"]}
         manifest = {
             "kind": "run",

@@ -265,6 +265,13 @@ def foreign_code(model: nn.Module) -> str | None:
 
     Such code is what people change between calls: it adds a vector, leaves a head out, or writes down what it sees.
     """
+    try:
+        return _code_of_others(model)
+    except Exception as error:
+        return f"it cannot be looked through ({type(error).__name__}: {error})"
+
+
+def _code_of_others(model: nn.Module) -> str | None:
     for kind in _GLOBAL_HOOKS:
         for hook in getattr(torch_module, kind).values():
             return f"all modules have a hook ({_name(hook)})"

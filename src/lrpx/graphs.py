@@ -80,9 +80,8 @@ class Graphs:
                 return answer
         del self._graphs[key]
         self._dropped[key] += 1
-        self._seen[key] = 1 - 2 ** min(
-            self._dropped[key], 10
-        )  # a model that changes often is captured ever more seldom
+        # A model that changes often is captured ever more seldom.
+        self._seen[key] = 1 - 2 ** min(self._dropped[key], 10)
         return None
 
     def answer(
@@ -105,9 +104,11 @@ class Graphs:
         self._context = -1  # looked up once more, as the model may have changed
         key = self._key(model, batch, question)
         self._seen[key] += 1
-        if (self._seen[key] < 2 and not eager) or self._must_run(model, question):
+        if self._seen[key] < 2 and not eager:
             return None
-        if self._refused.get(key) == structure(model):
+        if key in self._refused and self._refused[key] == structure(model):
+            return None
+        if self._must_run(model, question):
             return None
         try:
             found = self._capture(model, _padded(model, batch, self._length(model, batch)), question, run)
@@ -124,7 +125,7 @@ class Graphs:
         return _replay(found, batch, copy=question.hidden)
 
     def _must_run(self, model: PreTrainedModel, question: Question) -> bool:
-        code = code_of_others(model, question)
+        code = foreign_rule(question) or foreign_code(model)
         if code and code not in self._told:
             self._told.add(code)
             logger.info(
@@ -182,18 +183,8 @@ def bucket(length: int, context: int | None) -> int:
     return max(length, min(-(-length // step) * step, context or 1 << 60))
 
 
-def code_of_others(model: PreTrainedModel, question: Question) -> str | None:
-    """Where a pass runs code that may do something else each time, as part of a sentence; ``None`` if nowhere."""
-    if rule := foreign_rule(question):
-        return rule
-    try:
-        return foreign_code(model)
-    except Exception as error:
-        return f"it cannot be looked through ({type(error).__name__}: {error})"
-
-
 def foreign_rule(question: Question) -> str | None:
-    """As ``code_of_others``, among the rules only."""
+    """Which rule is somebody's own, and may do something else each time, as part of a sentence; ``None`` if none is."""
     for kind, rule in get_rules(question.rules).items():
         if getattr(rules, getattr(rule, "__name__", ""), None) is not rule:
             return f"the rule for {kind!r} is not one of lrpx.rules"

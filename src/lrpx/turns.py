@@ -59,9 +59,8 @@ def _set_tf32() -> Callable[[], None]:
             return
         if one is not None:
             torch.set_float32_matmul_precision(one)
-        backends: Any = torch.backends
         for name, value in before.items():
-            matmul = getattr(backends, name).matmul
+            matmul = getattr(every, name).matmul
             matmul.fp32_precision = "none"  # as where the setting for all backends counts
             if matmul.fp32_precision != value:
                 matmul.fp32_precision = value
