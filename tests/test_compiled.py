@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from compiled_tools import ASKED, OTHERS, assert_close, batch_for, gpt2, quick, shallow, unfused
+from compiled_tools import ASKED, OTHERS, assert_close, batch_for, gpt2, shallow
 from support import change_mlp
 from torch import nn
 
@@ -33,16 +33,7 @@ compiles = pytest.mark.skipif(
 Q = Question("attnlrp")
 
 
-@pytest.fixture(autouse=True)
-def quickly():
-    with quick():
-        yield
-
-
-@pytest.fixture
-def as_traced(monkeypatch):
-    """Pieces are not fused."""
-    return unfused(monkeypatch)
+pytestmark = pytest.mark.usefixtures("quickly")
 
 
 @pytest.fixture

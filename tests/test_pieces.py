@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import tiny
 import torch
-from compiled_tools import ASKED, OTHERS, assert_close, batch_for, gpt2, quick, unfused
+from compiled_tools import ASKED, OTHERS, assert_close, batch_for, gpt2, quick
 from support import on_states
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -22,16 +22,7 @@ FAMILIES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def quickly():
-    with quick():
-        yield
-
-
-@pytest.fixture
-def as_traced(monkeypatch):
-    """Pieces are not fused."""
-    return unfused(monkeypatch)
+pytestmark = pytest.mark.usefixtures("quickly")
 
 
 def static(rules="attnlrp", **options):

@@ -5,7 +5,7 @@ import threading
 import pytest
 import tiny
 import torch
-from compiled_tools import ASKED, OTHERS, assert_close, batch_for, gpt2, quick, shallow
+from compiled_tools import ASKED, OTHERS, assert_close, batch_for, gpt2, shallow
 from support import fingerprint, on_states
 from torch import nn
 
@@ -26,10 +26,7 @@ FAMILIES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def quickly():
-    with quick():
-        yield
+pytestmark = pytest.mark.usefixtures("quickly")
 
 
 def run(trace, model, batch):
