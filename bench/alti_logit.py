@@ -24,9 +24,10 @@ from common import in_turns, peak
 from torch import Tensor
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from lrpx import mixing, trace
-from lrpx.batching import Batch
-from lrpx.methods import alti_logit
+from lrpx.methods.alti import contributions as mixing
+from lrpx.methods.alti import logit as alti_logit
+from lrpx.methods.alti import residual_trace as trace
+from lrpx.text.batching import Batch
 
 SHAPES: dict[str, Callable[[], Any]] = {
     "tiny": lambda: GPT2LMHeadModel(GPT2Config(vocab_size=1200, n_positions=32, n_embd=16, n_layer=2, n_head=2)),
@@ -127,7 +128,7 @@ def timed(runs: dict[str, Callable[[], Any]], repeats: int, device: torch.device
 
 def tune(model: Any, lengths: list[int], repeats: int) -> None:
     """The kernel alone on one layer of the model's shape, against PyTorch."""
-    from lrpx.l1_kernel import l1_fused
+    from lrpx.methods.alti.l1_kernel import l1_fused
 
     config, device = model.config, model.device
     heads, width = config.num_attention_heads, config.hidden_size

@@ -28,11 +28,11 @@ import torch
 from common import SHAPES, Contenders, Sample
 
 import lrpx
-from lrpx.batching import Attribution, Batch, Item, allowed_waste, buckets, pad
-from lrpx.execution import Execution
 from lrpx.methods import get_method
-from lrpx.targets import task_of
-from lrpx.turns import matrix_precision
+from lrpx.models.signature import task_of
+from lrpx.models.turns import matrix_precision
+from lrpx.passes.dispatch import Execution
+from lrpx.text.batching import Attribution, Batch, Item, allowed_waste, buckets, pad
 
 OUT_OF_MEMORY = "out of memory"
 

@@ -29,13 +29,13 @@ import torch
 from common import synchronise
 
 import lrpx
-from lrpx.batching import Batch, Item, allowed_waste, pad
 from lrpx.benchmark.storage import sha256
-from lrpx.evaluate import evaluate, plan, select, tokenized_set
-from lrpx.explainer import Explainer, sources
-from lrpx.program import accepted, explained_logits
-from lrpx.records import Run, write_part
-from lrpx.targets import task_of
+from lrpx.evaluation.records import Run, write_part
+from lrpx.evaluation.run import evaluate, plan, select, tokenized_set
+from lrpx.evaluation.scoring import Explainer, sources
+from lrpx.models.signature import task_of
+from lrpx.passes.forward_backward import accepted, explained_logits
+from lrpx.text.batching import Batch, Item, allowed_waste, pad
 
 
 def main() -> None:

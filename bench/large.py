@@ -25,7 +25,7 @@ from common import environment, heading, parser_of, report, summary, table
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import lrpx
-from lrpx.device_maps import division, place_of
+from lrpx.models.device_map import division, place_of
 
 LLAMA_70B: dict[str, Any] = {
     "hidden_size": 8192,

@@ -32,9 +32,9 @@ import torch
 from common import SHAPES, Contenders, Sample, inputs_of, ms
 
 import lrpx
-from lrpx.batching import Batch, Item, pad
-from lrpx.execution import Execution, known_of
 from lrpx.methods import get_method
+from lrpx.passes.dispatch import Execution, known_of
+from lrpx.text.batching import Batch, Item, pad
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:

@@ -30,8 +30,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from lrpx.benchmark import TokenizedSample
 from lrpx.benchmark.storage import SCHEMA, write_json
 from lrpx.benchmark.tokenized import _write, fingerprint
-from lrpx.evaluate import evaluate
-from lrpx.records import Run
+from lrpx.evaluation.records import Run
+from lrpx.evaluation.run import evaluate
 
 
 def main() -> None:

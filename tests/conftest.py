@@ -4,7 +4,7 @@ import compiled_tools
 import pytest
 import torch
 
-from lrpx import fingerprint
+from lrpx.passes import model_state as fingerprint
 
 
 def pytest_configure(config):

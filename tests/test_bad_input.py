@@ -10,7 +10,7 @@ from support import fingerprint
 from torch import nn
 
 import lrpx
-from lrpx import cli
+from lrpx.cli import main as cli
 from lrpx.errors import InputError, NonFiniteError, UnsupportedModelError
 from lrpx.methods import METHODS
 
@@ -345,7 +345,7 @@ def command(gpt2, monkeypatch, capsys):
         loads.append(name)
         return type("Loaded", (tuple,), {"model": gpt2[0], "tokenizer": gpt2[1]})(gpt2)
 
-    monkeypatch.setattr("lrpx.loading.load", load)
+    monkeypatch.setattr("lrpx.models.loading.load", load)
 
     def run(*arguments):
         monkeypatch.setattr("sys.argv", ["lrpx", *arguments])

@@ -12,7 +12,7 @@ import torch
 from evaluation_tools import benchmark, gpt2
 
 import lrpx
-from lrpx.batching import pad
+from lrpx.text.batching import pad
 
 BENCH = Path(__file__).resolve().parents[1] / "bench"
 

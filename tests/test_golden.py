@@ -7,8 +7,8 @@ import pytest
 from support import GOLDEN, lift_float32_norms, needs_shared
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
-from lrpx.batching import Item, pad
 from lrpx.methods import METHODS
+from lrpx.text.batching import Item, pad
 
 pytestmark = needs_shared(GOLDEN)
 BLOCKS = {"gpt2": "transformer.h.{}", "bert": "bert.encoder.layer.{}", "llama": "model.layers.{}"}

@@ -9,12 +9,12 @@ import pytest
 import tiny
 import torch
 
-from lrpx.batching import Item, pad
-from lrpx.capture import run
 from lrpx.check import Accounting
 from lrpx.errors import UnsupportedModelError
-from lrpx.families.refused import REFUSED
-from lrpx.propagate import propagate
+from lrpx.models.refused import REFUSED
+from lrpx.passes.attribution import run
+from lrpx.propagation.propagate import propagate
+from lrpx.text.batching import Item, pad
 
 TOLERANCE = 2e-6  # transformers computes many norms in float32, whatever the dtype of the model
 # Where relevance is complete: RoCBERT mixes sound and shape of a character in behind the embedding, I-BERT's returns a tuple.

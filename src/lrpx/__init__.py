@@ -11,11 +11,11 @@ The command line does the same: ``lrpx explain "The keys to the cabinet" --targe
 import logging
 
 from .errors import InputError, LrpxError, NonFiniteError, UnsupportedModelError
-from .explain import explain
+from .explainer import explain
 from .explanation import Explanation
-from .loading import load
 from .methods import METHODS
-from .propagate import propagate
+from .models.loading import load
+from .propagation.propagate import propagate
 from .version import __version__
 
 __all__ = [

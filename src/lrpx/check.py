@@ -18,15 +18,15 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from .batching import Batch, Item, pad
-from .capture import run
-from .devices import named_parameters, offloaded_as
 from .errors import LrpxError
-from .guards import about_cuts, check_model
-from .propagate import Propagation, propagate
-from .rules import tensors_in
-from .rulesets import RULESETS
-from .taps import layer_count
+from .models.placement import named_parameters, offloaded_as
+from .passes.attribution import run
+from .passes.hidden_states import layer_count
+from .passes.validation import about_cuts, check_model
+from .propagation.propagate import Propagation, propagate
+from .propagation.rules import tensors_in
+from .propagation.rulesets import RULESETS
+from .text.batching import Batch, Item, pad
 
 # How far a sum over a whole model may be off, relative to the sum of absolute relevances.
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}

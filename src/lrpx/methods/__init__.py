@@ -13,7 +13,7 @@ from functools import cache, partial
 from typing import Any
 
 from ..errors import InputError, nearest
-from ..turns import at_work
+from ..models.turns import at_work
 
 
 @dataclass(frozen=True)
@@ -95,20 +95,20 @@ _TABLE = [
         "alti-logit",
         "ALTI-Logit: what attention adds to the logit, carried to the input through token mixing; MLPs stay components.",
         f"Ferrando et al. 2023; {_ARRAS}",
-        "alti_logit:explain",
+        "alti.logit:explain",
         {"direct": False},
     ),
     Method(
         "alti",
         "ALTI: how much each input token is mixed into the explained position; not tied to a logit.",
         "Ferrando et al. 2022",
-        "alti_logit:alti",
+        "alti.logit:alti",
     ),
     Method(
         "attention-rollout",
         "Attention rollout: attention weights multiplied over the layers, half of each being the residual stream.",
         "Abnar & Zuidema 2020",
-        "alti_logit:attention_rollout",
+        "alti.logit:attention_rollout",
     ),
 ]
 METHODS: dict[str, Method] = {m.name: m for m in _TABLE}

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..batching import Attribution, Batch
-from ..capture import attributions, run
 from ..errors import InputError, nearest
-from ..execution import DEFAULT, Execution
-from ..taps import place_first
+from ..passes.attribution import attributions, run
+from ..passes.dispatch import DEFAULT, Execution
+from ..passes.hidden_states import place_first
+from ..text.batching import Attribution, Batch
 
 NORMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "l1": lambda state, gradient: gradient.abs(),

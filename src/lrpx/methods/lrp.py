@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import torch
 from transformers import PreTrainedModel
 
-from ..batching import Attribution, Batch
-from ..capture import attributions, run
-from ..execution import DEFAULT, Execution
-from ..rulesets import RuleSet
-from ..taps import place_first
+from ..passes.attribution import attributions, run
+from ..passes.dispatch import DEFAULT, Execution
+from ..passes.hidden_states import place_first
+from ..propagation.rulesets import RuleSet
+from ..text.batching import Attribution, Batch
 
 
 def explain(

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..benchmark.storage import write_text
 from ..errors import InputError, nearest
-from ..records import find_runs
+from ..evaluation.records import find_runs
 from .results import results_of
 
 __all__ = ["FORMATS", "SUFFIXES", "report", "write"]

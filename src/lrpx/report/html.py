@@ -7,8 +7,8 @@ from html import escape
 from typing import Any
 
 from ..benchmark.folder import ROLES
+from ..evaluation.records import METRICS
 from ..heatmap import html_fragment
-from ..records import METRICS
 from . import charts, tables
 from .examples import Example, examples
 from .results import Result

@@ -18,8 +18,8 @@ import numpy as np
 from ..benchmark.folder import ROLES
 from ..benchmark.storage import need
 from ..errors import InputError
-from ..metrics import Interval, bootstrap, random_baseline
-from ..records import METRICS, Run
+from ..evaluation.metrics import Interval, bootstrap, random_baseline
+from ..evaluation.records import METRICS, Run
 from .paper import MODELS, PaperModel, twin
 
 logger = logging.getLogger("lrpx")

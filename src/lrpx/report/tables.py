@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..benchmark.folder import ROLES
-from ..metrics import Interval
-from ..records import METRICS
+from ..evaluation.metrics import Interval
+from ..evaluation.records import METRICS
 from .paper import SOURCE
 from .results import NORMS, Result, name_of, rows
 

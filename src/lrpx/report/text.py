@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..benchmark.folder import ROLES
-from ..records import METRICS
+from ..evaluation.records import METRICS
 from . import tables
 from .results import Result
 from .tables import Cell, Table

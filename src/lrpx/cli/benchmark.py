@@ -1,0 +1,167 @@
+"""The command line of the benchmark: build it, tokenise it, evaluate methods on it, report. Thin, as ``cli.py``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from .options import CheckpointOption, CompileOption, FastOption, Tf32Option
+
+benchmark = typer.Typer(no_args_is_help=True, help="Build and tokenise the subject-verb agreement benchmark.")
+
+
+@benchmark.command("build")
+def build(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE", help="lgd_dataset.tsv, agr_50_mostcommon_10K.tsv(.gz), BLiMP JSON lines; or a URL."
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="DIR", help="A new folder, or one where this build was stopped.")
+    ],
+    parser: Annotated[
+        str, typer.Option(metavar="NAME", help="spaCy pipeline that finds the subjects.")
+    ] = "en_core_web_trf",
+    ground_truth: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Subjects found elsewhere, instead of a parser.")
+    ] = None,
+    format: Annotated[
+        str | None, typer.Option(metavar="FORMAT", help="lgd, linzen or blimp. Default: by content.")
+    ] = None,
+    workers: Annotated[int, typer.Option(metavar="N", help="Processes that parse.")] = 1,
+    skip_bad_rows: Annotated[
+        bool, typer.Option("--skip-bad-rows", help="Leave unusable rows out; they are listed.")
+    ] = False,
+) -> None:
+    """Find the subject of every sentence's verb and write Parquet files, counts and a dataset card.
+
+    [b]lrpx benchmark build lgd_dataset.tsv --parser en_core_web_trf --out sva[/b]
+    """
+    from ..benchmark import build as run
+
+    made = run(
+        source,
+        out,
+        parser=parser,
+        ground_truth=ground_truth,
+        format=format,
+        workers=workers,
+        skip_bad_rows=skip_bad_rows,
+    )
+    _say(f"{len(made):,} samples in {made.path}; what was dropped and why: {made.path / 'counts.json'}")
+
+
+@benchmark.command("tokenize")
+def tokenize(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A folder made by [b]lrpx benchmark build[/b].")],
+    tokenizer: Annotated[list[str], typer.Option(metavar="NAME", help="Hub id or folder. Repeatable.")],
+    input: Annotated[
+        str | None, typer.Option(metavar="KIND", help="causal or masked. Default: as the tokenizer's model is.")
+    ] = None,
+) -> None:
+    """Prepare the sentences for one or more tokenizers. [b]lrpx evaluate[/b] does it by itself where it is missing."""
+    from ..benchmark import tokenize as run
+
+    for name in tokenizer:
+        made = run(directory, name, input=input)
+        _say(f"{name}: {len(made):,} samples, {made.input} input")
+
+
+def evaluate(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A folder made by [b]lrpx benchmark build[/b].")],
+    model: Annotated[list[str], typer.Option("--model", "-m", metavar="NAME", help="Hub id or folder. Repeatable.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="RUN", help="A new folder, or one where this run was stopped.")
+    ],
+    method: Annotated[
+        list[str] | None,
+        typer.Option(metavar="METHOD", help="Repeatable; see [b]lrpx methods[/b]. Default: the paper's."),
+    ] = None,
+    relevances: Annotated[Path | None, typer.Option(metavar="FILE", help="Score explanations made elsewhere.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", help="Evaluate this many samples, chosen by --seed.")
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="For --limit.")] = 0,
+    dtype: Annotated[str | None, typer.Option(metavar="DTYPE", help="Default: the checkpoint's own.")] = None,
+    device: Annotated[str | None, typer.Option(metavar="DEVICE", help="Default: a GPU if there is one.")] = None,
+    device_map: Annotated[str | None, typer.Option(metavar="MAP", help="Divide a large model: auto, or JSON.")] = None,
+    batch_tokens: Annotated[int | None, typer.Option(metavar="N", help="Tokens per batch, padding included.")] = None,
+    engine: Annotated[
+        str, typer.Option(metavar="ENGINE", help="local: this process. ray: workers, on many GPUs or machines.")
+    ] = "local",
+    address: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Of a Ray cluster, or auto. Default: this machine alone.")
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="For --engine ray. Default: one per GPU, else per share of the CPUs."),
+    ] = None,
+    fast: FastOption = None,
+    compile: CompileOption = False,
+    checkpoint: CheckpointOption = None,
+    tf32: Tf32Option = False,
+) -> None:
+    """Explain a model's verb predictions, score them against the subjects, and keep every record. Resumes if stopped.
+
+    [b]lrpx evaluate sva --model openai-community/gpt2 --method attnlrp --method lrp --out runs/gpt2[/b]
+
+    Exit status 1 if a sample could not be explained; the records say which and why.
+    """
+    from ..evaluation.run import evaluate_all
+
+    try:
+        runs = evaluate_all(
+            directory,
+            model,
+            method,
+            out,
+            relevances=relevances,
+            limit=limit,
+            seed=seed,
+            dtype=dtype,
+            device=device,
+            device_map=device_map,
+            batch_tokens=batch_tokens,
+            engine=engine,
+            address=address,
+            workers=workers,
+            fast=fast,
+            compile=compile,
+            checkpoint=checkpoint,
+            tf32=tf32,
+        )
+    except KeyboardInterrupt:
+        if out.exists():
+            _say(f"Stopped. What is finished is kept in {out}: the same command goes on from there.")
+        raise
+    failed = sum(run.failed for run in runs)
+    for run in runs:
+        _say(f"{run.path}: " + (f"{run.failed:,} samples failed, see its records" if run.failed else "finished"))
+    _say(f"Next: lrpx report {out}")
+    raise typer.Exit(1 if failed else 0)
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders made by [b]lrpx evaluate[/b].")],
+    format: Annotated[
+        str | None, typer.Option(metavar="FORMAT", help="terminal, markdown, latex, html or csv. Default: by --output.")
+    ] = None,
+    compare: Annotated[str | None, typer.Option(metavar="paper", help="Put the paper's numbers beside yours.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here.")] = None,
+) -> None:
+    """Print the paper's tables for your runs.
+
+    [b]lrpx report runs/gpt2 --compare paper --output report.html[/b]
+    """
+    from ..report import write
+
+    write(runs, format=format, compare=compare, output=output)
+
+
+def _say(message: str) -> None:
+    Console(stderr=True).print(message, highlight=False, soft_wrap=True)

@@ -1,0 +1,1 @@
+"""Methods x models x benchmark -> records."""

@@ -1,0 +1,287 @@
+"""Batches of samples -> records: each method explains the predicted verb form against the other one, in one pass.
+
+Which form is predicted decides the sign of what is explained, but need not be known before. Each method explains
+``logit[verb] - logit[other form]`` in one pass; the sign of the value tells the prediction, and where it is negative, value
+and relevance change their sign. That is exact: the gradient, a backward pass under rules and ALTI-Logit are linear in the
+explained direction, ``R(a, b) = -R(b, a)``, and rounding is symmetric. Methods that do not decompose the value (gradient
+norms, ALTI, rollout; their ``residual`` is ``None``) are the same for both signs.
+
+Where memory runs out, a batch is halved; where a sample fails, its batch is halved until that sample stands alone. Both
+change other samples' results by rounding only.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from ..benchmark import TokenizedSample
+from ..errors import InputError, LrpxError, NonFiniteError, UnsupportedModelError
+from ..explainer import Reads
+from ..methods import get_method
+from ..methods.gradient import NORMS
+from ..models.placement import entry_device
+from ..models.turns import at_work
+from ..passes.attribution import Combine, attributions, run
+from ..passes.dispatch import DEFAULT, Execution
+from ..passes.forward_backward import explained_logits
+from ..text.batching import Attribution, Batch, Item, pad
+from .external import Given
+from .metrics import score
+from .records import METRICS, Record
+
+logger = logging.getLogger("lrpx")
+
+GIVE_UP = 20  # samples that fail while none succeeds, before the run stops
+
+# What one plain backward pass gives: name -> how state and gradient are combined, and whether the parts sum to the value.
+_GRADIENTS: dict[str, tuple[Combine, bool]] = {
+    "gradient-l1": (NORMS["l1"], False),
+    "gradient-l2": (NORMS["l2"], False),
+    "gradient-x-input": (torch.mul, True),
+}
+
+
+class Source(NamedTuple):
+    """One computation and the methods whose relevance it gives."""
+
+    names: tuple[str, ...]
+    explain: Callable[[PreTrainedModel, Batch, Sequence[TokenizedSample]], list[tuple[Attribution, ...]]]
+
+
+def recorded_names(method: str) -> tuple[str, ...]:
+    """The names under which a method's relevance is recorded."""
+    return ("gradient-l1", "gradient-l2") if method == "gradient" else (method,)
+
+
+def sources(names: Sequence[str], given: Given | None = None, execution: Execution = DEFAULT) -> list[Source]:
+    """The computations that give the relevance of the methods ``names`` and of the file ``given``.
+
+    All that a plain gradient gives comes from one pass.
+    """
+    found = []
+    plain = [n for name in names for n in recorded_names(name) if n in _GRADIENTS]
+    for name in names:
+        recorded = recorded_names(name)
+        if recorded[0] not in _GRADIENTS:
+            found.append(Source((name,), _registered(name, execution)))
+        elif recorded[0] == plain[0]:
+            found.append(Source(tuple(plain), _gradients(plain, execution)))
+    if given:
+        found.append(Source(tuple(sorted(given)), _read(given, execution)))
+    return found
+
+
+def _registered(name: str, execution: Execution) -> Callable[..., list[tuple[Attribution, ...]]]:
+    method = get_method(name)
+    function = method.run_by(execution)
+
+    def explain(model: PreTrainedModel, batch: Batch, _: Sequence[TokenizedSample]) -> list[tuple[Attribution, ...]]:
+        return [(attribution,) for attribution in function(model, batch, **method.options)]
+
+    return explain
+
+
+def _gradients(names: Sequence[str], execution: Execution) -> Callable[..., list[tuple[Attribution, ...]]]:
+    def explain(model: PreTrainedModel, batch: Batch, _: Sequence[TokenizedSample]) -> list[tuple[Attribution, ...]]:
+        with at_work(model, execution.tf32):
+            result = run(model, batch, {}, execution=execution)
+        each = [attributions(result, batch, _GRADIENTS[n][0], decomposes=_GRADIENTS[n][1]) for n in names]
+        return list(zip(*each, strict=True))
+
+    return explain
+
+
+def _read(given: Given, execution: Execution) -> Callable[..., list[tuple[Attribution, ...]]]:
+    """Relevance from a file speaks for the predicted form already; a forward pass tells which one that is."""
+
+    def explain(
+        model: PreTrainedModel, batch: Batch, samples: Sequence[TokenizedSample]
+    ) -> list[tuple[Attribution, ...]]:
+        with torch.inference_mode(), at_work(model, execution.tf32):
+            logits, index = explained_logits(model, batch)
+            rows = torch.arange(len(samples), device=logits.device)
+            picked = logits[rows, index.to(logits.device)].to(batch.targets.device)
+            rows = rows.to(batch.targets.device)
+            values = picked[rows, batch.targets].double() - picked[rows, batch.contrasts].double()
+        return [
+            tuple(
+                Attribution(relevance=given[name][sample.sample_id], value=value, residual=None, target=sample.verb_id)
+                for name in sorted(given)
+            )
+            for sample, value in zip(samples, values.tolist(), strict=True)
+        ]
+
+    return explain
+
+
+# Explaining
+
+
+class Explainer:
+    """Explains batches of samples with every source; halves a batch that does not fit or holds a sample that fails.
+
+    Args:
+        model: In eval mode.
+        sources: At least one.
+        proven: Samples have been explained before, so that a failure is the sample's own.
+    """
+
+    def __init__(self, model: PreTrainedModel, sources: Sequence[Source], *, proven: bool = False) -> None:
+        self.model = model
+        self.sources = sources
+        self.reads = Reads.of(model)
+        self.largest: int | None = None  # tokens of a batch, padding included, that fit; None: no limit met yet
+        self.succeeded = dict.fromkeys(sources, proven)
+        self.failed: Counter[Source] = Counter()
+
+    def __call__(self, samples: Sequence[TokenizedSample]) -> list[Record]:
+        """The records of one batch: sample by sample, in the order of the methods."""
+        context = self.reads.context
+        fit = [s for s in samples if context is None or len(s.input_ids) <= context]
+        results: dict[int, list[Attribution | str]] = {s.sample_id: [] for s in samples}
+        for source in self.sources:
+            explained = self._explain(source, fit) if fit else []
+            for sample, result in zip(fit, explained, strict=True):
+                many = [result] * len(source.names) if isinstance(result, str) else result
+                results[sample.sample_id] += [_checked(a, sample) for a in many]
+        names = [name for source in self.sources for name in source.names]
+        for sample in samples:
+            if len(sample.input_ids) > (context or len(sample.input_ids)):
+                reason = f"{len(sample.input_ids)} tokens; {self.reads.name} reads {context}"
+                results[sample.sample_id] = [reason] * len(names)
+        return records_of(samples, names, [results[s.sample_id] for s in samples])
+
+    def _explain(self, source: Source, samples: Sequence[TokenizedSample]) -> list[tuple[Attribution, ...] | str]:
+        """Per sample what ``source`` gives, or why it gives nothing."""
+        size = len(samples) * max(len(s.input_ids) for s in samples)
+        if self.largest is not None and size > self.largest and len(samples) > 1:
+            return self._halves(source, samples)
+        found: list[tuple[Attribution, ...]] = []
+        reason = self._attempt(source, samples, found)
+        if reason is None:
+            self.succeeded[source] = True
+            return list(found)
+        if len(samples) > 1:
+            return self._halves(source, samples)
+        self.failed[source] += 1
+        if not self.succeeded[source] and self.failed[source] >= GIVE_UP:
+            raise LrpxError(
+                f"{', '.join(source.names)} failed on each of the first {GIVE_UP} samples. The last one: {reason}"
+            )
+        return [reason]
+
+    def _halves(self, source: Source, samples: Sequence[TokenizedSample]) -> list[tuple[Attribution, ...] | str]:
+        half = (len(samples) + 1) // 2
+        return self._explain(source, samples[:half]) + self._explain(source, samples[half:])
+
+    def _attempt(
+        self, source: Source, samples: Sequence[TokenizedSample], found: list[tuple[Attribution, ...]]
+    ) -> str | None:
+        """Explain ``samples`` into ``found``; why that failed, or ``None``. No tensor outlives a failure."""
+        items = [Item(tuple(s.input_ids), s.position, s.verb_id, s.other_id) for s in samples]
+        try:
+            found += source.explain(self.model, pad(items, self.model), samples)
+            return None
+        except Exception as error:
+            if isinstance(error, InputError | UnsupportedModelError) and not self.succeeded[source]:
+                raise  # about the model or the method, not about these samples
+            logger.debug("a batch of %d samples failed", len(samples), exc_info=True)
+            full = _is_out_of_memory(error)
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+        if full:
+            gc.collect()
+            kind = entry_device(self.model).type
+            if kind in ("cuda", "mps"):
+                getattr(torch, kind).empty_cache()
+            if len(samples) > 1:
+                size = len(samples) * max(len(s.input_ids) for s in samples)
+                self.largest = size // 2
+                logger.warning("a batch of %d tokens does not fit into memory; going on with %d", size, self.largest)
+        return reason
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    text = str(error).lower()
+    told = isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)
+    return told or isinstance(error, torch.OutOfMemoryError | MemoryError)
+
+
+def _checked(result: Attribution | str, sample: TokenizedSample) -> Attribution | str:
+    """The attribution, or what is wrong with it."""
+    if isinstance(result, str):
+        return result
+    if result.relevance.shape != (len(sample.tokens),):
+        return f"relevance of shape {list(result.relevance.shape)} for {len(sample.tokens)} tokens"
+    if not (np.isfinite(result.relevance).all() and np.isfinite(result.value)):
+        return f"{NonFiniteError.__name__}: relevance or value is NaN or infinite"
+    return result
+
+
+def records_of(
+    samples: Sequence[TokenizedSample], names: Sequence[str], results: Sequence[Sequence[Attribution | str]]
+) -> list[Record]:
+    """Records of what every method found, turned towards the predicted verb form and scored.
+
+    Args:
+        samples: N samples.
+        names: M methods.
+        results: ``[N][M]`` explanations of ``logit[verb] - logit[other form]``, or the reason why there is none.
+    """
+    rows: list[tuple[TokenizedSample, str, bool | None, Attribution | str]] = []
+    for sample, row in zip(samples, results, strict=True):
+        # The first value decides for all methods: a forward pass of its own may differ by rounding.
+        value = next((result.value for result in row if not isinstance(result, str)), None)
+        correct = None if value is None else value > 0  # equal logits predict nothing, which is not correct
+        rows += [(sample, name, correct, _towards(r, correct)) for name, r in zip(names, row, strict=True)]
+    explained = [(s, a) for s, _, _, a in rows if not isinstance(a, str)]
+    scores = score([a.relevance for _, a in explained], [s.ground_truth for s, _ in explained]).to_dict()
+    columns = iter(zip(*(scores[name].tolist() for name in METRICS), strict=True))
+    return [_record(*row, () if isinstance(row[-1], str) else next(columns)) for row in rows]
+
+
+def _towards(result: Attribution | str, correct: bool | None) -> Attribution | str:
+    """The explanation of the predicted form against the other: as it is, or with the sign changed."""
+    if isinstance(result, str) or correct:
+        return result
+    turned = result.residual is not None
+    return Attribution(
+        relevance=-result.relevance if turned else result.relevance,
+        value=-result.value,
+        residual=-result.residual if result.residual is not None else None,
+        target=result.target,
+    )
+
+
+def _record(
+    sample: TokenizedSample, name: str, correct: bool | None, result: Attribution | str, scores: Sequence[float]
+) -> Record:
+    forms = [(sample.verb, sample.verb_id), (sample.other, sample.other_id)]
+    predicted, other = ((None, None), (None, None)) if correct is None else (forms if correct else forms[::-1])
+    failed = isinstance(result, str)
+    return Record(
+        sample_id=sample.sample_id,
+        method=name,
+        predicted=predicted[0],
+        other=other[0],
+        predicted_id=predicted[1],
+        other_id=other[1],
+        correct=correct,
+        value=None if isinstance(result, str) else result.value,
+        residual=None if isinstance(result, str) else result.residual,
+        position=sample.position,
+        tokens=sample.tokens,
+        token_ids=sample.input_ids,
+        roles=sample.roles,
+        ground_truth=sample.ground_truth,
+        relevance=None if isinstance(result, str) else np.asarray(result.relevance, dtype=np.float64),
+        **dict(zip(METRICS, (None,) * len(METRICS) if failed else scores, strict=True)),
+        error=result if isinstance(result, str) else None,
+    )

@@ -1,0 +1,1 @@
+"""From a name to a model: loading, where its weights are, what it reads."""

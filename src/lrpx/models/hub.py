@@ -1,0 +1,145 @@
+"""What lrpx asks of the Hugging Face Hub, and how it keeps Hugging Face's libraries quiet meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from ..errors import InputError
+
+logger = logging.getLogger("lrpx")
+
+
+class Pinned(NamedTuple):
+    """One state of a model on the Hub."""
+
+    commit: str
+    local: bool  # the Hub could not be asked: read from the local cache only
+
+
+def pin(name: str, revision: str | None, token: str | bool | None, *, hint: str = "") -> Pinned:
+    """The commit that ``revision`` of a model stands for now or, where the Hub does not answer, in the local cache.
+
+    Reading everything else from that commit keeps one load consistent. Where there is no answer, saying so to
+    transformers spares it (and the user) half a minute of attempts of its own.
+
+    Args:
+        name: An id on the Hub, like ``"gpt2"`` or ``"org/name"``.
+        revision: Branch, tag or commit; ``None`` for the main branch.
+        token: Token for gated or private models.
+        hint: Put into the error where the name may be misspelt.
+
+    Raises:
+        InputError: There is no such model or revision, it is gated, or the Hub cannot be reached, and the local cache
+            does not have it.
+    """
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    logger.info("looking for %s on the Hub", name)
+    problem: Exception | None = None
+    try:
+        huggingface_hub.get_hf_file_metadata(huggingface_hub.hf_hub_url(name, _FILE, revision=revision), token=token)
+    except (errors.HFValidationError, errors.RevisionNotFoundError, errors.EntryNotFoundError) as error:
+        raise InputError(_explain(error, name, revision, hint)) from error
+    except Exception as error:  # no answer or no access; HTTP libraries have no common base class for it
+        problem = error
+    try:
+        file = huggingface_hub.hf_hub_download(
+            name, _FILE, revision=revision, token=token, local_files_only=problem is not None
+        )
+    except Exception as error:
+        problem = problem or error
+        raise InputError(_explain(problem, name, revision, hint)) from problem
+    commit = Path(file).parent.name  # the cache keeps files as .../snapshots/<commit>/config.json
+    return Pinned(commit, local=problem is not None)
+
+
+_FILE = "config.json"
+
+
+def _explain(error: Exception, name: str, revision: str | None, hint: str) -> str:
+    """What went wrong on the Hub, and what to type next."""
+    from huggingface_hub import errors
+
+    where, hint = f"{name} is not a folder here, and", hint and f" {hint}"
+    if isinstance(error, errors.HFValidationError):
+        return f"{where} not a valid id on the Hub (like gpt2 or org/name).{hint}"
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"{name} is on the Hub, but has no revision {revision!r}. Leave it out for the newest."
+    if isinstance(error, errors.EntryNotFoundError) and not isinstance(error, errors.LocalEntryNotFoundError):
+        return (
+            f"{name} is on the Hub, but has no config.json, so it is not a model that transformers loads. "
+            "If it holds GGUF files, download one and give its path."
+        )
+    if isinstance(error, errors.GatedRepoError):
+        return (
+            f"{where} on the Hub it is gated. Ask for access on its page there, "
+            "then type `hf auth login` or pass token=..."
+        )
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return (
+            f"{where} the Hub has no such model, or it is private.{hint} "
+            "Check the spelling; for a private model type `hf auth login` or pass token=..."
+        )
+    offline = isinstance(error, errors.OfflineModeIsEnabled)
+    why = "offline mode is on (HF_HUB_OFFLINE)" if offline else f"the Hub cannot be reached ({error})"
+    return (
+        f"{where} {why}, and it is not in the local cache.{hint} "
+        "Go online, check the spelling, or give a folder on this disk."
+    )
+
+
+def bars_wanted(progress: bool) -> bool:
+    """Whether progress bars have a reader: a terminal or a notebook, and the user did not turn them off.
+
+    Both the argument and ``HF_HUB_DISABLE_PROGRESS_BARS=1`` turn them off.
+    """
+    from huggingface_hub import constants
+
+    terminal = sys.stderr is not None and sys.stderr.isatty()
+    return progress and constants.HF_HUB_DISABLE_PROGRESS_BARS is not True and (terminal or "ipykernel" in sys.modules)
+
+
+@contextlib.contextmanager
+def quiet(*, bars: bool) -> Iterator[None]:
+    """Keep Hugging Face's log lines and, unless ``bars``, progress bars off the screen while this thread loads.
+
+    Lines below ERROR go to the logger ``lrpx`` at DEBUG instead. No level is changed, so two threads can load at the
+    same time, and everything is as before afterwards.
+    """
+    from huggingface_hub import constants
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
+    from transformers.utils import logging as hf_logging
+
+    thread = threading.get_ident()
+
+    def divert(record: logging.LogRecord) -> bool:
+        if record.thread != thread or record.levelno >= logging.ERROR or record.name.startswith("lrpx"):
+            return True
+        if not vars(record).get("seen_by_lrpx"):  # it comes once per handler
+            record.seen_by_lrpx = True
+            logger.debug("%s: %s", record.name, record.getMessage())
+        return False
+
+    with contextlib.ExitStack() as undo:
+        for library in ("transformers", "huggingface_hub"):
+            for handler in logging.getLogger(library).handlers:
+                if type(handler) is logging.StreamHandler:  # what the user added (a file, ...) still gets every line
+                    handler.addFilter(divert)
+                    undo.callback(handler.removeFilter, divert)
+        accelerate = logging.getLogger("accelerate.big_modeling")  # has no handler of its own
+        accelerate.addFilter(divert)
+        undo.callback(accelerate.removeFilter, divert)
+        # Where HF_HUB_DISABLE_PROGRESS_BARS is set, the user decided (and Hugging Face warns when a program changes it).
+        if not bars and constants.HF_HUB_DISABLE_PROGRESS_BARS is None and hf_logging.is_progress_bar_enabled():
+            if are_progress_bars_disabled():  # those of the Hub were off already; enabling transformers' turns both on
+                undo.callback(disable_progress_bars)
+            hf_logging.disable_progress_bar()
+            undo.callback(hf_logging.enable_progress_bar)
+        yield

@@ -1,0 +1,73 @@
+"""What identifies a model in the manifest of a run, on whichever machine it was loaded."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import PreTrainedModel
+
+from ..version import __version__
+from .loading import identity
+from .placement import described, entry_device, named_parameters, stored_parameters
+
+
+def provenance(
+    model: PreTrainedModel, method: str, settings: Mapping[str, Any], execution: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """What the numbers come from: model, revision, dtype, device, attention, versions, method, options and how it was run."""
+    weight = next(model.parameters())
+    return {
+        **identity(model),
+        "architecture": type(model).__name__,
+        "dtype": str(weight.dtype).removeprefix("torch."),
+        "device": described(model),
+        "attn_implementation": getattr(model.config, "_attn_implementation", None),
+        "method": method,
+        "options": {k: _written(v) for k, v in settings.items()},
+        "execution": dict(execution or {}),
+        "versions": {"lrpx": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
+    }
+
+
+def _written(option: Any) -> Any:
+    """An option as JSON can hold it, the same in every process: a rule set by the names of its rules."""
+    if isinstance(option, Mapping):
+        return str({kind: getattr(rule, "__name__", repr(rule)) for kind, rule in option.items()})
+    return option if isinstance(option, str | int | float | bool | list | tuple | None) else repr(option)
+
+
+def model_facts(model: PreTrainedModel) -> dict[str, Any]:
+    """What identifies a model, and the columns of the paper's table of models."""
+    about = provenance(model, "", {})
+    config = model.config.get_text_config()
+    name = str(about["model"])
+    return {
+        "name": Path(name).resolve().name if Path(name).is_dir() else name,
+        "revision": about["revision"],
+        "weights": weights_digest(model),
+        "architecture": about["architecture"],
+        "dtype": about["dtype"],
+        "device": entry_device(model).type,
+        "attn_implementation": about["attn_implementation"],
+        "parameters": sum(p.numel() for _, p in named_parameters(model)),
+        "layers": getattr(config, "num_hidden_layers", None),
+        "heads": getattr(config, "num_attention_heads", None),
+        "width": getattr(config, "hidden_size", None),
+        "vocabulary": config.vocab_size,
+    }
+
+
+def weights_digest(model: PreTrainedModel) -> str:
+    """A checksum of names, shapes and up to 64 evenly spaced numbers of every parameter: cheap, and other weights differ."""
+    digest = hashlib.sha256()
+    with torch.no_grad():
+        for name, parameter in stored_parameters(model):
+            flat = parameter.reshape(-1)
+            some = flat[:: max(1, flat.numel() // 64)][:64].to("cpu", torch.float32)
+            digest.update(f"{name} {tuple(parameter.shape)} ".encode() + some.numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,119 @@
+"""A pass explained: what was computed, refused if something speaks against it, and turned into attributions.
+
+How the pass is run is ``execution.py``'s, what it computes ``program.py``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ..propagation.propagate import Propagation
+from ..propagation.rulesets import RuleSet
+from ..text.batching import Attribution, Batch
+from .dispatch import DEFAULT, Execution, answer
+from .forward_backward import CHUNK, Question, check
+from .hidden_states import place_first
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """A hidden state and the gradient of the summed values with respect to it, both ``[B, T, width]``."""
+
+    state: Tensor
+    gradient: Tensor
+
+
+Combine = Callable[[Tensor, Tensor], Tensor]  # hidden state and gradient, float64 -> relevance, element by element
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one forward and backward pass gave.
+
+    Attributes:
+        values: float64 ``[B]``, the explained scalars.
+        targets: ``[B]`` explained token ids.
+        products: float64 ``[B, T]``: hidden state times gradient at the first place, summed over the width.
+        hidden: Name in ``at`` or module name -> hidden state and gradient; first the place of the token relevance.
+        mode: The rules' counters.
+    """
+
+    values: np.ndarray
+    targets: list[int]
+    products: np.ndarray
+    hidden: dict[str, Hidden]
+    mode: Propagation
+
+
+def run(
+    model: PreTrainedModel,
+    batch: Batch,
+    rules: str | RuleSet,
+    at: Sequence[str] = ("input",),
+    *,
+    mode: type[Propagation] = Propagation,
+    execution: Execution = DEFAULT,
+    hidden: bool = True,
+) -> Pass:
+    """Explain a batch: see the top of ``program.py``.
+
+    Args:
+        model: A causal or masked language model in eval mode.
+        batch: From ``batching.pad``.
+        rules: A rule set or its name; an empty one gives plain gradients.
+        mode: A subclass of ``Propagation`` that watches more.
+        at: ``"input"`` (what enters the first block), ``"embedding"`` (the word-embedding rows), module names or globs.
+        execution: How the pass is run.
+        hidden: Whether hidden states and gradients are wanted; ``products`` need none.
+
+    Raises:
+        UnsupportedModelError: The model cannot be explained correctly.
+        InputError: A name in ``at`` matches no module, or a module whose output is not ``[batch, tokens, width]``.
+        NonFiniteError: A logit or a gradient is NaN or infinite; the error names the module where it began.
+    """
+    found = answer(model, batch, Question(rules, tuple(place_first(at)), mode, hidden=hidden), execution)
+    reading = found.read(len(batch.spans))
+    check(model, batch, found, reading)
+    places = {}
+    if hidden:
+        places = {name: Hidden(x.flatten(2), found.gradients[name].flatten(2)) for name, x in found.states.items()}
+    return Pass(reading.values, reading.targets, reading.products, places, found.mode)
+
+
+def attributions(result: Pass, batch: Batch, combine: Combine, *, decomposes: bool) -> list[Attribution]:
+    """One attribution per item: ``combine(state, gradient)``, cut to its real tokens.
+
+    The first hidden state gives the token relevance, summed over the width; the others are kept whole, in ``layers``.
+    ``decomposes`` says that the relevances are parts of the value, so that a residual means something.
+    """
+    first, *others = result.hidden or [""]
+    per_token = result.products if combine is torch.mul else _token_sums(result.hidden[first], combine)  # [B, T]
+    layers = {name: _whole(result.hidden[name], combine) for name in others}  # [B, T, width]
+    found = []
+    for i, (span, target) in enumerate(zip(batch.spans, result.targets, strict=True)):
+        relevance, value = per_token[i, span], float(result.values[i])
+        residual = value - float(relevance.sum()) if decomposes else None
+        parts = {name: whole[i, span] for name, whole in layers.items()}
+        found.append(Attribution(relevance=relevance, value=value, residual=residual, target=target, layers=parts))
+    return found
+
+
+def _token_sums(hidden: Hidden, combine: Combine) -> np.ndarray:
+    """``combine`` summed over the width, where the hidden state is: a thousandth of it has to travel. float64 ``[B, T]``."""
+    state, gradient = hidden.state, hidden.gradient
+    if state.device.type == "mps":  # has no float64
+        state, gradient = state.cpu(), gradient.cpu()
+    rows = max(1, CHUNK // max(1, state.shape[-1]))
+    pairs = zip(state.flatten(0, 1).split(rows), gradient.flatten(0, 1).split(rows), strict=True)
+    sums = [combine(s.double(), g.double()).sum(-1) for s, g in pairs]
+    return torch.cat(sums).view(state.shape[:2]).cpu().numpy()
+
+
+def _whole(hidden: Hidden, combine: Combine) -> np.ndarray:
+    return combine(hidden.state.cpu().double(), hidden.gradient.cpu().double()).numpy()

@@ -1,0 +1,97 @@
+"""Long texts in little memory: each block's inner values are thrown away and computed again for the backward pass.
+
+Only what enters a block is kept. When the backward pass reaches it, the block runs once more, under the same rules, in
+whatever thread the backward pass runs in. That is PyTorch's own non-reentrant checkpointing, put around each block by
+forward hooks that are removed on exit: the model is not put into training mode, and no class or module is changed.
+The result is the same, bit for bit, as long as the block's operations are deterministic.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from torch import nn
+from torch.utils.checkpoint import _checkpoint_without_reentrant_generator as checkpoint
+from transformers import Cache
+
+from ..propagation.propagate import Propagation, saving_hooks
+
+
+def outer_blocks(model: nn.Module) -> list[nn.Module]:
+    """The model's blocks: the modules in its outermost lists of modules."""
+    found: list[nn.Module] = []
+    for child in model.children():
+        found += list(child) if isinstance(child, nn.ModuleList) else outer_blocks(child)
+    return found
+
+
+@contextmanager
+def checkpointed(blocks: Sequence[nn.Module], mode: Propagation) -> Iterator[None]:
+    """Inside the block, every call of one of ``blocks`` in the caller's thread is checkpointed. Includes the backward pass."""
+    thread = threading.get_ident()
+    running: list[tuple[nn.Module, Any, Any]] = []
+
+    def elsewhere() -> bool:
+        return mode.recomputing or threading.get_ident() != thread
+
+    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if elsewhere() or running:  # a block within a block is recomputed with it
+            return None
+
+        args = tuple(map(_unless_cache, args))
+        kwargs = {name: _unless_cache(value) for name, value in kwargs.items()}
+        attended = mode.attended
+
+        def again() -> Any:
+            with _once_more(mode, attended):
+                return module.forward(*args, **kwargs)  # without its hooks: what they did to the arguments is done
+
+        steps = checkpoint(again, False)  # no random state to restore: nothing is random in eval mode
+        next(steps)
+        running.append((module, steps, mode.saving))
+        mode.saving = saving_hooks()
+        return args, kwargs
+
+    def after(module: nn.Module, args: Any, output: Any) -> None:
+        if elsewhere() or not running or running[-1][0] is not module:
+            return
+        _, steps, mode.saving = running.pop()
+        next(steps, None)
+
+    with ExitStack() as stack:
+        for module in blocks:
+            stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
+            stack.callback(module.register_forward_hook(after, prepend=True).remove)
+        try:
+            yield
+        finally:
+            for _, steps, mode.saving in reversed(running):  # after an exception
+                steps.close()
+
+
+def _unless_cache(value: Any) -> Any:
+    """A block that runs twice would write its keys into a cache twice. Some models make one whatever they are told."""
+    return None if isinstance(value, Cache) else value
+
+
+@contextmanager
+def _once_more(mode: Propagation, attended: int) -> Iterator[None]:
+    """A block is recomputed under the rules of ``mode``, which may be in another thread; nothing is counted or noted.
+
+    ``attended`` fused attentions had been called before the block.
+    """
+    thread, before = threading.get_ident(), set(mode.threads)
+    mode.threads.add(thread)
+    mode.recomputing = True
+    again = type(mode)(mode.rules)
+    again.keep_gradient, again.recomputing = mode.keep_gradient, True
+    again.attention, again.attended = mode.attention, attended
+    try:
+        with again:
+            yield
+    finally:
+        mode.recomputing = False
+        mode.threads = before

@@ -1,0 +1,327 @@
+"""A pass traced as one graph of PyTorch's basic operations, with the rules already in it.
+
+The model's own Python code runs once, on tensors without numbers, exactly as in an eager pass; nothing of the model has to be
+known or be "compilable". Lengths and numbers of texts are symbols, so that one trace serves many shapes: all that meet the
+conditions that came up on the way. Where a block begins, and where the gradient of its output arrives, is noted.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.overrides import TorchFunctionMode
+from transformers import PreTrainedModel
+
+from ...models.signature import context_length
+from ...propagation.propagate import AttentionCall, AttentionCalls, frozen
+from ...text.batching import Batch
+from ..checkpointing import outer_blocks
+from ..forward_backward import Answer, Question, accepted, compute
+
+CUT = "lrpx_cut"  # on a node's meta: (kind, block) of what begins after it; "block", "between" or "backward"
+
+
+SHORT = 512  # tokens up to which attention that keeps all its weights costs little
+
+
+def attention_calls(model: PreTrainedModel, batch: Batch) -> tuple[int, tuple[AttentionCall | None, ...]]:
+    """How the model calls fused attention for a text without padding, and up to which length that is certain.
+
+    The model is run once, without gradients, on a text of at least this length: the masks of a sliding window, which do hide
+    something, begin at a certain length. In float32 no fused kernel shares keys and values among heads; without one, long
+    texts would take memory for all pairs of tokens, so there they are repeated.
+    """
+    ids = batch.inputs["input_ids"]
+    limit = context_length(model)
+    longest = max(SHORT, 1 << (ids.shape[1] - 1).bit_length())
+    if limit is None and any("position" in name for name, _ in model.named_parameters()):
+        limit = 0  # a table of positions has one, which the configuration does not name
+    if limit is not None:
+        longest = max(ids.shape[1], min(longest, limit))
+    one = {
+        name: values[:1, -1:].repeat(1, longest) for name, values in batch.inputs.items() if name != "attention_mask"
+    }
+    # Of one position, to save memory; not as a number, for which Gemma 4 leaves tokens out before its last blocks.
+    last = torch.tensor([longest - 1], device=ids.device)
+    with torch.no_grad(), AttentionCalls() as noted:
+        model(**one, **accepted(model, use_cache=False, return_dict=True, logits_to_keep=last))
+    calls = noted.calls
+    if longest > SHORT and model.dtype.itemsize > 2:
+        calls = [call and call._replace(heads=None) for call in calls]
+    return longest, tuple(calls)
+
+
+class _Given(TorchFunctionMode):
+    """While a pass is traced, the model's weights stand for inputs of the graph.
+
+    They stay where they are, so that other threads can use the model meanwhile. What turns a weight into numbers meets the
+    input, which has none, and fails: the trace would keep the numbers when the weight changes.
+    """
+
+    def __init__(self, weights: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
+        super().__init__()
+        self._weights, self._inputs = weights, inputs
+        self._given = {id(weight): given for weight, given in zip(weights, inputs, strict=True)}
+        # PyTorch calculates with single numbers while it traces.
+        self._single = {id(w): self._given[id(w)] for w in weights if w.numel() == 1}
+
+    def __enter__(self) -> Any:
+        from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+        mode: Any = get_proxy_mode()
+        known = mode.tracer.tensor_tracker
+        for weight, given in zip(self._weights, self._inputs, strict=True):
+            known[weight] = known[given]
+        return super().__enter__()
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = self._given if getattr(func, "__name__", "") in _NUMBERS else self._single
+        if not given:
+            return func(*args, **(kwargs or {}))
+        kwargs = {name: given.get(id(value), value) for name, value in (kwargs or {}).items()}
+        return func(*(given.get(id(value), value) for value in args), **kwargs)
+
+
+_NUMBERS = frozenset({"tolist", "numpy", "__array__"})
+
+
+def weights_of(model: nn.Module) -> list[Tensor]:
+    """Parameters and buffers, each once."""
+    return [*model.parameters(), *model.buffers()]
+
+
+def tensors_of(model: nn.Module, batch: Batch) -> list[Tensor]:
+    """The inputs of a traced pass: weights and the batch's tensors."""
+    weights = [t.detach() for t in weights_of(model)]
+    return [*weights, *batch.inputs.values(), batch.positions, batch.targets, batch.contrasts]
+
+
+class Trace:
+    """A pass as one graph, an answer that says what its outputs are, and for which shapes it holds."""
+
+    def __init__(self, graph: fx.GraphModule, answer: Answer, symbols: Sequence[Any], environment: Any) -> None:
+        self.graph, self.answer = graph, answer
+        self._symbols = symbols  # of rows and length; a plain number where it is the same for all shapes
+        self._environment = environment
+        self._known: dict[Any, Callable[[int, int], int]] = {}
+
+    def admits(self, rows: int, length: int) -> bool:
+        """Whether the conditions that came up, while tracing or compiling, hold for this shape."""
+        for symbol, n in zip(self._symbols, (rows, length), strict=True):
+            if isinstance(symbol, int):
+                if symbol != n:
+                    return False
+            elif n not in self._environment.var_to_range[symbol]:  # 1 is never among those of a symbol
+                return False
+        return all(bool(self._of(guard.expr)(rows, length)) for guard in list(self._environment.guards))
+
+    def size_of(self, value: Any) -> Callable[[int, int], int]:
+        """A size in the graph as a function of rows and length."""
+        return self._of(value.node.expr)
+
+    def _of(self, expression: Any) -> Callable[[int, int], int]:
+        if expression not in self._known:
+            import sympy
+
+            symbols = [sympy.Dummy() if isinstance(s, int) else s for s in self._symbols]
+            # A symbol is replaced where a condition says what it is; that condition itself must not be.
+            known = expression.free_symbols <= set(symbols)
+            expression_here = expression if known else self._environment.replace(expression)
+            if not expression_here.free_symbols <= set(symbols):
+                raise ValueError(f"a size depends on values: {expression}")
+
+            def value(*numbers: int) -> int:
+                return expression_here.subs(dict(zip(symbols, numbers, strict=True)))
+
+            self._known[expression] = cache(lambda rows, length: _number(value(rows, length)))
+        return self._known[expression]
+
+
+def _number(value: Any) -> Any:
+    import sympy
+
+    return bool(value) if isinstance(value, sympy.logic.boolalg.Boolean) else int(value)
+
+
+def traced(model: PreTrainedModel, batch: Batch, question: Question) -> Trace:
+    """The pass as one graph without in-place operations."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+    weights = weights_of(model)
+    found: list[Answer] = []
+
+    def function(cuts: _Cuts, *tensors: Tensor) -> list[Tensor]:
+        rest = tensors[len(weights) :]
+        inputs = dict(zip(batch.inputs, rest, strict=False))
+        positions, targets, contrasts = rest[len(inputs) :]
+        shown = Batch(inputs, batch.spans, positions, targets, contrasts, batch.chosen)
+        with cuts.noted(outer_blocks(model)), frozen(model), _Given(weights, tensors[: len(weights)]):
+            answer = compute(model, shown, question)
+        found.append(answer.with_tensors([torch.empty(0)] * len(answer.tensors())))
+        return answer.tensors()
+
+    environment = ShapeEnv()
+    fake = FakeTensorMode(allow_non_fake_inputs=True, shape_env=environment)
+    rows, length = batch.inputs["input_ids"].shape
+    shift = {length: length + (rows == length > 1)}  # equal numbers would become one symbol
+
+    def symbolic(tensor: Tensor) -> Tensor:
+        shape = [rows, *(shift.get(n, n) for n in tensor.shape[1:])]
+        context: Any = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DUCK] * len(shape))
+        return fake.from_tensor(tensor.new_zeros(shape), symbolic_context=context)
+
+    tensors = tensors_of(model, batch)
+    inputs: list[Tensor] = [fake.from_tensor(t, static_shapes=True) for t in tensors[: len(weights)]]
+    inputs += [symbolic(t) for t in tensors[len(weights) :]]
+    symbols = [n.node.expr if isinstance(n, torch.SymInt) else n for n in inputs[len(weights)].shape]
+
+    def graph_of(run: Callable[..., Any]) -> fx.GraphModule:
+        cuts = _Cuts()
+        with fake:
+            graph = make_fx(partial(run, cuts), tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
+        cuts.place(graph.graph)
+        return graph
+
+    graph = graph_of(function)
+    for node in graph.graph.nodes:
+        _write_elsewhere(node)
+    if any(_writes(node) for node in graph.graph.nodes):
+        graph = graph_of(partial(_functional, graph))
+    _drop_unused(graph.graph)
+    for node in graph.graph.nodes:
+        if node.op == "get_attr" and "val" not in node.meta:  # before torch 2.7
+            node.meta["val"] = fake.from_tensor(constant(graph, node), static_shapes=True)
+    return Trace(graph, found[0], symbols, environment)
+
+
+def is_size(node: fx.Node) -> bool:
+    """Whether a node of the trace is a size, or is computed from sizes alone: a number, not a tensor."""
+    return node.op == "call_function" and isinstance(node.meta.get("val"), torch.SymInt)
+
+
+def _drop_unused(graph: fx.Graph) -> None:
+    """Remove what nothing depends on. A cut after a node that goes is one after the node before it."""
+    for node in reversed(list(graph.nodes)):
+        if node.op in ("call_function", "get_attr") and not node.users:
+            if CUT in node.meta:
+                node.prev.meta[CUT] = node.meta[CUT]
+            graph.erase_node(node)
+
+
+def _write_elsewhere(node: fx.Node) -> None:
+    """Let an operation that overwrites a fresh tensor, which nothing else uses, make a new one instead."""
+    if not _writes(node) or len(node.all_input_nodes) != 1:
+        return
+    (source,) = node.all_input_nodes
+    name = node.target._schema.name.removeprefix("aten::")  # type: ignore[union-attr]
+    fresh = source.op == "call_function" and not any(r.alias_info for r in source.target._schema.returns)  # type: ignore[union-attr]
+    twin = getattr(torch.ops.aten, name.rstrip("_"), None) if name.endswith("_") else None
+    if fresh and twin is not None and list(source.users) == [node]:
+        node.target = getattr(twin, node.target._overloadname)  # type: ignore[union-attr]
+
+
+def _writes(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable
+
+
+class _Cuts:
+    """Where a block begins or ends in a trace, and where the gradient of a block's output arrives."""
+
+    def __init__(self) -> None:
+        self._graph = fx.Graph()
+        self._cuts: list[tuple[int, tuple[str, int]]] = []  # after how many nodes, and what begins there
+        self._names: list[str] = []
+
+    def add(self, kind: str, block: int) -> None:
+        """What is traced from now on belongs to something else."""
+        self._cuts.append((len(self._graph.nodes), (kind, block)))
+
+    @contextmanager
+    def noted(self, blocks: Sequence[nn.Module]) -> Iterator[None]:
+        """While a pass is traced, note where blocks begin and end, and where gradients arrive."""
+        thread = threading.get_ident()
+        running: list[nn.Module] = []
+        begun = {"block": 0, "backward": 0}
+
+        def elsewhere() -> bool:
+            return (
+                begun["backward"] > 0 or threading.get_ident() != thread
+            )  # in the backward pass blocks are recomputed
+
+        def before(module: nn.Module, args: Any) -> None:
+            if not running and not elsewhere():
+                running.append(module)
+                self.add("block", begun["block"])
+
+        def after(module: nn.Module, args: Any, output: Any) -> None:
+            if running != [module] or elsewhere():
+                return
+            running.clear()
+            number = begun["block"]
+            begun["block"] += 1
+            self.add("between", number)
+
+            def arrives(_: Tensor) -> None:
+                begun["backward"] += 1
+                self.add("backward", number)
+
+            state = output[0] if isinstance(output, tuple | list) else output
+            if isinstance(state, Tensor) and state.requires_grad:
+                state.register_hook(arrives)
+
+        with ExitStack() as stack, self.tracing():
+            for module in blocks:
+                stack.callback(module.register_forward_pre_hook(before).remove)
+                stack.callback(module.register_forward_hook(after).remove)
+            yield
+
+    @contextmanager
+    def tracing(self) -> Iterator[None]:
+        """The trace that runs now is the one that is cut."""
+        from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+        mode: Any = get_proxy_mode()
+        self._graph = mode.tracer.graph
+        yield
+        self._names = [node.name for node in self._graph.nodes]
+
+    def place(self, graph: fx.Graph) -> None:
+        """Note the cuts on the nodes of the finished graph, from which some that were traced are gone."""
+        nodes = {node.name: node for node in graph.nodes}
+        for count, what in self._cuts:
+            last = next((nodes[name] for name in reversed(self._names[:count]) if name in nodes), None)
+            if last is not None:
+                last.meta[CUT] = what
+
+
+def _functional(graph: fx.GraphModule, cuts: _Cuts, *inputs: Tensor) -> Any:
+    """Run a traced graph once more, to trace it without in-place operations; cuts stay where they were."""
+
+    class Again(fx.Interpreter):
+        def run_node(self, n: fx.Node) -> Any:
+            result = super().run_node(n)
+            if CUT in n.meta:
+                cuts.add(*n.meta[CUT])
+            return result
+
+    with cuts.tracing():
+        return torch.func.functionalize(Again(graph).run, remove="mutations")(*inputs)
+
+
+def constant(graph: fx.GraphModule, node: fx.Node) -> Any:
+    """The tensor that a node of the trace stands for, which is no input."""
+    value: Any = graph
+    for part in str(node.target).split("."):
+        value = getattr(value, part)
+    return value

@@ -1,0 +1,300 @@
+"""One forward and one backward pass of a padded batch as a function of tensors: what is computed, however it is run.
+
+1. Run the model under a rule set, with hooks that note the hidden states asked for.
+2. ``value = logit[target] - logit[contrast]`` at each item's position; its gradient with respect to those states.
+3. What speaks against the result is noted as tensors, so that nothing waits for a GPU on the way, and read at the end.
+
+So the same function can be run as it is, captured as a CUDA graph, or traced and compiled (``execution.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ..errors import InputError, NonFiniteError, UnsupportedModelError
+from ..models.placement import is_divided
+from ..models.signature import takes
+from ..propagation.propagate import AttentionCall, Propagation, propagate
+from ..propagation.rulesets import RuleSet
+from ..text.batching import Batch
+from .checkpointing import checkpointed, outer_blocks
+from .hidden_states import not_met, resolve_at, taps_of
+from .output_head import Head, output_embedding
+from .validation import check_no_bypass, check_rules_took_effect, refuse_unseen, where_not_finite
+
+CHUNK = 1 << 24  # numbers that are multiplied at once
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of a batch, beside its tensors.
+
+    Attributes:
+        rules: A rule set or its name; an empty one gives plain gradients.
+        at: Where, the place of the token relevance first.
+        mode: The class that applies the rules; a subclass of ``Propagation`` watches more.
+        checkpoint: Recompute each block in the backward pass.
+        whole_head: Let the model compute its logits as it does.
+        static: The same operations for any values of the tensors: nothing is looked at on the way.
+        unpadded: The model needs no attention mask.
+        hidden: Whether the hidden states and gradients are wanted, beside their products.
+        compiled: The pass is compiled (``compute`` itself does not ask).
+        attention: How each fused attention was called where values could be looked at, see ``propagate.Propagation``.
+    """
+
+    rules: str | RuleSet
+    at: tuple[str, ...] = ("input",)
+    mode: type[Propagation] = Propagation
+    checkpoint: bool = False
+    whole_head: bool = False
+    static: bool = False
+    unpadded: bool = False
+    hidden: bool = True
+    compiled: bool = False
+    attention: tuple[AttentionCall | None, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a pass gives, all on the model's devices.
+
+    Attributes:
+        summary: What is always read, in one tensor (one transfer): see ``read``.
+        states: Where -> hidden state ``[B, T, width]``.
+        gradients: Where -> gradient of the summed values with respect to it.
+        reasons: (kind, what) of each objection.
+        mode: The rules' counters.
+    """
+
+    summary: Tensor
+    states: dict[str, Tensor]
+    gradients: dict[str, Tensor]
+    reasons: list[tuple[str, str]]
+    mode: Propagation
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors, in a fixed order."""
+        return [self.summary, *self.states.values(), *self.gradients.values()]
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Answer:
+        """The same answer with other tensors, in the order of ``tensors()``."""
+        n = len(self.states)
+        states = dict(zip(self.states, tensors[1 : 1 + n], strict=True))
+        gradients = dict(zip(self.gradients, tensors[1 + n :], strict=True))
+        return replace(self, summary=tensors[0], states=states, gradients=gradients)
+
+    def cut(self, length: int) -> Answer:
+        """The same answer with the hidden states of the first ``length`` tokens only."""
+        places = [{name: t[:, :length] for name, t in each.items()} for each in (self.states, self.gradients)]
+        return replace(self, states=places[0], gradients=places[1])
+
+    def read(self, rows: int) -> Reading:
+        """The summary of B = ``rows`` items on the CPU. Waits for the device."""
+        numbers = self.summary.cpu().double().numpy()
+        values, targets, objections, products = np.split(numbers, np.cumsum([rows, rows, len(self.reasons)]))
+        raised = [reason for reason, holds in zip(self.reasons, objections, strict=True) if holds]
+        return Reading(values, targets.astype(int).tolist(), products.reshape(rows, -1), raised)
+
+
+class Reading(NamedTuple):
+    """The summary of an answer."""
+
+    values: np.ndarray  # float64 [B], the explained scalars
+    targets: list[int]  # [B] explained token ids
+    products: np.ndarray  # float64 [B, T]: hidden state times gradient at the first place, summed over the width
+    raised: list[tuple[str, str]]  # what speaks against the result
+
+
+class HeadNotFollowed(Exception):
+    """The model's logits cannot be computed one by one; its own way is ``Question(whole_head=True)``."""
+
+
+def compute(model: PreTrainedModel, batch: Batch, question: Question) -> Answer:
+    """Run forward and backward pass; see the top of this file.
+
+    Raises:
+        UnsupportedModelError: A rule was not met, or a gradient passed unseen.
+        InputError: A name in ``at`` matches no module, or a module whose output is not ``[batch, tokens, width]``.
+        HeadNotFollowed: See there.
+    """
+    with (
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        propagate(model, question.rules, mode=question.mode) as active,
+        ExitStack() as stack,
+    ):
+        active.keep_gradient = True
+        active.attention = question.attention
+        modules = list(model.modules())
+        batch = batch.outside_inference_mode()
+        seen = {k: v for k, v in batch.inputs.items() if not (question.unpadded and k == "attention_mask")}
+        shown = replace(batch, inputs=seen)
+        wanted = resolve_at(model, question.at)
+        taps = stack.enter_context(taps_of(model, modules, wanted, batch.inputs["input_ids"].shape, active))
+        blocks = outer_blocks(model) if question.checkpoint else []
+        stack.enter_context(checkpointed(blocks, active) if blocks else nullcontext())
+        picked, targets = _logits(model, shown, question, active, wanted)
+        contrasted = (batch.contrasts >= 0).to(picked.device)
+        exact = picked.to(torch.float32 if picked.device.type == "mps" else torch.float64)
+        values = exact[:, 0] - torch.where(contrasted, exact[:, 1], 0)
+        for name in wanted:
+            if name not in taps:
+                raise InputError(not_met(model, name))
+        if not values.requires_grad:
+            raise UnsupportedModelError(
+                f"the logits of {type(model).__name__} carry no gradient, so there is nothing to explain them by: the model's "
+                "code (detach, numbers taken out of tensors), or the rules, cut every way to them."
+            )
+        if active.rules:
+            check_rules_took_effect(model, modules, active, values)
+        if "input" in wanted and active.rules:
+            check_no_bypass(model, values, taps)
+        states = {name: taps[name] for name in wanted}  # in the order asked for
+        differentiable = [state for state in states.values() if state.requires_grad]
+        found = torch.autograd.grad(values.sum(), differentiable, allow_unused=True)
+    gradients = dict(zip(map(id, differentiable), found, strict=True))
+    complete = {}
+    for name, state in states.items():
+        gradient = gradients.get(id(state))
+        complete[name] = torch.zeros_like(state) if gradient is None else gradient
+    objections = _objections(batch, picked, complete, active)
+    active.doubts.clear()
+    plain = {name: state.detach() for name, state in states.items()}
+    flags = torch.stack([flag.to(values.device) for flag in objections.values()])
+    first = question.at[0]
+    products = _products(plain[first], complete[first], values.dtype, 1 << 62 if question.static else CHUNK)
+    summary = torch.cat(
+        [t.to(values.device, values.dtype).flatten() for t in (values.detach(), targets, flags, products)]
+    )
+    return Answer(summary, plain, complete, list(objections), active)
+
+
+def _products(state: Tensor, gradient: Tensor, dtype: torch.dtype, at_once: int) -> Tensor:
+    """``sum_d x_d g_d`` ``[B, T]``, in steps: the numbers are widened first, and a long text's take much memory."""
+    state, gradient = state.flatten(2).flatten(0, 1), gradient.flatten(2).flatten(0, 1)
+    rows = max(1, at_once // max(1, state.shape[-1]))
+    if rows >= state.shape[0]:
+        return (state.to(dtype) * gradient.to(dtype)).sum(-1)
+    return torch.cat(
+        [(s.to(dtype) * g.to(dtype)).sum(-1) for s, g in zip(state.split(rows), gradient.split(rows), strict=True)]
+    )
+
+
+def _logits(
+    model: PreTrainedModel, batch: Batch, question: Question, active: Propagation, wanted: Mapping[str, Any]
+) -> tuple[Tensor, Tensor]:
+    """The logits of target and contrast ``[B, 2]``, and the targets ``[B]``."""
+    module = None if question.whole_head or "linear" in active.rules else output_embedding(model)
+    if module is None or any(module in m.modules() for m in wanted.values() if m is not None):
+        logits, index = explained_logits(model, batch, static=question.static)
+        rows = torch.arange(batch.positions.shape[0], device=logits.device)
+        logits = logits[rows, index.to(logits.device)]  # [B, vocabulary]
+    else:
+        pair = _pair(batch.targets, batch.contrasts) if batch.chosen else None
+        active.head = head = Head(module, batch.positions, pair, batch.inputs["input_ids"].shape[1])
+        try:
+            output = model(**batch.inputs, **accepted(model, use_cache=False, return_dict=True))
+        except Exception as error:
+            if head.uses and not isinstance(error, torch.OutOfMemoryError):
+                raise HeadNotFollowed from error
+            raise
+        active.head = None
+        logits = output.logits if hasattr(output, "logits") else output[0]
+        if not head.gave(logits):
+            raise HeadNotFollowed
+        logits = logits[:, 0]
+        if pair is not None:
+            return logits, batch.targets
+    asked, contrasts = batch.targets.to(logits.device), batch.contrasts.to(logits.device)
+    targets = torch.where(asked < 0, logits.argmax(-1), asked)
+    return logits.gather(1, _pair(targets, contrasts)), targets
+
+
+def _pair(targets: Tensor, contrasts: Tensor) -> Tensor:
+    """Ids ``[B, 2]``; where there is no contrast the target's stands twice, so that no logit beside it matters."""
+    return torch.stack([targets, torch.where(contrasts < 0, targets, contrasts)], 1)
+
+
+def explained_logits(model: PreTrainedModel, batch: Batch, *, static: bool = False) -> tuple[Tensor, Tensor]:
+    """Forward pass; logits ``[B, K, vocabulary]`` and, per item, which of the K positions is explained ``[B]``.
+
+    Where the model can compute the logits of chosen positions only, it does; not if ``static``, since how many there are
+    depends on values.
+    """
+    inputs = {**batch.inputs, **accepted(model, use_cache=False, return_dict=True)}
+    # On a divided model, indexing by positions fails where the last block is on another device than the first.
+    positions, index = (None, None) if static or is_divided(model) else batch.positions.unique(return_inverse=True)
+    keep = {} if positions is None else accepted(model, logits_to_keep=positions)
+    output = model(**inputs, **keep)
+    logits = output.logits if hasattr(output, "logits") else output[0]
+    if keep and index is not None and positions is not None and logits.shape[1] == len(positions):
+        return logits, index
+    if logits.shape[:2] != batch.inputs["input_ids"].shape:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} returns logits of shape {list(logits.shape)} for {list(batch.inputs['input_ids'].shape)} "
+            "tokens; expected [batch, tokens, vocabulary]."
+        )
+    return logits, batch.positions
+
+
+def accepted(model: PreTrainedModel, **arguments: Any) -> dict[str, Any]:
+    """Those of ``arguments`` that the model's ``forward`` names."""
+    return {k: v for k, v in arguments.items() if takes(model, k)}
+
+
+def _objections(
+    batch: Batch, logits: Tensor, gradients: Mapping[str, Tensor], active: Propagation
+) -> dict[tuple[str, str], Tensor]:
+    """What would speak against the result, as (kind, what) -> whether it does."""
+    found = {("logits", ""): ~logits.isfinite().all()}
+    for doubt, what in active.doubts:
+        known = found.get(("unseen", what))
+        found["unseen", what] = doubt if known is None else known | doubt.to(known.device)
+    padding = batch.inputs["attention_mask"] == 0
+    length = padding.shape[1]
+    for name, gradient in gradients.items():
+        found["gradient", name] = ~gradient.isfinite().all()
+        if gradient.shape[1] > length:
+            found["around", name] = gradient[:, length:].any()
+    first = next(iter(gradients.values()))[:, :length]
+    hidden = padding.to(first.device).view(*padding.shape, *[1] * (first.ndim - 2))
+    found["padding", ""] = (hidden & (first != 0)).any()
+    return found
+
+
+def check(model: PreTrainedModel, batch: Batch, answer: Answer, reading: Reading) -> None:
+    """Refuse a result that something speaks against.
+
+    Raises:
+        UnsupportedModelError: Padding or tokens of the model's own take part, or an activation is not one.
+        NonFiniteError: A logit or a gradient is NaN or infinite; the error names the module where it began.
+    """
+    if not reading.raised:
+        return
+    name = type(model).__name__
+    kind, what = reading.raised[0]
+    if kind == "logits":
+        raise NonFiniteError(where_not_finite(model, lambda: explained_logits(model, batch)))
+    if kind == "unseen":
+        refuse_unseen(model, [what for kind, what in reading.raised if kind == "unseen"])
+    if kind == "gradient":
+        dtype = answer.gradients[what].dtype
+        narrow = dtype in (torch.float16, torch.bfloat16)
+        wider = 'Load the model in a wider dtype: dtype="float32".' if narrow else "Try another attn_implementation."
+        raise NonFiniteError(f"the gradient at {what} is not finite in {dtype}. {wider}")
+    if kind == "around":
+        raise UnsupportedModelError(
+            f"{name} puts tokens of its own around the text, so hidden states and tokens do not match."
+        )
+    raise UnsupportedModelError(
+        f"{name} lets padding take part in its prediction, so a padded batch gives wrong maps. "
+        "Explain texts of different lengths one by one."
+    )

@@ -1,0 +1,173 @@
+"""Where to look: names -> modules -> hidden states, noted by hooks while a model runs.
+
+``"input"`` is what enters the first block to run (the paper's x^0, positions added), ``"embedding"`` the word-embedding
+rows, and any other name a module or a glob over modules, whose output is noted.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from ..errors import InputError, nearest
+from ..propagation.propagate import Propagation
+
+
+def layer_count(model: PreTrainedModel) -> int:
+    """How many blocks the configuration says the model has; 0 if it does not say."""
+    config = model.config.get_text_config()
+    names = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers")
+    return next((n for name in names if isinstance(n := getattr(config, name, None), int)), 0)
+
+
+def first_blocks(modules: Sequence[nn.Module]) -> list[nn.Module]:
+    """What may be the first block: the first module of every list of modules. The one that runs first is."""
+    found = []
+    for module in modules:
+        if isinstance(module, nn.ModuleList) and len(module):
+            first = module[0]
+            while isinstance(first, nn.ModuleList | nn.ModuleDict) and len(first):
+                first = next(first.children())
+            found.append(first)
+    return found
+
+
+def place_first(at: Sequence[str]) -> list[str]:
+    """``at`` with the place of the token relevance first: ``"input"`` or ``"embedding"``; ``"input"`` if it names neither."""
+    names = [at] if isinstance(at, str) else list(dict.fromkeys(at))
+    place = next((name for name in names if name in ("input", "embedding")), "input")
+    return [place, *(name for name in names if name != place)]
+
+
+def resolve_at(model: PreTrainedModel, at: Sequence[str]) -> dict[str, nn.Module | None]:
+    """Names and globs -> modules, in order. ``"input"`` is no module: what enters the first block to run.
+
+    In a glob ``*`` and ``?`` stay between two dots, ``**`` crosses them.
+
+    Raises:
+        InputError: A name matches nothing.
+    """
+    modules = dict(model.named_modules()) if set(at) - {"input", "embedding"} else {}
+    found: dict[str, nn.Module | None] = {}
+    for name in at:
+        if name == "embedding":
+            found[name] = model.get_input_embeddings()
+        elif name == "input":
+            found[name] = None
+        else:
+            matches = [m for m in modules if m and _matches(m, name)]
+            if not matches:
+                # Names of the first block and above say enough.
+                names = [m for m in modules if m and not re.search(r"\.[1-9]\d*(\.|$)", m)]
+                raise InputError(f"at={name!r} matches no module. {nearest(name, ['input', 'embedding', *names[:30]])}")
+            found.update({m: modules[m] for m in matches})
+    return found
+
+
+@contextmanager
+def taps_of(
+    model: PreTrainedModel,
+    modules: Sequence[nn.Module],
+    wanted: dict[str, nn.Module | None],
+    shape: torch.Size,
+    mode: Propagation,
+) -> Iterator[dict[str, Tensor]]:
+    """While the block runs, note the hidden state of every wanted name. The hooks are removed on exit."""
+    taps: dict[str, Tensor] = {}
+    thread = threading.get_ident()
+
+    def elsewhere() -> bool:
+        """The model may be in use in another thread too; and a block that runs once more was seen the first time."""
+        return mode.recomputing or threading.get_ident() != thread
+
+    def is_hidden(value: Any) -> bool:
+        """Whether this is a hidden state; a model may append padding of its own (Longformer)."""
+        fits = isinstance(value, Tensor) and value.ndim >= 3 and value.is_floating_point()
+        return fits and value.shape[0] == shape[0] and value.shape[1] >= shape[1]
+
+    def tap_input(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if "input" in taps or elsewhere():  # only the first block to run, and its first use, sees the input
+            return
+        tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.is_floating_point()]
+        state = tensors[0] if tensors else None
+        if state is not None and is_hidden(state):
+            # The very tensor the model goes on with, so that a residual path around the block is seen too.
+            taps["input"] = state if state.requires_grad else state.requires_grad_()
+
+    def tap_embedding(_: nn.Module, __: Any, output: Any) -> Any:
+        if "embedding" in taps or elsewhere() or not is_hidden(output):
+            return output
+        taps["embedding"] = output.detach().requires_grad_()
+        return taps["embedding"].clone()  # a model may write into its embeddings; the leaf must stay as it is
+
+    def tap_output(name: str, output: Any) -> Any:
+        if elsewhere():
+            return output
+        state = next((v for v in (output, *items_of(output)) if isinstance(v, Tensor) and v.is_floating_point()), None)
+        if state is None:
+            raise InputError(f"at={name!r}: this module returns {type(output).__name__}, not a hidden state.")
+        flat = state.ndim == 2 and state.shape[0] == shape.numel()  # some models flatten batch and tokens
+        view = state.reshape(*shape, -1) if flat else state
+        if name in taps or not is_hidden(view):
+            raise InputError(
+                f"at={name!r}: this module returns shape {list(state.shape)}, or runs more than once; "
+                f"expected one hidden state [batch, tokens, width] = {[*shape, 'width']}."
+            )
+        taps[name] = view  # a constant, such as a router's softmax under LRP, has relevance 0
+        new = taps[name].clone().reshape(state.shape)  # a later in-place operation must not touch what was noted
+        return new if state is output else _replaced(output, state, new)
+
+    with ExitStack() as stack:
+        for name, module in wanted.items():
+            if name == "input":
+                if (
+                    "embedding" not in wanted
+                ):  # so that what bypasses the first block is seen, see guards.check_no_bypass
+                    table = model.get_input_embeddings()
+                    stack.callback(table.register_forward_hook(tap_embedding, prepend=True).remove)
+                for block in first_blocks(modules):
+                    stack.callback(block.register_forward_pre_hook(tap_input, with_kwargs=True).remove)
+            elif name == "embedding" and module is not None:
+                stack.callback(module.register_forward_hook(tap_embedding, prepend=True).remove)
+            elif module is not None:
+                hook = partial(lambda name, _, __, output: tap_output(name, output), name)
+                stack.callback(module.register_forward_hook(hook).remove)
+        yield taps
+
+
+def _matches(module: str, pattern: str) -> bool:
+    """Whether a module's name fits: ``*`` and ``?`` stay between two dots, ``**`` crosses them."""
+    parts = re.split(r"(\*\*|\*|\?)", pattern)
+    wild = {"**": ".*", "*": r"[^.]*", "?": r"[^.]"}
+    return re.fullmatch("".join(wild.get(part, re.escape(part)) for part in parts), module) is not None
+
+
+def not_met(model: nn.Module, name: str) -> str:
+    """Why ``name`` got no hidden state, for an error message."""
+    if name in ("input", "embedding"):
+        other = "embedding" if name == "input" else "input"
+        return (
+            f"at={name!r}: {type(model).__name__} shows no hidden state [batch, tokens, width] there. "
+            f"Use at={other!r}, or name a module."
+        )
+    return f"at={name!r}: this module did not run in the forward pass, so it has no relevance."
+
+
+def items_of(output: Any) -> Sequence[Any]:
+    """What a module returned, one by one: the parts of a tuple or of a ``ModelOutput``."""
+    return list(output.values()) if isinstance(output, dict) else output if isinstance(output, tuple | list) else ()
+
+
+def _replaced(output: Any, old: Tensor, new: Tensor) -> Any:
+    """``output`` with the tensor ``old`` replaced by ``new``."""
+    if isinstance(output, dict):
+        return type(output)(**{k: new if v is old else v for k, v in output.items()})
+    return type(output)(new if v is old else v for v in output)

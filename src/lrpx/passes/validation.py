@@ -1,0 +1,200 @@
+"""A wrong map looks like a right one: refuse what cannot be explained correctly, and say why.
+
+Before the pass: training mode, hidden kernels, mixers without rules. After it: rules that were not met, operations that
+carried gradient unseen, ways around the first block, numbers that are not finite.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from ..errors import UnsupportedModelError
+from ..models.placement import stored_parameters
+from ..models.refused import REFUSED
+from ..propagation.propagate import Propagation
+from ..propagation.rules import _Factor, _LayerNorm, _Scale, _Slope
+from ..propagation.rulesets import RuleSet
+from .hidden_states import items_of, layer_count
+
+logger = logging.getLogger("lrpx")
+ALTERNATIVE = 'Load it with attn_implementation="sdpa", or call model.set_attn_implementation("sdpa").'
+# Mixers that are neither attention nor MLP; their own rules are not written yet.
+STATE_SPACE = re.compile(
+    r"[MmB]amba|SSM|[Dd]elta[Nn]et|DeltaAttention|FalconH1Mixer|[Rr]wkv|RWKV|RgLru|RecurrentBlock|ShortConv$|LinearAttention|"
+    r"LightningAttention|x?LSTM|Retention|Hyena"
+)
+
+
+def check_model(model: PreTrainedModel, rules: str | RuleSet) -> None:
+    """Refuse what cannot be explained correctly.
+
+    Raises:
+        UnsupportedModelError: Training mode, attention that bypasses PyTorch's functions, an encoder-decoder model, or a
+            state-space or linear-attention mixer.
+    """
+    name = type(model).__name__
+    if model.training:
+        raise UnsupportedModelError(
+            f"{name} is in training mode, where dropout makes every pass different. Call model.eval()."
+        )
+    weight = next(model.parameters())
+    if weight.is_inference() and not weight.is_meta:  # an offloaded one is loaded anew
+        raise UnsupportedModelError(
+            f"{name} was loaded inside torch.inference_mode(), so no gradient can pass it. Load it outside."
+        )
+    config = getattr(model, "config", None)
+    if getattr(config, "is_encoder_decoder", False):
+        raise UnsupportedModelError(
+            f"{name} is an encoder-decoder model. Causal and masked language models are explained."
+        )
+    reason = REFUSED.get(getattr(config, "model_type", ""))
+    if reason:
+        raise UnsupportedModelError(f"{name} is not supported: {reason}.")
+    attention = getattr(config, "_attn_implementation", None)
+    if attention not in (None, "eager", "sdpa"):
+        raise UnsupportedModelError(
+            f"{name} uses attn_implementation={attention!r}, a kernel that hides its operations. {ALTERNATIVE}"
+        )
+    if not rules:
+        return
+    mixers = [kind for kind in dict.fromkeys(type(m).__name__ for m in model.modules()) if STATE_SPACE.search(kind)]
+    if mixers:
+        mixer = next((kind for kind in mixers if not re.search(r"Norm|Model$|ForCausalLM$", kind)), mixers[0])
+        raise UnsupportedModelError(
+            f"{name} mixes tokens with {mixer}, a state-space or linear-attention layer, which has no propagation rules yet. "
+            'The methods "gradient" and "gradient-x-input" work.'
+        )
+
+
+def check_not_compiled(model: PreTrainedModel) -> None:
+    """Refuse a model that ``torch.compile`` has in hand.
+
+    Raises:
+        UnsupportedModelError: The model or a part of it was compiled in place.
+    """
+    compiled = [name or type(model).__name__ for name, m in model.named_modules() if m._compiled_call_impl is not None]
+    if compiled:
+        raise UnsupportedModelError(
+            f"{compiled[0]} was compiled by its compile(), which hides its operations. Load the model anew, or undo that by "
+            "module._compiled_call_impl = None. lrpx.explain(..., compile=True) fuses the pass itself."
+        )
+
+
+def check_rules_took_effect(
+    model: PreTrainedModel, modules: Sequence[nn.Module], mode: Propagation, values: Tensor
+) -> None:
+    """At least one normaliser and one attention per block were met, and nothing carried gradient unseen."""
+    name, layers = type(model).__name__, layer_count(model)
+    kinds = [type(m).__name__ for m in modules]
+    norms = sum(mode.hits[k] for k in ("layer_norm", "rms_norm", "unit_norm", "normaliser", "division"))
+    attentions = mode.met["attention"] + mode.met["softmax"]
+    has_norms = sum("Norm" in m and "NoNorm" not in m for m in kinds) >= layers  # MobileBERT has next to none
+    has_attention = any("att" in m.lower() for m in kinds)  # FNet has none
+    if (has_norms and norms < layers) or (has_attention and attentions < layers):
+        raise UnsupportedModelError(
+            f"{name}: with {layers} blocks, the rules met {norms} normalisers and {attentions} attentions. It computes them "
+            f"in a way PyTorch functions do not show, so a map would be wrong. {ALTERNATIVE}"
+        )
+    if +mode.cuts:
+        logger.warning("%s", about_cuts(name, mode))
+    unseen = [*(+mode.unknown), *foreign_nodes(values)]
+    if unseen:
+        refuse_unseen(model, unseen)
+
+
+def refuse_unseen(model: PreTrainedModel, what: Sequence[str]) -> NoReturn:
+    """Raise the error about operations that no rule knows."""
+    raise UnsupportedModelError(
+        f"{type(model).__name__}: gradient passes through operations without a known rule: {', '.join(what)}. "
+        'The methods "gradient" and "gradient-x-input" work.'
+    )
+
+
+def about_cuts(name: str, mode: Propagation) -> str:
+    """A sentence on gradients that the model's own code cuts: right for choices (top-k), a loss anywhere else."""
+    return (
+        f"{name} cuts the gradient {sum(mode.cuts.values())} times by {', '.join(+mode.cuts)}: what it takes from there into "
+        "the prediction is a constant and gets no relevance. That is as it should be where it only chooses experts."
+    )
+
+
+def check_no_bypass(model: nn.Module, values: Tensor, taps: dict[str, Tensor]) -> None:
+    """What enters the first block must be the only way from the embedding to the logits."""
+    embedding = taps.get("embedding")
+    if embedding is None or embedding is taps["input"]:
+        return
+    entry = taps["input"].grad_fn
+    for node in _nodes(values, stop=entry):
+        if getattr(node, "variable", None) is embedding:
+            raise UnsupportedModelError(
+                f"{type(model).__name__} feeds its embedding into later blocks too, so what enters the first block is not all "
+                'that the text contributes. Use at="embedding".'
+            )
+
+
+_KNOWN_NODES = re.compile(
+    r"(torch::autograd::(AccumulateGrad|Copy\w+)|GeneratedBackwardFor_transformers_grouped_mm\w*|\w*Backward\d*)$"
+)
+_OUR_NODES = tuple(rule._backward_cls for rule in (_Slope, _Scale, _Factor, _LayerNorm))
+
+
+def foreign_nodes(values: Tensor) -> list[str]:
+    """Names of autograd nodes that come neither from PyTorch's own operations nor from our rules."""
+    found = set()
+    # One look per type; nodes of C++ extensions may share the type CppFunction.
+    kinds = {type(n) if type(n).__name__ != "CppFunction" else n.name(): n for n in _nodes(values)}
+    for node in kinds.values():
+        custom = isinstance(node, torch.autograd.function.BackwardCFunction)
+        if (custom and not isinstance(node, _OUR_NODES)) or not _KNOWN_NODES.match(node.name()):
+            found.add(node.name())
+    return sorted(found)
+
+
+def _nodes(values: Tensor, stop: Any = None) -> Iterator[Any]:
+    """The nodes of the autograd graph above ``values``; not beyond ``stop``."""
+    seen, queue = {None, stop}, [values.grad_fn]
+    while queue:
+        node: Any = queue.pop()
+        if node not in seen:
+            seen.add(node)
+            yield node
+            queue.extend(parent for parent, _ in node.next_functions)
+
+
+def where_not_finite(model: PreTrainedModel, forward: Callable[[], object]) -> str:
+    """Run once more and name the first module whose output is not finite, as the end of a sentence a person can act on."""
+    first: list[str] = []
+
+    def look(name: str) -> Any:
+        def hook(_: nn.Module, __: Any, output: Any) -> None:
+            state = (
+                output
+                if isinstance(output, Tensor)
+                else next((v for v in items_of(output) if isinstance(v, Tensor)), None)
+            )
+            if state is not None and state.is_floating_point() and not first and not state.isfinite().all():
+                first.append(name)
+
+        return hook
+
+    with ExitStack() as stack, torch.no_grad():
+        for name, module in model.named_modules():
+            if name and not any(module.children()):
+                stack.callback(module.register_forward_hook(look(name)).remove)
+        forward()
+    broken = [n for n, p in stored_parameters(model) if not p.isfinite().all()]
+    where = (
+        f"the first module that returned NaN or infinity is {first[0]!r}"
+        if first
+        else "no single module shows where it began"
+    )
+    weights = f"; its weights hold NaN or infinity: {', '.join(broken[:3])}" if broken else ""
+    return f"the logits of {type(model).__name__} are not finite: {where}{weights}. Check the checkpoint, or use a wider dtype."

@@ -1,0 +1,1 @@
+"""The heart: rules that change Jacobians, and the mode that applies them."""

@@ -1,0 +1,1 @@
+"""Texts -> token ids -> padded batches, and which prediction is explained."""

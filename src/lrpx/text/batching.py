@@ -1,0 +1,166 @@
+"""Items of different lengths -> padded batches with little waste, and back.
+
+An item in a batch gets the relevance it would get alone: padding is masked, positions count from the first real token,
+and every item's value has its own gradient because the values of a batch are summed.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ..models.placement import entry_device
+from ..models.signature import counts_from_padding, filler, takes
+
+
+@dataclass(frozen=True)
+class Item:
+    """One prediction to explain, as token ids."""
+
+    token_ids: tuple[int, ...]
+    position: int  # index into token_ids, not negative
+    target: int | None = None  # token id; None: the model's top prediction
+    contrast: int | None = None  # token id; None: the single logit is explained
+    extras: dict[str, tuple[int, ...]] = field(default_factory=dict)  # per-token model inputs, e.g. token_type_ids
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Padded items as tensors, on the device of the model's embedding.
+
+    Attributes:
+        inputs: Keyword arguments for the model: ``input_ids`` and ``attention_mask`` ``[B, T]``, and more if needed.
+        spans: Per item, the slice of its real tokens in the padded row.
+        positions: ``[B]`` index of the explained position in the padded row.
+        targets: ``[B]`` token ids, -1 where the top prediction is asked for.
+        contrasts: ``[B]`` token ids, -1 where the single logit is explained.
+        chosen: Every target is given, so that no item asks for the top prediction.
+    """
+
+    inputs: dict[str, Tensor]
+    spans: list[slice]
+    positions: Tensor
+    targets: Tensor
+    contrasts: Tensor
+    chosen: bool = False
+
+    def outside_inference_mode(self) -> Batch:
+        """The same batch with tensors that autograd may keep, also if it was made inside ``torch.inference_mode()``."""
+
+        def usable(tensor: Tensor) -> Tensor:
+            return tensor.clone() if tensor.is_inference() else tensor
+
+        inputs = {name: usable(tensor) for name, tensor in self.inputs.items()}
+        columns = (usable(self.positions), usable(self.targets), usable(self.contrasts))
+        return Batch(inputs, self.spans, *columns, self.chosen)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attribution:
+    """What a method returns for one item: its real tokens only (padding is cut off), float64 arrays.
+
+    The fields are those of ``Explanation``; ``target`` is the token id that was explained.
+    """
+
+    relevance: np.ndarray
+    value: float
+    residual: float | None
+    target: int
+    layers: dict[str, np.ndarray] = field(default_factory=dict)
+    by_layer: np.ndarray | None = None
+    by_head: np.ndarray | None = None
+    components: dict[str, Any] = field(default_factory=dict)
+
+
+def pad(items: Sequence[Item], model: PreTrainedModel, *, side: str = "right", length: int = 0) -> Batch:
+    """Pad ``items`` to one length, and at least to ``length``, on ``side`` (``"right"`` or ``"left"``).
+
+    Padding goes to the right by default, where it moves no position. On the left the model is told the positions, if its
+    ``forward`` takes ``position_ids`` and it does not find them in the ids itself.
+    """
+    lengths = [len(item.token_ids) for item in items]
+    width = max(length, *lengths)
+    starts = [width - n if side == "left" else 0 for n in lengths]
+    spans = [slice(start, start + n) for start, n in zip(starts, lengths, strict=True)]
+
+    def padded(rows: Iterable[Sequence[int]], fill: int) -> list[int]:
+        table: list[int] = []
+        for row, start, n in zip(rows, starts, lengths, strict=True):
+            table += [*[fill] * start, *row, *[fill] * (width - start - n)]
+        return table
+
+    tables = {
+        "input_ids": padded((item.token_ids for item in items), filler(model)),
+        "attention_mask": padded(([1] * n for n in lengths), 0),
+    }
+    for name in items[0].extras:
+        tables[name] = padded((item.extras[name] for item in items), 0)
+    if side == "left" and takes(model, "position_ids") and not counts_from_padding(model):
+        tables["position_ids"] = padded((range(n) for n in lengths), 0)
+    positions = [start + item.position for start, item in zip(starts, items, strict=True)]
+    targets, contrasts = [item.target for item in items], [item.contrast for item in items]
+    columns = [[-1 if value is None else value for value in column] for column in (positions, targets, contrasts)]
+    # All in one tensor: for a short text, making and moving tensors takes longer than anything else here.
+    numbers = array("q", [*chain.from_iterable(tables.values()), *chain.from_iterable(columns)])  # faster than a list
+    flat = torch.frombuffer(numbers, dtype=torch.int64).to(entry_device(model))
+    parts = flat.split([len(table) for table in tables.values()] + [len(items)] * 3)
+    inputs = {name: part.view(len(items), width) for name, part in zip(tables, parts, strict=False)}
+    where, asked, against = parts[len(tables) :]
+    return Batch(inputs, spans, where, asked, against, chosen=None not in targets)
+
+
+# Convolutions, Fourier transforms, pooling and landmarks reach across positions, whatever the attention mask says.
+_LEAKS_PADDING = frozenset({"convbert", "fnet", "funnel", "longformer", "mobilebert", "nystromformer"})
+
+
+def allowed_waste(model: PreTrainedModel, task: str) -> float:
+    """How much of a batch may be padding: a tenth, or nothing where padding would change what the model predicts.
+
+    A causal model that was made to look both ways (``is_causal = False`` on its attention) does so without a mask only:
+    transformers then makes it a causal one as soon as there is padding.
+
+    Args:
+        model: The one that reads the batch.
+        task: ``"causal"`` or ``"masked"``.
+    """
+    if model.config.model_type in _LEAKS_PADDING:
+        return 0.0
+    if task == "causal":
+        both_ways = (name for name, m in model.named_modules() if m.__dict__.get("is_causal") is False)
+        if any(_SELF_ATTENTION.search(name) for name in both_ways):
+            return 0.0
+    return 0.1
+
+
+_SELF_ATTENTION = re.compile(r"^(?!.*(vision|image|audio|encoder)).*(self_attn|self_attention|attention|attn)$")
+
+
+def buckets(lengths: Sequence[int], *, max_tokens: int, waste: float = 0.1) -> list[list[int]]:
+    """Group indices so that little of a padded group is padding; longest first, so that memory runs out early or never.
+
+    Args:
+        lengths: Number of tokens of each item.
+        max_tokens: A padded group has at most this many tokens (an item longer than that is alone).
+        waste: At most this share of a group's tokens is padding.
+    """
+    groups: list[list[int]] = []
+    real = 0
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        group = groups[-1] if groups else []
+        padded = (len(group) + 1) * (lengths[group[0]] if group else lengths[i])
+        if group and padded <= max_tokens and padded - (real + lengths[i]) <= waste * padded:
+            group.append(i)
+            real += lengths[i]
+        else:
+            groups.append([i])
+            real = lengths[i]
+    return groups

@@ -1,0 +1,137 @@
+"""Which prediction is explained: position, target and contrast, from what a person gives to token ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import InputError
+from .tokenization import Encoded, as_python, check_unicode
+
+Given = Any  # a token id (also of numpy or torch), a string, or None
+
+
+def resolve_position(encoded: Encoded, position: Any, task: str, mask_id: int | None) -> int:
+    """The explained position as an index from 0: the last token (causal), the mask token (masked), or the one given.
+
+    Raises:
+        InputError: It lies outside the text, or a masked model's text has no mask token, or several.
+    """
+    length = len(encoded.token_ids)
+    position = as_python(position)
+    if position is not None:
+        if not isinstance(position, int) or isinstance(position, bool):
+            raise InputError(f"position={position!r} is {type(position).__name__}. Give the index of a token.")
+        if not -length <= position < length:
+            raise InputError(
+                f"position {position} is outside the text, which has {length} tokens: 0 to {length - 1}, or -{length} to -1."
+            )
+        return position % length
+    if task == "causal":
+        return length - 1
+    masks = [i for i, token in enumerate(encoded.token_ids) if token == mask_id]
+    if len(masks) == 1:
+        return masks[0]
+    mask = "its mask token" if mask_id is None else f"the mask token (id {mask_id})"
+    if not masks:
+        raise InputError(
+            f"a masked language model predicts {mask}, and the text has none. Put one in, or give position=."
+        )
+    raise InputError(f"the text has {len(masks)} mask tokens, at positions {masks}. Say which: position={masks[0]}.")
+
+
+def resolve_token(
+    given: Given, role: str, encoded: Encoded, position: int, tokenizer: Any, vocabulary: int, task: str
+) -> int | None:
+    """A target or contrast as a token id; ``None`` stays ``None``.
+
+    A string must be exactly one token where it stands: after the text up to ``position`` (causal), or in place of the token
+    at ``position`` (masked). Where the text is not known, or its own tokens would change, the string by itself counts.
+
+    Raises:
+        InputError: An id outside the vocabulary, or a string of no token or of several; the error shows them.
+    """
+    given = as_python(given)
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int | str):
+        raise InputError(f"{role}={given!r} is {type(given).__name__}. Give a token id or a string.")
+    if isinstance(given, int):
+        if not 0 <= given < vocabulary:
+            raise InputError(f"{role}={given} is outside the vocabulary: ids go from 0 to {vocabulary - 1}.")
+        return given
+    if tokenizer is None:
+        raise InputError(f"{role}={given!r} is a string, which needs a tokenizer. Give a token id.")
+    check_unicode(f"{role}={given!r}", given)
+    ids = _ids_of(given, encoded, position, tokenizer, task)
+    if _is_one_token(ids, given, tokenizer):
+        return ids[0]
+    # The same word with another number of leading spaces is the most common slip.
+    word = given.lstrip(" ")
+    near = [w for w in (" " + word, word) if w != given and word]
+    close = next((w for w in near if _is_one_token(_ids_of(w, encoded, position, tokenizer, task), w, tokenizer)), None)
+    raise InputError(_not_one_token(f"{role}={given!r}", role, ids, close, tokenizer))
+
+
+def _ids_of(given: str, encoded: Encoded, position: int, tokenizer: Any, task: str) -> list[int]:
+    in_context = _in_context(given, encoded, position, tokenizer, task)
+    return _alone(given, tokenizer) if in_context is None else in_context
+
+
+def _is_one_token(ids: list[int], given: str, tokenizer: Any) -> bool:
+    return len(ids) == 1 and (ids[0] != tokenizer.unk_token_id or given == tokenizer.unk_token)
+
+
+def _in_context(given: str, encoded: Encoded, position: int, tokenizer: Any, task: str) -> list[int] | None:
+    """The ids that ``given`` becomes where it stands; ``None`` if the text around it is not known or changes with it."""
+    if encoded.text is None:
+        return None
+    ids = list(encoded.token_ids)
+    if task == "masked":
+        span = encoded.spans[position]
+        if span is None:
+            return None
+        text = encoded.text[: span[0]] + given + encoded.text[span[1] :]
+        new = tokenizer(text, add_special_tokens=encoded.adds_special_tokens, verbose=False)["input_ids"]
+        before, after = ids[:position], ids[position + 1 :]
+        if new[: len(before)] != before or new[len(new) - len(after) :] != after:
+            return None
+        return new[len(before) : len(new) - len(after)]
+    text = encoded.text
+    if position != len(ids) - 1:
+        span = encoded.spans[position]
+        if span is None:
+            return None
+        text = text[: span[1]]
+    before = _plain(text, tokenizer)
+    new = _plain(text + given, tokenizer)
+    return new[len(before) :] if new[: len(before)] == before else None
+
+
+def _alone(given: str, tokenizer: Any) -> list[int]:
+    """The ids of ``given`` by itself; as a continuation where the tokenizer puts a space before every text."""
+    pieces = tokenizer.convert_ids_to_tokens(_plain("a", tokenizer))
+    if pieces and pieces[0].startswith(("▁", "Ġ")):
+        for anchor in (".", "a", "1"):
+            before, new = _plain(anchor, tokenizer), _plain(anchor + given, tokenizer)
+            if new[: len(before)] == before:
+                return new[len(before) :]
+    return _plain(given, tokenizer)
+
+
+def _plain(text: str, tokenizer: Any) -> list[int]:
+    return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+
+def _not_one_token(what: str, role: str, ids: list[int], close: str | None, tokenizer: Any) -> str:
+    """Why a string is no target, and what to give instead."""
+    if not ids:
+        return f"{what} is no token. Give a word, with its leading space if it starts one."
+    pieces = tokenizer.convert_ids_to_tokens(ids)
+    shown = ", ".join(repr(p) for p in pieces)
+    hint = "Pick a word that is one token" if close is None else f"Give {role}={close!r}, which is one token"
+    if len(ids) == 1:
+        return f"{what} is not in the vocabulary: the tokenizer reads it as {shown}. {hint}, or give a token id."
+    return (
+        f"{what} is {len(ids)} tokens here: {shown}. A logit belongs to one token. "
+        f"{hint}, or explain the first piece: {role}={ids[0]} ({pieces[0]!r})."
+    )

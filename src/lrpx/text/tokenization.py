@@ -1,0 +1,315 @@
+"""What a person gives (a text, ids, a ``BatchEncoding``, chat messages) -> token ids, raw pieces and readable units."""
+
+from __future__ import annotations
+
+import reprlib
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from typing import Any
+
+from ..errors import InputError
+from ..explanation import Unit
+
+EXPECTED = "Give a string, token ids, a BatchEncoding or chat messages, or a list of these."
+# What tokenizers return. Anything else (pixel_values, inputs_embeds, position_ids, ...) may change the prediction.
+_READ = ("input_ids", "attention_mask", "token_type_ids")
+_IGNORED = ("special_tokens_mask", "offset_mapping", "length", "overflow_to_sample_mapping", "labels")
+
+Decode = Callable[[tuple[int, ...]], str]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A tokenised input.
+
+    Attributes:
+        text: The text, or ``None`` if ids were given.
+        token_ids: T ids, special tokens included.
+        tokens: Their raw pieces.
+        units: Readable text over all tokens.
+        spans: Per token, its characters in ``text``; ``None`` where there is no text, or for a special token.
+        extras: Per-token model inputs besides the ids, e.g. ``token_type_ids``.
+        adds_special_tokens: Whether the tokenizer put special tokens around ``text`` (not for chat messages).
+        closing: How many special tokens the tokenizer put after ``text``.
+    """
+
+    text: str | None
+    token_ids: tuple[int, ...]
+    tokens: list[str]
+    units: list[Unit]
+    spans: list[tuple[int, int] | None]
+    extras: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    adds_special_tokens: bool = True
+    closing: int = 0
+
+    def without_closing(self) -> Encoded:
+        """Without special tokens after the text: a causal model must go on from the text's own last token."""
+        if not self.closing:
+            return self
+        end = len(self.token_ids) - self.closing
+        return replace(
+            self,
+            token_ids=self.token_ids[:end],
+            tokens=self.tokens[:end],
+            units=[unit for unit in self.units if unit.end <= end],
+            spans=self.spans[:end],
+            extras={name: values[:end] for name, values in self.extras.items()},
+            closing=0,
+        )
+
+
+def encode(tokenizer: Any, given: Any) -> list[Encoded]:
+    """Tokenise one input or a list of them.
+
+    Args:
+        tokenizer: A Hugging Face tokenizer; ``None`` is enough when token ids are given.
+        given: A string, token ids (list, 1-D tensor or array), a ``BatchEncoding`` (its padding is dropped), chat messages,
+            or several: a list of these, a 2-D tensor or array, a ``BatchEncoding`` of a batch.
+
+    Raises:
+        InputError: An empty text, no tokens, or something that is none of these. Of several, the error names the one.
+    """
+    singles, several = split(given)
+    decode = cache(partial(_decode, tokenizer))  # texts repeat their words
+    found = []
+    for i, single in enumerate(singles):
+        try:
+            found.append(_encode_one(tokenizer, single, decode))
+        except InputError as error:
+            raise InputError(f"text[{i}]: {error}" if several else str(error)) from None
+    return found
+
+
+def split(given: Any) -> tuple[list[Any], bool]:
+    """Single inputs, and whether several were given (also a list of one).
+
+    Raises:
+        InputError: No input, or something that is none.
+    """
+    given = as_python(given)
+    if isinstance(given, Mapping) and "input_ids" in given:
+        return _split_batch(given)
+    if isinstance(given, str):
+        return [given], False
+    if not isinstance(given, list) or not given:
+        raise InputError(f"the text is {_short(given)}. {EXPECTED}")
+    first = given[0]
+    single = _is_id(first) or (isinstance(first, Mapping) and "input_ids" not in first)
+    return ([given], False) if single else (given, True)
+
+
+def as_python(value: Any) -> Any:
+    """Tensors, arrays, tuples and numpy numbers as Python lists and numbers; lists all the way down."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if not isinstance(value, list | tuple):
+        return value
+    return list(value) if _are_ids(value) else [as_python(v) for v in value]
+
+
+def check_unicode(what: str, text: str) -> None:
+    """Refuse half characters, which come from a command line or a file that is not UTF-8.
+
+    Raises:
+        InputError: There is one.
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{what} is not valid Unicode: {text[error.start]!r} at character {error.start}. Was it decoded from UTF-8?"
+        ) from None
+
+
+def _split_batch(given: Mapping[str, Any]) -> tuple[list[Any], bool]:
+    unread = sorted(set(given) - {*_READ, *_IGNORED})
+    if unread:
+        raise InputError(
+            f"a batch with {', '.join(unread)} cannot be explained: {', '.join(_READ)} are read, and the rest may change the "
+            "prediction. Leave it out."
+        )
+    batch = {name: as_python(given[name]) for name in _READ if given.get(name) is not None}
+    ids = batch["input_ids"]
+    if not isinstance(ids, list) or not ids:
+        raise InputError("input_ids is empty. Give at least one token.")
+    if not isinstance(ids[0], list):
+        return [batch], False
+    return [{name: rows[n] for name, rows in batch.items()} for n in range(len(ids))], True
+
+
+def _encode_one(tokenizer: Any, given: Any, decode: Decode) -> Encoded:
+    if tokenizer is not None and not (callable(tokenizer) and hasattr(tokenizer, "convert_ids_to_tokens")):
+        raise InputError(
+            f"the tokenizer is {_short(tokenizer)} ({type(tokenizer).__name__}). "
+            "Give one of transformers: AutoTokenizer.from_pretrained(name)."
+        )
+    if isinstance(given, str):
+        return _encode_text(tokenizer, given, decode)
+    if isinstance(given, Mapping) and "input_ids" in given:
+        return _encode_mapping(tokenizer, given, decode)
+    if isinstance(given, list) and given and isinstance(given[0], Mapping):
+        return _encode_chat(tokenizer, given, decode)
+    if isinstance(given, list) and given and _is_id(given[0]):
+        return _encode_ids(tokenizer, given, decode)
+    raise InputError(f"the text is {_short(given)}. {EXPECTED}")
+
+
+def _encode_text(tokenizer: Any, text: str, decode: Decode, *, specials: bool = True) -> Encoded:
+    if not text.strip():
+        raise InputError(f"the text {text!r} is empty. Give at least one word.")
+    if tokenizer is None:
+        raise InputError("a text needs a tokenizer: lrpx.explain(model, tokenizer, text), or give token ids.")
+    check_unicode("the text", text)
+    fast = getattr(tokenizer, "is_fast", False)
+    output = tokenizer(
+        text,
+        add_special_tokens=specials,
+        return_offsets_mapping=fast,
+        return_special_tokens_mask=True,
+        truncation=False,
+        verbose=False,
+    )
+    ids = tuple(output["input_ids"])
+    if not ids:
+        raise InputError(f"the tokenizer makes no token of {text!r}.")
+    special = set(tokenizer.all_special_ids)
+    spans: list[tuple[int, int] | None] = [None] * len(ids)
+    if fast:
+        spans = [
+            None if start == end and i in special else (start, end)
+            for i, (start, end) in zip(ids, output["offset_mapping"], strict=True)
+        ]
+    extras = {"token_type_ids": tuple(output["token_type_ids"])} if "token_type_ids" in output else {}
+    tokens = tokenizer.convert_ids_to_tokens(list(ids))
+    added = "".join(
+        "x" if s else "." for s in output["special_tokens_mask"]
+    )  # by the tokenizer, not in the text itself
+    closing = len(added) - len(added.rstrip("x"))
+    if closing == len(ids):
+        raise InputError(f"the tokenizer makes no token of {text!r}.")
+    return Encoded(text, ids, tokens, units_of(tokenizer, ids, tokens, decode), spans, extras, specials, closing)
+
+
+def _encode_chat(tokenizer: Any, messages: Sequence[Any], decode: Decode) -> Encoded:
+    for message in messages:
+        if not isinstance(message, Mapping) or "role" not in message or not {"content", "tool_calls"} & set(message):
+            raise InputError(f'{_short(message)} is no chat message. Give {{"role": "user", "content": "..."}}.')
+    if getattr(tokenizer, "chat_template", None) is None:
+        raise InputError(
+            "chat messages need a tokenizer with a chat template; this one has none. Give a string instead."
+        )
+    # An assistant's message at the end is a reply that the model is to go on with.
+    reply = messages[-1]["role"] == "assistant"
+    try:
+        text = tokenizer.apply_chat_template(
+            list(messages), tokenize=False, add_generation_prompt=not reply, continue_final_message=reply
+        )
+    except Exception as error:  # a template is code of its author, and raises what it likes
+        raise InputError(f"the tokenizer's chat template refuses these messages: {error}.") from error
+    return _encode_text(tokenizer, text, decode, specials=False)  # the template has written them already
+
+
+def _encode_ids(
+    tokenizer: Any, ids: Sequence[Any], decode: Decode, extras: dict[str, tuple[int, ...]] | None = None
+) -> Encoded:
+    if not _are_ids(ids):
+        wrong = [i for i in ids if not _is_id(i)]
+        if wrong:
+            raise InputError(f"{_short(wrong[0])} is not a token id. Token ids are integers.")
+    ids = tuple(ids)
+    if min(ids) < 0:
+        raise InputError(f"token id {min(ids)} is negative. Ids count from 0.")
+    if tokenizer is None:
+        tokens = list(map(str, ids))
+        each = zip(range(len(ids)), range(1, len(ids) + 1), tokens, strict=True)
+        units = list(map(partial(tuple.__new__, Unit), each))  # as Unit._make, in C: a text may have 100,000 tokens
+    else:
+        tokens = [
+            f"<{i}>" if t is None else t for i, t in zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True)
+        ]
+        units = units_of(tokenizer, ids, tokens, decode)
+    return Encoded(None, ids, tokens, units, [None] * len(ids), extras or {}, False)
+
+
+def _encode_mapping(tokenizer: Any, row: Mapping[str, Any], decode: Decode) -> Encoded:
+    """One row of a ``BatchEncoding``, without its padding."""
+    ids = as_python(row["input_ids"])
+    if not isinstance(ids, list) or not ids or isinstance(ids[0], list):
+        raise InputError(f"input_ids is {_short(ids)}. Give a list of token ids.")
+    mask = as_python(row.get("attention_mask") or [1] * len(ids))
+    real = [i for i, m in enumerate(mask) if m]
+    if len(mask) != len(ids) or not real:
+        raise InputError(
+            f"attention_mask has {len(mask)} entries for {len(ids)} ids and shows {len(real)} of them. "
+            "Give one entry per id, and show at least one."
+        )
+    span = slice(real[0], real[-1] + 1)
+    if span.stop - span.start != len(real):
+        raise InputError(
+            "attention_mask hides tokens in the middle of the text. It may only hide padding on either side."
+        )
+    extras = {"token_type_ids": tuple(row["token_type_ids"][span])} if "token_type_ids" in row else {}
+    return _encode_ids(tokenizer, ids[span], decode, extras)
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _are_ids(values: Sequence[Any]) -> bool:
+    """Whether all are plain integers, which is quickly seen of many; ``False`` where it takes a closer look."""
+    return set(map(type, values)) == {int}
+
+
+def _short(value: Any) -> str:
+    return reprlib.repr(value)
+
+
+def units_of(tokenizer: Any, ids: tuple[int, ...], tokens: Sequence[str], decode: Decode) -> list[Unit]:
+    """Readable text for tokens, in order; several tokens share a unit where a character is split over them."""
+    special = set(tokenizer.all_special_ids)
+    continuation = "##" if _is_wordpiece(tokenizer) else ""
+    units: list[Unit] = []
+    start = 0
+    while start < len(ids):
+        end = start + 1
+        text = tokens[start] if ids[start] in special else decode(ids[start:end])
+        while "\ufffd" in text and end < len(ids) and end - start < 8 and ids[end] not in special:
+            end += 1
+            text = decode(ids[start:end])
+        if "\ufffd" in text:  # no character comes of it: show one token's bytes as they are
+            end = start + 1
+            text = decode(ids[start:end])
+        if tokens[start].startswith("▁") and not text.startswith(" "):
+            text = " " + text  # decoding drops the space before a first word
+        text = text.removeprefix(continuation)
+        if units and _continues(units[-1].text, text):
+            first = units.pop()
+            units.append(Unit(first.start, end, first.text + text))
+        else:
+            units.append(Unit(start, end, text))
+        start = end
+    return units
+
+
+def _continues(before: str, text: str) -> bool:
+    """Whether ``text`` is part of the character that ``before`` ends with: an accent, or a joined emoji."""
+    joiner = "\u200d"
+    return bool(before and text) and (
+        before.endswith(joiner)
+        or text[0] == joiner
+        or (unicodedata.category(text[0]) in ("Mn", "Me", "Sk") and text[0] > "~")
+    )
+
+
+def _is_wordpiece(tokenizer: Any) -> bool:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return "BertTokenizer" in {kind.__name__ for kind in type(tokenizer).__mro__}
+    return type(backend.model).__name__ == "WordPiece"
+
+
+def _decode(tokenizer: Any, ids: tuple[int, ...]) -> str:
+    return tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)

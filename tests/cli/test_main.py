@@ -1,0 +1,406 @@
+"""The command line as a person meets it: what it writes, where, and with which exit status."""
+
+import io
+import json
+import os
+
+import numpy as np
+import pytest
+import tiny_files
+from transformers import BertForMaskedLM, GPT2LMHeadModel, MambaConfig, MambaForCausalLM
+
+import lrpx
+from lrpx.check import Report
+from lrpx.cli import main as cli
+from lrpx.methods import METHODS
+
+TEXT = "the 12"  # five tokens of tiny_files' tokenizer: "t", "he", " ", "12"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    root = tmp_path_factory.mktemp("models")
+    tiny_files.save(root / "gpt2", GPT2LMHeadModel, tiny_files.CONFIGS["gpt2"])
+    tiny_files.save(root / "bert", BertForMaskedLM, tiny_files.CONFIGS["bert"])
+    return root
+
+
+@pytest.fixture
+def lrpx_command(models, monkeypatch, capfdbinary):
+    """Run ``lrpx`` in this process: exit status, standard output, standard error."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(models)
+
+    def run(*arguments, stdin=b"", model="gpt2"):
+        command, *rest = arguments or ("",)
+        chosen = ["-m", model] if command == "explain" and model else []
+        monkeypatch.setattr("sys.argv", ["lrpx", *arguments[:1], *chosen, *rest])
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        out, err = capfdbinary.readouterr()
+        return end.value.code or 0, out.decode("utf-8"), err.decode("utf-8")
+
+    return run
+
+
+def texts_of(out):
+    return [e["text"] for e in json.loads(out)]
+
+
+# Formats
+
+
+def test_the_terminal_is_the_default(lrpx_command):
+    code, out, err = lrpx_command("explain", TEXT, "--target", " the", "--contrast", "12")
+    assert (code, err) == (0, "")
+    assert out.startswith("attnlrp: logit")
+    assert '"he"' in out
+
+
+def test_json_holds_what_the_library_returns(lrpx_command, models):
+    code, out, _ = lrpx_command("explain", TEXT, "--format", "json", "--target", "12")
+    assert code == 0
+    expected = lrpx.explain(models / "gpt2", None, TEXT, target="12")
+    found = lrpx.Explanation.from_dict(json.loads(out))
+    assert np.array_equal(found.relevance, expected.relevance)
+    assert (found.target, found.text, found.tokens) == (expected.target, TEXT, expected.tokens)
+
+
+def test_json_of_several_is_a_list(lrpx_command):
+    assert texts_of(lrpx_command("explain", TEXT, "the", "--format", "json")[1]) == [TEXT, "the"]
+    both = json.loads(lrpx_command("explain", TEXT, "--method", "lrp", "--method", "gradient", "--format", "json")[1])
+    assert [e["method"] for e in both] == ["lrp", "gradient"]
+    assert texts_of(lrpx_command("explain", "-f", "-", "--format", "json", stdin=b"the\n")[1]) == ["the"]
+
+
+def test_methods_of_a_text_stand_together_and_once(lrpx_command):
+    methods = ["--method", "lrp", "--method", "gradient", "--method", "lrp"]
+    found = json.loads(lrpx_command("explain", "the", "12", *methods, "--format", "json")[1])
+    assert [(e["text"], e["method"]) for e in found] == [
+        ("the", "lrp"),
+        ("the", "gradient"),
+        ("12", "lrp"),
+        ("12", "gradient"),
+    ]
+
+
+STARTS = {".json": b"[{", ".html": b"<!doctype html>", ".tex": b"%", ".png": b"\x89PNG", ".txt": b"attnlrp: logit"}
+
+
+@pytest.mark.parametrize("suffix", STARTS)
+def test_the_suffix_of_the_output_is_the_format(lrpx_command, tmp_path, suffix):
+    if suffix == ".png":
+        pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    for name in ("x" + suffix, "X" + suffix.upper()):
+        code, out, _ = lrpx_command("explain", TEXT, "the é", "-o", str(tmp_path / name))
+        assert (code, out) == (0, "")
+        content = (tmp_path / name).read_bytes()
+        assert content.startswith(STARTS[suffix]) or (suffix == ".tex" and b"\\documentclass" in content)
+        if suffix != ".png":
+            content.decode("utf-8")
+
+
+def test_a_format_goes_before_the_suffix(lrpx_command, tmp_path):
+    lrpx_command("explain", TEXT, "--format", "json", "-o", str(tmp_path / "x.html"))
+    assert json.loads((tmp_path / "x.html").read_text())["text"] == TEXT
+
+
+@pytest.mark.parametrize("format", ["json", "html", "latex", "terminal"])
+def test_standard_output_is_the_same_as_a_file(lrpx_command, tmp_path, format):
+    target = tmp_path / "x"
+    lrpx_command("explain", "the é 🤗", "--format", format, "-o", str(target))
+    for arguments in ([], ["-o", "-"]):
+        code, out, _ = lrpx_command("explain", "the é 🤗", "--format", format, *arguments)
+        assert code == 0
+        if format != "terminal":  # which is as wide as the terminal
+            assert out == target.read_text(encoding="utf-8")
+
+
+def test_a_png_needs_a_file_and_matplotlib(lrpx_command, monkeypatch):
+    code, _, err = lrpx_command("explain", TEXT, "--format", "png")
+    assert (code, err) == (2, "lrpx: a PNG needs a file: --output heatmap.png.\n")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    code, _, err = lrpx_command("explain", TEXT, "-o", "x.png")
+    assert (code, err) == (2, 'lrpx: a PNG needs matplotlib: pip install "lrpx[viz]"\n')
+
+
+# Texts
+
+
+def test_a_file_holds_one_text_per_line(lrpx_command, tmp_path):
+    path = tmp_path / "texts"
+    for content in (b"the\n\n  \n 12 \n", b"\xef\xbb\xbfthe\r\n\r\n 12 \r\n", b"the\n 12 "):
+        path.write_bytes(content)
+        for code, out, _ in (
+            lrpx_command("explain", "-f", str(path), "--format", "json"),
+            lrpx_command("explain", "--file", "-", "--format", "json", stdin=content),
+        ):
+            assert code == 0
+            assert texts_of(out) == ["the", " 12 "]
+
+
+def test_line_separators_inside_a_text_do_not_split_it(lrpx_command):
+    text = "the\u2028\x0b12"
+    assert texts_of(lrpx_command("explain", "-f", "-", "--format", "json", stdin=text.encode() + b"\n")[1]) == [text]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "message"),
+    [
+        ([], b"", 'lrpx: no text given. Type: lrpx explain "The keys to the cabinet"'),
+        (["the", "-f", "-"], b"the", "lrpx: give texts as arguments or with --file, not both."),
+        (["-f", "-"], b"\n \n", "lrpx: --file - holds no text; expected one per line."),
+        (
+            ["-f", "-"],
+            b"\xff\xfe",
+            "lrpx: --file - is not UTF-8 text: 'utf-8' codec can't decode byte 0xff in position 0",
+        ),
+        (["-f", "none.txt"], b"", "lrpx: --file none.txt cannot be read: No such file or directory."),
+        (["-f", "."], b"", "lrpx: --file . cannot be read: Is a directory."),
+        ([""], b"", "lrpx: the text '' is empty."),
+        (["\udcff"], b"", r"lrpx: the text is not valid Unicode: '\udcff' at character 0"),
+        (["the", " "], b"", "lrpx: text[1]: the text ' ' is empty."),
+        (["t" * 65], b"", "lrpx: the text has 65 tokens, 1 more than the 64 that GPT2LMHeadModel can read."),
+    ],
+)
+def test_texts_that_cannot_be_explained(lrpx_command, arguments, stdin, message):
+    code, out, err = lrpx_command("explain", *arguments, stdin=stdin)
+    assert (code, out) == (2, "")
+    assert err.startswith(message)
+    assert err.count("\n") == 1  # one line, no traceback
+
+
+# Options
+
+
+def test_targets_as_texts_or_ids(lrpx_command):
+    found = json.loads(lrpx_command("explain", TEXT, "--target-id", "3", "--contrast-id", "5", "--format", "json")[1])
+    assert (found["target"][0], found["contrast"][0]) == (3, 5)
+    found = json.loads(lrpx_command("explain", TEXT, "--contrast", "12", "--position", "0", "--format", "json")[1])
+    assert (found["contrast"][1], found["position"]) == ("12", 0)
+
+
+def test_places_and_norms(lrpx_command):
+    blocks = ["--at", "input", "--at", "transformer.h.0"]
+    found = json.loads(lrpx_command("explain", TEXT, *blocks, "--format", "json")[1])
+    assert np.shape(found["layers"]["transformer.h.0"]) == (4, 32)
+    gradient = ["--method", "gradient", "--method", "lrp", "--norm", "l2", "--format", "json"]
+    found = json.loads(lrpx_command("explain", TEXT, *gradient)[1])
+    assert [e["provenance"]["options"].get("norm") for e in found] == ["l2", None]
+    found = json.loads(lrpx_command("explain", TEXT, "--method", "alti-logit", "--direct", "--format", "json")[1])
+    assert found["components"]["direct"] == 0
+
+
+def test_dtype_and_device(lrpx_command):
+    found = json.loads(lrpx_command("explain", TEXT, "--dtype", "float64", "--device", "cpu", "--format", "json")[1])
+    assert (found["provenance"]["dtype"], found["provenance"]["device"]) == ("float64", "cpu")
+
+
+def test_verbose_says_what_is_loaded(lrpx_command):
+    code, _, err = lrpx_command("explain", TEXT, "-v")
+    assert code == 0
+    if err:  # a logger that the test runner has set up already keeps its own stream
+        assert "GPT2LMHeadModel" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--method", "atnlrp"], "lrpx: unknown method 'atnlrp'. Did you mean 'attnlrp'?"),
+        (["--method", "lrp", "--method", ""], "lrpx: unknown method ''. Known: "),
+        (["--format", "htlm"], "lrpx: unknown format 'htlm'. Did you mean 'html'?"),
+        (["-o", "x.htm"], "lrpx: --output x.htm: no format goes with the suffix '.htm'. Use .json, .html, .tex"),
+        (["-o", "."], "lrpx: --output . is a folder. Give a file name in it."),
+        (["-o", "none/x.html"], "lrpx: --output none/x.html: the folder "),
+        (["--target", "a", "--target-id", "3"], "lrpx: give a token as text or as an id, not both."),
+        (["--contrast", "a", "--contrast-id", "3"], "lrpx: give a token as text or as an id, not both."),
+        (["--target-id", "264"], "lrpx: target=264 is outside the vocabulary: ids go from 0 to 263."),
+        (["--target", "the 12"], "lrpx: target='the 12' is 4 tokens here: 't', 'he', 'Ġ', '12'."),
+        (["--target", "12", "--contrast", "12"], "lrpx: target '12' and contrast '12' are the same token"),
+        (["--position", "4"], "lrpx: position 4 is outside the text, which has 4 tokens: 0 to 3, or -4 to -1."),
+        (["--norm", "l2"], "lrpx: --norm is not an option of attnlrp. See: lrpx methods."),
+        (["--direct"], "lrpx: --direct is not an option of attnlrp. See: lrpx methods."),
+        (["--norm", "l3", "--method", "gradient"], "lrpx: unknown norm 'l3'. Did you mean 'l2'?"),
+        (["--at", "transformer.h.9"], "lrpx: at='transformer.h.9' matches no module. Did you mean 'transformer.h.0'?"),
+        (["--dtype", "flaot32"], "lrpx: unknown dtype 'flaot32'. Did you mean 'float32'?"),
+        (["--device", "gpu9"], "lrpx: "),
+        (["--batch-tokens", "0"], "lrpx: batch_tokens=0: give a number of tokens from 1"),
+    ],
+)
+def test_options_that_cannot_be_used(lrpx_command, arguments, message):
+    code, out, err = lrpx_command("explain", TEXT, *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(message)
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("model", ["none/at/all", "./none", "smolm2-135m.gguf"])
+def test_an_unknown_model(lrpx_command, monkeypatch, model):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    code, out, err = lrpx_command("explain", TEXT, model=model)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"lrpx: {model}")
+    assert "Traceback" not in err
+
+
+def test_a_masked_model_needs_a_mask(lrpx_command):
+    code, _, err = lrpx_command("explain", TEXT, model="bert")
+    assert code == 2
+    assert err.startswith("lrpx: a masked language model predicts the mask token (id 0), and the text has none.")
+    assert lrpx_command("explain", "the <|endoftext|> 12", model="bert")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["explain", "the", "--position", "x"], ["explain", "the", "--nothing"], ["nothing"], ["check", "a", "b"]],
+)
+def test_usage_errors(lrpx_command, arguments):
+    code, out, err = lrpx_command(*arguments)
+    assert (code, out) == (2, "")
+    assert "Try 'lrpx" in err
+    assert "Traceback" not in err
+
+
+# Help
+
+
+@pytest.mark.parametrize("arguments", [[], ["explain"], ["methods"], ["check"]])
+def test_help_fits_into_80_columns(lrpx_command, arguments):
+    code, out, _ = lrpx_command(*arguments, "--help", model=None)
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+    assert "Usage: lrpx" in out
+    for line in out.splitlines():  # an option's explanation has room: most of the line is not taken by its names
+        if line.startswith("│ --"):
+            assert len(line.rstrip(" │")) > 40 or line.count(" ") < 60
+
+
+def test_help_names_every_option(lrpx_command):
+    out = lrpx_command("explain", "--help", model=None)[1]
+    for (
+        name
+    ) in "file target contrast target-id contrast-id position method at norm direct model dtype device token".split():
+        assert f"--{name} " in out
+    for name in "attn-implementation revision batch-tokens format output verbose".split():
+        assert f"--{name} " in out
+
+
+def test_no_command_shows_the_help(lrpx_command, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["lrpx"])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code in (0, 2)  # by the version of click
+
+
+def test_version(lrpx_command):
+    assert lrpx_command("--version") == (0, f"lrpx {lrpx.__version__}\n", "")
+
+
+def test_methods_lists_all_with_their_sources(lrpx_command):
+    code, out, _ = lrpx_command("methods")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+    for method in METHODS.values():
+        assert method.name in out
+    assert "Arras et al. 2025" in out
+
+
+# Ends
+
+
+def test_an_interrupt_is_no_traceback(lrpx_command, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lrpx.models.loading.load", interrupted)
+    code, out, err = lrpx_command("explain", TEXT)
+    assert code in (1, 130)  # by the version of typer
+    assert out == ""
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_an_interrupted_evaluation_says_what_is_kept(lrpx_command, monkeypatch, tmp_path, there):
+    def interrupted(*_, **__):
+        if there:
+            (tmp_path / "run").mkdir()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lrpx.evaluation.run.evaluate_all", interrupted)
+    code, out, err = lrpx_command("evaluate", "sva", "--model", "gpt2", "--out", str(tmp_path / "run"))
+    assert code in (1, 130)
+    assert (out, "Traceback" in err) == ("", False)
+    assert ("Stopped. What is finished is kept in" in err) == there
+    assert ("the same command goes on from there" in err) == there
+
+
+@pytest.mark.parametrize("format", ["terminal", "json"])
+def test_a_reader_that_goes_away_is_no_error(lrpx_command, monkeypatch, format):
+    reading, writing = os.pipe()
+    os.close(reading)
+    closed = open(writing, "w", closefd=False)  # noqa: SIM115
+    monkeypatch.setattr("sys.stdout", closed)
+    code, _, err = lrpx_command("explain", TEXT, "--format", format)
+    monkeypatch.undo()
+    os.close(writing)
+    assert code == 1
+    assert err == ""
+
+
+def test_a_full_disk_is_one_line(lrpx_command, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.write_text", full)
+    code, _, err = lrpx_command("explain", TEXT, "-o", str(tmp_path / "x.html"))
+    assert (code, err) == (2, "lrpx: [Errno 28] No space left on device\n")
+
+
+def test_a_bug_is_a_traceback(lrpx_command, monkeypatch):
+    monkeypatch.setattr("lrpx.models.loading.load", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("sys.argv", ["lrpx", "explain", TEXT])
+    with pytest.raises(ZeroDivisionError):
+        cli.main()
+
+
+def test_markup_in_an_error_is_shown_as_it_is(lrpx_command):
+    code, _, err = lrpx_command("explain", TEXT, "--at", "[b]x[/b]")
+    assert code == 2
+    assert err.startswith("lrpx: at='[b]x[/b]' matches no module.")
+
+
+# lrpx check
+
+
+@pytest.mark.parametrize("model", ["gpt2", "bert"])
+def test_check_of_a_sound_model(lrpx_command, model):
+    code, out, err = lrpx_command("check", model)
+    assert (code, err) == (0, "")
+    assert "FAILS" not in out
+    assert out.count("holds") >= 5
+    assert "layer_norm" in out
+
+
+def test_check_of_a_model_that_is_not_explained(lrpx_command, models):
+    config = MambaConfig(
+        vocab_size=tiny_files.VOCABULARY, hidden_size=16, num_hidden_layers=1, state_size=4, pad_token_id=0
+    )
+    tiny_files.save(models / "mamba", MambaForCausalLM, config)
+    code, out, _ = lrpx_command("check", "mamba")
+    assert code == 1
+    assert out.startswith("FAILS MambaForCausalLM mixes tokens with ")
+
+
+def test_check_shows_every_finding_as_it_is(lrpx_command, monkeypatch):
+    lines = [(True, "a [batch, tokens]"), (None, "only told"), (False, "[b]not so[/b]")]
+    monkeypatch.setattr("lrpx.check.check", lambda model: Report(lines=lines))
+    assert lrpx_command("check", "gpt2") == (1, "holds a [batch, tokens]\nnote  only told\nFAILS [b]not so[/b]\n", "")
+    monkeypatch.setattr("lrpx.check.check", lambda model: Report(lines=lines[:2]))
+    assert lrpx_command("check", "gpt2")[0] == 0
+
+
+def test_check_of_no_model(lrpx_command):
+    code, out, err = lrpx_command("check", "./none")
+    assert (code, out) == (2, "")
+    assert err.startswith("lrpx: ./none: no such file or folder.")

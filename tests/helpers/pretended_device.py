@@ -1,0 +1,175 @@
+"""A second device for machines that have only a CPU: it computes there, and is as strict as a GPU.
+
+A tensor on ``pretended:0`` is a wrapper around one of the CPU. Operations on it run on the CPU and give wrapped results. An
+operation that meets tensors of both devices raises as CUDA does; the same exceptions hold (numbers without dimensions, indices
+on the CPU, copies). So code that forgets to move a tensor fails here too.
+
+PyTorch registers a device once and for all, so this runs in a process of its own: ``python pretended_device.py FAMILY``
+divides a tiny model, explains two items by every method, with and without the division, and writes the largest difference
+to standard output, as JSON.
+"""
+
+import json
+import os
+import sys
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from accelerate.hooks import attach_align_device_hook_on_blocks
+from accelerate.utils import find_tied_parameters, retie_parameters
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from lrpx.methods import METHODS
+from lrpx.models.placement import described, entry_device, is_divided
+from lrpx.text.batching import Item, pad
+
+DEVICE = "pretended:0"
+ITEMS = [Item((8, 20, 31, 44, 52, 60, 17), 3, 9, 10), Item((8, 20, 31, 44), 2)]
+
+aten = torch.ops.aten
+_COPIES = {aten.copy_.default, aten._to_copy.default}
+_INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
+
+
+class Pretended(torch.Tensor):
+    """A tensor on the pretended device."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        like = {"strides": inner.stride(), "storage_offset": inner.storage_offset(), "dtype": inner.dtype}
+        self = torch.Tensor._make_wrapper_subclass(cls, inner.shape, device=DEVICE, **like)
+        self.inner = inner
+        return self
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return dispatch(func, args, kwargs or {})
+
+    def tolist(self):
+        return self.inner.tolist()
+
+
+class Factories(TorchDispatchMode):
+    """Sees operations that take no tensor, such as ``torch.zeros(3, device=DEVICE)``."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return dispatch(func, args, kwargs or {})
+
+
+def dispatch(func, args, kwargs):
+    """Run ``func`` on the CPU, if all its tensors are on one device."""
+    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    there = any(isinstance(x, Pretended) for x in tensors)
+    if func in _COPIES:
+        there = isinstance(args[0], Pretended)
+    elif func in _INDEXING:
+        indices = [x for x in args[1] if x is not None]
+        values = args[2:3]
+        there = isinstance(args[0], Pretended)
+        if any(isinstance(x, Pretended) != there and (x.ndim or not there) for x in values) or (
+            not there and any(isinstance(x, Pretended) for x in indices)
+        ):
+            raise mixed(func, tensors)
+    elif there and any(not isinstance(x, Pretended) and x.ndim for x in tensors):
+        raise mixed(func, tensors)
+    if kwargs.get("device") is not None:
+        there = torch.device(kwargs["device"]) == torch.device(DEVICE)
+        kwargs = {**kwargs, "device": "cpu"}
+    inner_args, inner_kwargs = tree_map(lambda x: x.inner if isinstance(x, Pretended) else x, (args, kwargs))
+    output = func(*inner_args, **inner_kwargs)
+    if not there:
+        return output
+    known = {id(x.inner): x for x in tensors if isinstance(x, Pretended)}  # an in-place operation returns its argument
+
+    def wrapped(x):
+        if not isinstance(x, torch.Tensor):
+            return x
+        return known[id(x)] if id(x) in known else Pretended(x)
+
+    return tree_map(wrapped, output)
+
+
+def mixed(func, tensors):
+    places = ", ".join(f"{x.device} {list(x.shape)}" for x in tensors)
+    return RuntimeError(f"Expected all tensors to be on the same device, but {func} got {places}")
+
+
+def set_up():
+    """Make the device known to PyTorch."""
+    from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+    _setup_privateuseone_for_python_backend("pretended")
+    on_the_cpu = torch.tensor
+
+    def tensor(data, *args, device=None, **kwargs):  # the one factory that no mode sees
+        made = on_the_cpu(data, *args, **kwargs)
+        return made if device is None else made.to(device)
+
+    torch.tensor = tensor
+
+
+def divide(model, first, second):
+    """The first half of the blocks, and what comes before them, on ``first`` and the rest on ``second``, as accelerate does."""
+    path, blocks = max(
+        ((name, m) for name, m in model.named_modules() if isinstance(m, torch.nn.ModuleList)), key=lambda x: len(x[1])
+    )
+    half = [f"{path}.{i}" for i in range(len(blocks) // 2)]
+    tied = find_tied_parameters(model)
+    together = {name.rpartition(".")[0] for group in tied for name in group if "weight" in name}
+    places = {}
+
+    def visit(name, module):
+        if module in list(blocks) or not (name == "" or path.startswith(name + ".") or name == path):
+            before = not any(p.startswith(path) for p in places) or name in half
+            shared = any(t == name or t.startswith(name + ".") for t in together)  # a tied head is with the embedding
+            places[name] = first if before or shared else second
+            return
+        for child, below in module.named_children():
+            visit(f"{name}.{child}".lstrip("."), below)
+
+    visit("", model)
+    execution = {**places, "": first}
+    attach_align_device_hook_on_blocks(
+        model,
+        execution_device=execution,
+        offload=dict.fromkeys(places, False),
+        tied_params_map={p.data_ptr(): {} for group in tied for p in [model.get_parameter(group[0])]},
+    )
+    retie_parameters(model, tied)
+    return places
+
+
+def explained(method, model):
+    return method.load()(model, pad(ITEMS, model), **method.options)
+
+
+def differences(family):
+    """Method -> largest difference of relevance, for the first half here and there."""
+    found = {}
+    for order in (("cpu", DEVICE), (DEVICE, "cpu")):
+        whole, model = tiny.build(family), tiny.build(family)
+        divide(model, *order)
+        assert is_divided(model)
+        assert str(entry_device(model)) == order[0]
+        assert described(model) == ", ".join(order), described(model)
+        for method in METHODS.values():
+            pairs = list(zip(explained(method, whole), explained(method, model), strict=True))
+            off = max(np.abs(a.relevance - b.relevance).max() + abs(a.value - b.value) for a, b in pairs)
+            size = max(np.abs(a.relevance).max() for a, _ in pairs)
+            found[f"{method.name}, first {order[0]}"] = off / size
+    return found
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    set_up()
+    with Factories():
+        with pytest.raises(RuntimeError, match="same device"):
+            torch.ones(2) + torch.ones(2, device=DEVICE)
+        print(json.dumps(differences(sys.argv[1])), flush=True)
+    os._exit(0)  # PyTorch's thread for the device would not end

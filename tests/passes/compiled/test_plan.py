@@ -1,0 +1,546 @@
+"""Compiled passes: when a mask may be left out, which plan serves a batch, what falls back, and what is let go."""
+
+import logging
+import shutil
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from compiled_tools import ASKED, OTHERS, assert_close, batch_for, gpt2, shallow
+from support import change_mlp
+from torch import nn
+
+import lrpx
+from lrpx.errors import UnsupportedModelError
+from lrpx.passes.compiled import partition as pieces
+from lrpx.passes.compiled import plan as module
+from lrpx.passes.compiled.plan import KEPT, Compiled, Masks, Plan, looks_back, masks_of
+from lrpx.passes.dispatch import known_of
+from lrpx.passes.forward_backward import Question, compute
+from lrpx.propagation import rules
+from lrpx.propagation.rulesets import LRP
+
+needs_compiler = pytest.mark.skipif(
+    not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="TorchInductor needs a C++ compiler on a CPU"
+)
+compiles = pytest.mark.skipif(
+    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 7),
+    reason="TorchInductor of torch 2.6 fails on its own cache",
+)
+Q = Question("attnlrp")
+
+
+pytestmark = pytest.mark.usefixtures("quickly")
+
+
+@pytest.fixture
+def plans(monkeypatch):
+    """The plans that were made."""
+    made = []
+
+    class Noted(Plan):
+        def __init__(self, *args):
+            super().__init__(*args)
+            made.append(self)
+
+    monkeypatch.setattr(module, "Plan", Noted)
+    return made
+
+
+def alike(lengths):
+    return [(n, n // 2, 11, 13) for n in lengths]
+
+
+# Masks
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("family", "spare", "back"),
+    [
+        ("causal:gpt2", True, True),
+        ("causal:llama", True, True),
+        ("causal:bloom", True, True),
+        ("causal:gemma3_text", True, True),
+        ("causal:mixtral", True, True),
+        ("masked:bert", True, False),
+        ("masked:modernbert", True, False),
+        ("causal:roberta", True, False),  # also comes in a masked variant
+        ("causal:xlnet", True, False),  # causal by its name only
+        ("causal:xlm", False, False),  # looks for padding in a text where it has no mask
+    ],
+)
+def test_what_masks_do_in_a_model(family, spare, back, dtype):
+    if dtype == torch.bfloat16 and family == "causal:xlnet":
+        pytest.skip("XLNet does not run in bfloat16")
+    model = tiny.build(family, dtype=dtype)
+    for asked in (ASKED, [(1, 0, 11, 13)], [(40, 3, 11, 13)]):
+        assert masks_of(model, batch_for(model, asked)) == Masks(spare, back), asked
+
+
+def test_a_type_that_looks_back_may_be_told_to_look_ahead():
+    model = tiny.build("causal:gemma3_text")
+    assert looks_back(model)
+    assert masks_of(model, batch_for(model)).back
+    config = tiny.configuration("causal:gemma3_text")
+    config.use_bidirectional_attention = True
+    both = type(model)(config).double().eval()
+    both.load_state_dict(model.state_dict())
+    assert masks_of(both, batch_for(both)) == Masks(spare=True, back=False)
+
+
+def test_where_a_mask_hides_nothing_that_a_token_sees():
+    model = tiny.build("causal:llama")
+    same, right = batch_for(model, alike((9, 9))), batch_for(model, alike((9, 6)))
+    left = batch_for(model, alike((9, 6)), side="left")
+    longer = batch_for(model, alike((9, 9)), length=12)
+    for masks, expected in (
+        (Masks(True, True), [True, True, False, True]),
+        (Masks(True, False), [True, False, False, False]),
+        (Masks(False, True), [False] * 4),
+    ):
+        assert [masks.hide_nothing(batch) for batch in (same, right, left, longer)] == expected
+
+
+@pytest.mark.parametrize(
+    ("family", "asked", "side", "masked"),
+    [
+        ("causal:llama", alike((9, 6)), "right", False),
+        ("causal:llama", alike((9, 6)), "left", True),
+        ("masked:bert", alike((9, 6)), "right", True),
+        ("masked:bert", alike((9, 9)), "right", False),
+    ],
+)
+def test_masks_are_left_out_only_where_they_may_be(trusted, as_traced, family, asked, side, masked):
+    model = shallow(family)
+    seen = []
+
+    class Watched(type(model.base_model)):
+        def forward(self, *args, **kwargs):
+            seen.append(kwargs.get("attention_mask") is not None)
+            return super().forward(*args, **kwargs)
+
+    model.base_model.__class__ = Watched
+    batch = batch_for(model, asked, side=side)
+    found = Compiled().answer(model, batch, Q)
+    assert seen[-1] == masked  # when it was traced, after all trials
+    assert_close(found, compute(model, batch, Q))
+
+
+# Plans
+
+
+def test_one_plan_for_all_lengths_and_numbers_of_texts(as_traced, plans):
+    model = tiny.build("causal:gpt2")
+    known = Compiled()
+    for asked in (ASKED, *OTHERS, ASKED):
+        batch = batch_for(model, asked)
+        found = known.answer(model, batch, Q)
+        if batch.chosen:
+            assert_close(found, compute(model, batch, Q))
+    assert len(plans) == len(known) == 1
+
+
+def test_a_text_alone_and_other_questions_have_plans_of_their_own(as_traced, plans):
+    model = gpt2()
+    known = Compiled()
+    asked = [
+        (ASKED, Q),
+        ([(9, 4, 11, 13)], Q),
+        ([(9, 4, None, 13)], Q),  # whatever it predicts
+        (alike((9, 9)), Question("lrp", at=("transformer.h.0", "input"))),
+    ]
+    for _ in range(2):
+        for texts, question in asked:
+            batch = batch_for(model, texts)
+            assert_close(known.answer(model, batch, question), compute(model, batch, question))
+    assert len(plans) == len(known) == len(asked)
+
+
+def test_changed_weights_are_read_and_exchanged_ones_noticed(trusted, as_traced, plans):
+    model = gpt2()
+    known, batch = Compiled(), batch_for(model)
+    layer = model.transformer.h[0].mlp.c_fc
+
+    def in_place():
+        layer.weight.mul_(3)
+
+    def parameter():
+        layer.weight = nn.Parameter(layer.weight * 0.5)
+
+    def module():
+        change_mlp(model, lambda y: y * 2)
+
+    before = known.answer(model, batch, Q)
+    old = weakref.ref(plans[0])
+    for change, count in ((in_place, 1), (parameter, 2), (module, 3)):
+        with torch.no_grad():
+            change()
+        found = known.answer(model, batch, Q)
+        assert_close(found, compute(model, batch, Q))
+        assert not torch.allclose(found.summary[:2], before.summary[:2])
+        assert (len(plans), len(known)) == (count, 1)
+        before = found
+    plans.clear()
+    del found, before
+    assert old() is None
+
+
+class Adapters(nn.Module):
+    """Several ways to change a layer, chosen by a list, as PEFT's are."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base, self.active, self.scale = base, ["a"], {"a": 0.01, "b": -0.02}
+        self.vectors = {"a": torch.linspace(0, 1, 48).double(), "b": torch.linspace(1, 2, 48).double()}
+
+    def forward(self, x):
+        y = self.base(x)
+        for name in self.active:
+            y = y + self.scale[name] * self.vectors[name] * x.sum(-1, keepdim=True)
+        return y
+
+
+def test_what_a_module_holds_beside_weights_is_noticed(trusted, as_traced, plans):
+    model = gpt2()
+    mlp = model.transformer.h[0].mlp
+    mlp.c_fc = adapters = Adapters(mlp.c_fc)
+    known, batch = Compiled(), batch_for(model)
+    found = known.answer(model, batch, Q)
+    changes = [
+        lambda: adapters.active.__setitem__(0, "b"),
+        lambda: adapters.active.append("a"),
+        lambda: adapters.scale.update(a=0.03),
+        lambda: adapters.vectors["a"].mul_(2),
+        lambda: adapters.vectors.update(b=torch.ones(48).double()),
+        lambda: adapters.active.clear(),
+    ]
+    for count, change in enumerate(changes, 2):
+        before = found
+        change()
+        found = known.answer(model, batch, Q)
+        assert_close(found, compute(model, batch, Q))
+        assert not torch.allclose(found.summary[:2], before.summary[:2])
+        assert len(plans) == count
+    known.answer(model, batch, Q)
+    assert len(plans) == count
+
+
+def test_code_of_others_is_not_compiled(as_traced, plans, caplog):
+    """A hook that leaves something out, another thing each time, and one that writes down what it sees."""
+    model = gpt2()
+    left_out, seen = [0], []
+
+    def leave_out(_, args):
+        x = args[0].clone()
+        for n in left_out:
+            x[..., n] = 0
+        return (x,)
+
+    block = model.transformer.h[0]
+    hooks = [
+        block.mlp.register_forward_pre_hook(leave_out),
+        block.register_forward_hook(lambda _, __, y: seen.append(y)),
+    ]
+    known, batch = Compiled(), batch_for(model)
+    for n in range(3):
+        left_out[:] = [n]
+        assert known.answer(model, batch, Q) is None
+    assert seen == []
+    assert [r.getMessage() for r in caplog.records if r.name == "lrpx"] == [
+        "GPT2LMHeadModel is not compiled and runs as usual: transformer.h.0 has a hook (test_code_of_others_is_not_compiled."
+        "<locals>.<lambda>), and a compiled pass would not run that code again"
+    ]
+    for hook in hooks:
+        hook.remove()
+    assert_close(known.answer(model, batch, Q), compute(model, batch, Q))
+    assert len(plans) == 1
+    block.mlp.forward = lambda x: x * left_out[0]
+    assert known.answer(model, batch, Q) is None
+    del block.mlp.forward
+    assert_close(known.answer(model, batch, Q), compute(model, batch, Q))
+    assert len(plans) == 1  # that one still holds
+
+
+def test_rules_of_others_are_not_compiled(as_traced, plans, caplog):
+    """One that reads what may change, and one made anew, perhaps where another one was."""
+    model = gpt2()
+    known, batch = Compiled(), batch_for(model)
+    factor = [1.0]
+
+    def scaled(function, args, kwargs):
+        return rules.scale_gradient(function(*args, **kwargs), factor[0])
+
+    for rule in (scaled, lambda f, args, kwargs: rules.identity(f, args, kwargs)):
+        assert known.answer(model, batch, Question({**LRP, "activation": rule})) is None
+    assert "the rule for 'activation' is not one of lrpx.rules, and a compiled pass would not run" in caplog.text
+    question = Question({**LRP, "activation": rules.identity})
+    assert_close(known.answer(model, batch, question), compute(model, batch, question))
+    assert len(plans) == 1
+
+
+def test_reasons_that_alternate_are_told_once(as_traced, caplog):
+    model = gpt2()
+    model.transformer.h[0].register_forward_hook(lambda *_: None)
+    known, batch = Compiled(), batch_for(model)
+    own = Question({**LRP, "activation": lambda f, args, kwargs: rules.identity(f, args, kwargs)})
+    for _ in range(3):
+        for question in (Q, own):
+            assert known.answer(model, batch, question) is None
+    assert len([r for r in caplog.records if r.name == "lrpx"]) == 2
+
+
+def test_autocast_is_not_compiled(as_traced, plans, caplog):
+    model = gpt2()
+    known, batch = Compiled(), batch_for(model)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert known.answer(model, batch, Q) is None
+    assert "torch.autocast is on" in caplog.text
+    assert_close(known.answer(model, batch, Q), compute(model, batch, Q))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert known.answer(model, batch, Q) is None
+
+
+def test_a_model_that_changes_itself_is_tried_once(trusted, as_traced, caplog):
+    class Remembers(nn.Module):
+        def __init__(self, base):
+            super().__init__()
+            self.base, self.last = base, None
+            self.tries = []
+
+        def forward(self, x):
+            self.last = self.base(x)
+            return self.last
+
+    model = gpt2()
+    block = model.transformer.h[0]
+    block.mlp = Remembers(block.mlp)
+    known, batch = Compiled(), batch_for(model)
+    for _ in range(3):
+        assert known.answer(model, batch, Q) is None
+        compute(model, batch, Q)
+    said = [r.getMessage() for r in caplog.records if r.name == "lrpx" and r.levelname == "WARNING"]
+    assert "it changes itself while it runs: last" in said[0]
+    assert len(said) <= 2
+    block.mlp = block.mlp.base
+    assert_close(known.answer(model, batch, Q), compute(model, batch, Q))
+
+
+class Pretended:
+    """A plan that serves one length."""
+
+    made = 0
+
+    def __init__(self, model, batch, question):
+        type(self).made += 1
+        self.length, self.answers = batch.inputs["input_ids"].shape[1], question.at
+
+    def fits(self, rows, length):
+        return length == self.length
+
+    def run(self, model, batch):
+        return self.length, self.answers
+
+
+def test_the_plans_used_last_are_kept(monkeypatch):
+    monkeypatch.setattr(module, "Plan", Pretended)
+    monkeypatch.setattr(Pretended, "made", 0)
+    model = gpt2()
+    known = Compiled()
+
+    def ask(length, at="input"):
+        assert known.answer(model, batch_for(model, [(length, 1, 11, 13)]), Question("lrp", (at,))) == (length, (at,))
+        return Pretended.made
+
+    assert [ask(n) for n in range(2, KEPT + 2)] == list(range(1, KEPT + 1))
+    assert ask(2) == KEPT
+    assert ask(2, "embedding") == KEPT + 1  # instead of that for three tokens
+    assert len(known) == KEPT
+    assert ask(2) == ask(4) == KEPT + 1
+    assert ask(3) == KEPT + 2
+    assert len(known) == KEPT
+
+
+# What is let go
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_tensors_are_let_go_after_their_last_use(monkeypatch, checkpoint):
+    """When a piece begins, of all that others gave there is only what it, or a later one, takes, and the result."""
+    calls = []  # of each piece: the numbers of the tensors that it is given, and those that are still there
+    given = []  # by pieces
+
+    def watched(graph, examples):
+        def piece(*tensors):
+            alive = [i for i, reference in enumerate(given) if reference() is not None]
+            taken = [i for i in alive if any(given[i]() is t for t in tensors)]
+            calls.append((taken, alive))
+            found = graph(*tensors)
+            given.extend(weakref.ref(t) for t in found if isinstance(t, torch.Tensor))
+            return found
+
+        return piece
+
+    monkeypatch.setattr(pieces, "_compile", watched)
+    model = gpt2(layers=2)
+    answer = Plan(model, batch_for(model), Question("attnlrp", static=True, checkpoint=checkpoint)).run(
+        model, batch_for(model)
+    )
+    results = [i for i, reference in enumerate(given) if any(reference() is t for t in answer.tensors())]
+    last = {i: k for k, (taken, _) in enumerate(calls) for i in taken}
+    assert len(calls) == 2 * 2 + 2
+    assert len(given) > 10
+    for k, (_, alive) in enumerate(calls):
+        assert [i for i in alive if last.get(i, -1) < k and i not in results] == []
+    assert [i for i, reference in enumerate(given) if reference() is not None] == results
+
+
+def test_a_plan_does_not_keep_the_model(as_traced):
+    model = gpt2()
+    lrpx.explain(model, None, [11, 12, 13], compile=True)
+    assert len(known_of(model).compiled) == 1
+    gone = weakref.ref(model)
+    del model
+    import gc
+
+    gc.collect()
+    assert gone() is None
+
+
+# What falls back
+
+
+def explained(model, rows, **options):
+    return lrpx.explain(model, None, rows, position=2, target=11, contrast=13, **options)
+
+
+def assert_same(found, expected):
+    for a, b in zip(found, expected, strict=True):
+        assert np.array_equal(a.relevance, b.relevance)
+        assert a.value == b.value
+
+
+@pytest.mark.parametrize("family", ["causal:mixtral", "causal:deepseek_v3"])
+def test_what_looks_at_numbers_runs_as_usual_and_says_so_once(family, caplog):
+    model = tiny.build(family)
+    rows = [tiny.inputs(model, n_tokens=n, seed=n)["input_ids"][0].tolist() for n in (9, 6)]
+    expected = explained(model, rows)
+    for _ in range(2):
+        assert_same(explained(model, rows, compile=True), expected)
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING and "compiled" in r.getMessage()]
+    assert len(warnings) == 1
+    assert type(model).__name__ in warnings[0]
+    assert "runs as usual" in warnings[0]
+    assert len(known_of(model).compiled) == 0
+
+
+def test_a_model_that_changed_is_tried_again(trusted, as_traced, caplog):
+    model = gpt2()
+    known, batch = Compiled(), batch_for(model)
+    block = change_mlp(model, lambda y: y * (2 if float(y.sum()) > 0 else 3))
+    assert known.answer(model, batch, Q) is None
+    assert "cannot be compiled" in caplog.text
+    block.mlp = block.mlp.base
+    assert_close(known.answer(model, batch, Q), compute(model, batch, Q))
+
+
+def test_a_plan_that_fails_is_not_asked_again(monkeypatch, caplog):
+    class Failing(Pretended):
+        def run(self, model, batch):
+            if batch.inputs["input_ids"].shape[0] > 2:
+                raise RuntimeError("shapes do not match")
+            return super().run(model, batch)
+
+    monkeypatch.setattr(module, "Plan", Failing)
+    model = gpt2()
+    known = Compiled()
+    assert known.answer(model, batch_for(model, alike((9, 9))), Q) is not None
+    assert known.answer(model, batch_for(model, alike((9, 9, 9))), Q) is None
+    assert "shapes do not match" in caplog.text
+    assert known.answer(model, batch_for(model, alike((9, 9))), Q) is None
+    with pytest.raises(RuntimeError, match="cannot be compiled"):
+        known.capturable(model, batch_for(model), Q)
+
+
+def test_what_is_no_failure_of_compiling_is_raised(trusted, as_traced):
+    model = gpt2()
+    change_mlp(model, torch.special.i0)
+    with pytest.raises(UnsupportedModelError, match="special_i0"):
+        Compiled().answer(model, batch_for(model), Q)
+    full = gpt2()
+
+    def fail(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    change_mlp(full, fail)
+    with pytest.raises(torch.OutOfMemoryError):
+        Compiled().answer(full, batch_for(full), Q)
+
+
+def test_objections_are_those_of_this_batch(as_traced):
+    """Noted as tensors, they are part of what is compiled."""
+    model = gpt2()
+    batch = batch_for(model)
+    known = Compiled()
+    assert known.answer(model, batch, Q).read(2).raised == []
+    with torch.no_grad():
+        model.transformer.h[0].mlp.c_fc.weight[0, 0] = torch.inf
+    raised = known.answer(model, batch, Q).read(2).raised
+    assert raised == compute(model, batch, Q).read(2).raised
+    assert raised
+    assert len(known) == 1
+
+
+# From texts to relevance
+
+
+def test_threads_that_share_a_model(as_traced, plans):
+    """Two explain it, and one computes its logits meanwhile."""
+    model = gpt2().requires_grad_(True)
+    rows = [tiny.inputs(model, n_tokens=n, seed=n)["input_ids"][0].tolist() for n in (9, 8)]
+    expected = explained(model, rows)
+    logits = model(torch.tensor(rows[:1])).logits
+    stop = threading.Event()
+
+    def elsewhere():
+        same = []
+        while not (stop.is_set() and same):
+            with torch.no_grad():
+                same.append(torch.equal(model(torch.tensor(rows[:1])).logits, logits))
+        return same
+
+    with ThreadPoolExecutor(3) as pool:
+        plain = pool.submit(elsewhere)
+        try:
+            explaining = [pool.submit(explained, model, rows, compile=True) for _ in range(2)]
+            found = [future.result() for future in explaining]
+        finally:
+            stop.set()
+        assert all(plain.result())
+    for each in found:
+        for a, b in zip(each, expected, strict=True):
+            np.testing.assert_allclose(a.relevance, b.relevance, rtol=1e-9, atol=1e-9 * abs(b.relevance).max())
+    assert len(plans) == 1
+
+
+@needs_compiler
+@compiles
+@pytest.mark.parametrize(
+    ("family", "method", "lengths"),
+    [("causal:llama", "attnlrp", (12, 9, 6, 3)), ("masked:bert", "lrp", (12, 11))],
+    ids=["one by one", "padded"],
+)
+def test_compiled_in_float32(family, method, lengths):
+    """In earnest, with TorchInductor. One plan serves all lengths."""
+    model = tiny.build(family, dtype=torch.float32) if family == "causal:llama" else shallow(family).float()
+    rows = [tiny.inputs(model, n_tokens=n, seed=n)["input_ids"][0].tolist() for n in lengths]
+    found = explained(model, rows, method=method, compile=True)
+    expected = explained(model, rows, method=method)
+    assert len(known_of(model).compiled) == 1
+    for a, b in zip(found, expected, strict=True):
+        assert a.value == pytest.approx(b.value, rel=1e-5)
+        np.testing.assert_allclose(a.relevance, b.relevance, rtol=1e-5, atol=1e-5 * abs(b.relevance).max())

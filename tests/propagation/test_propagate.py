@@ -1,0 +1,442 @@
+"""Interception: which rule an operation gets, what is recognised, and that nothing is left behind."""
+
+import pytest
+import tiny
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import lrpx
+from lrpx.errors import InputError, UnsupportedModelError
+from lrpx.propagation import rules
+from lrpx.propagation.propagate import is_activation
+from lrpx.propagation.rulesets import ATTNLRP, LRP, OPERATIONS, kind_of
+
+
+class Formula(nn.Module):
+    """A model that is one function of its input."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args):
+        return self.function(*args)
+
+
+def draw(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).requires_grad_()
+
+
+def relevances(function, *inputs, rule_set="attnlrp"):
+    """Output, relevance of each input under the rules, and the mode; the value is untouched."""
+    model = Formula(function)
+    with lrpx.propagate(model, rule_set) as mode:
+        y = model(*inputs)
+    assert torch.equal(y, function(*inputs))
+    gradients = torch.autograd.grad(y.sum(), inputs, allow_unused=True)
+    return y, [torch.zeros_like(x) if g is None else x * g for x, g in zip(inputs, gradients, strict=True)], mode
+
+
+def gelu_tanh(x):
+    return 0.5 * x * (1.0 + torch.tanh(0.7978845608 * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
+def gelu_in_place(x):
+    y = x * 0.7071067811865476
+    y = torch.erf(y)
+    y = y.add_(1.0)
+    return x.mul(0.5) * y
+
+
+COMPOSED = {
+    "swish": lambda x: x * torch.sigmoid(x),
+    "swish, reversed": lambda x: torch.sigmoid(1.702 * x) * x,
+    "swish by division": lambda x: x / (1 + torch.exp(-x)),
+    "gelu by tanh": gelu_tanh,
+    "gelu by erf": lambda x: x * 0.5 * (1.0 + torch.erf(x / 2**0.5)),
+    "gelu in place": gelu_in_place,
+    "squared relu": lambda x: F.relu(x) * F.relu(x),
+    "relu ** 2": lambda x: F.relu(x) ** 2,
+    "cube": lambda x: x * x * x,
+    "mish": lambda x: x * torch.tanh(F.softplus(x)),
+    "after a cast": lambda x: (x.float().double() * torch.sigmoid(x.float().double())).to(torch.float64),
+    "in place": lambda x: F.relu(x.clone(), inplace=True),
+    "clamp in place": lambda x: (x * 1.0).clamp_(-1, 1),
+}
+
+
+@pytest.mark.parametrize("rule_set", ["lrp", "attnlrp", "lrp-uniform-gate"])
+@pytest.mark.parametrize("name", COMPOSED)
+def test_an_activation_written_out_is_one_activation(name, rule_set):
+    """All relevance reaches x, whatever the formula is made of."""
+    x = draw(20)
+    y, (r,), _ = relevances(COMPOSED[name], x, rule_set=rule_set)
+    torch.testing.assert_close(r, y.detach(), rtol=1e-6, atol=1e-9)
+
+
+def test_a_matrix_is_not_element_wise():
+    """``x * (W x)`` mixes elements, so it is a product and no activation of x, also where W is square."""
+    x, w = draw(5), draw(5, 5, seed=1).detach()
+    y, (r,), mode = relevances(lambda x: x * (w @ x), x)
+    assert mode.hits == {"product": 1}
+    torch.testing.assert_close(r, (y / 2 + x * (w.T @ x) / 2).detach())
+
+
+def test_writing_into_a_tensor_makes_it_another():
+    """After ``g[0] = 0`` the gate is no element-wise function of x, and still a gate."""
+    x = draw(5)
+
+    def function(x):
+        g = torch.sigmoid(x) * 1.0
+        g[0] = 0.0
+        return x * g
+
+    _, _, mode = relevances(function, x)
+    assert mode.hits == {"product": 1}
+
+
+def test_a_bias_before_an_activation_keeps_its_share():
+    """The activation belongs to x + b, not to x: what b contributes is not given to x."""
+    x, b = draw(20), torch.linspace(-1, 1, 20, dtype=torch.float64)
+
+    def swish(z):
+        return z * torch.sigmoid(z)
+
+    y, (r,), _ = relevances(lambda x: swish(x + b), x)
+    torch.testing.assert_close(r, (y * x / (x + b)).detach())
+
+
+GATED = {
+    "activation": (F.silu, True),
+    "sigmoid": (torch.sigmoid, True),
+    "softmax": (lambda g: torch.softmax(g, -1), True),
+    "activation of a part": (lambda g: F.gelu(g)[..., :20], True),
+    "cast, moved and scaled": (lambda g: F.silu(g).float().double().unsqueeze(0).squeeze(0) * 2.0, True),
+    "chosen and normalised": (lambda g: _normalised(g.sigmoid()), True),
+    "linear of an activation": (lambda g: F.silu(g) @ torch.ones(20, 20, dtype=torch.float64), False),
+    "no activation": (lambda g: g * 1.0, False),
+}
+
+
+def _normalised(scores):
+    top = scores.topk(20).values
+    return top / top.sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("name", GATED)
+def test_signal_takes_all_finds_the_gate(name):
+    """Under LRP the gate is a constant; where neither factor is one, each takes half."""
+    gate, is_gate = GATED[name]
+    g, s = draw(20), draw(20, seed=1)
+    y, (_, r), _ = relevances(lambda g, s: gate(g) * s, g, s, rule_set="lrp")
+    torch.testing.assert_close(r, y.detach() if is_gate else y.detach() / 2)
+    y, (_, r), _ = relevances(lambda g, s: s * gate(g), g, s, rule_set="lrp")
+    torch.testing.assert_close(r, y.detach() if is_gate else y.detach() / 2)
+
+
+def test_uniform_gate_and_attnlrp_give_half():
+    g, s = draw(20), draw(20, seed=1)
+    for rule_set in ("attnlrp", "lrp-uniform-gate"):
+        y, found, _ = relevances(lambda g, s: F.silu(g) * s, g, s, rule_set=rule_set)
+        for r in found:
+            torch.testing.assert_close(r, y.detach() / 2)
+
+
+def test_in_place_product():
+    a, b = draw(5), draw(5, seed=1)
+
+    def function(a, b):
+        y = a * 1.0
+        y *= b
+        y.mul_(b)
+        return y
+
+    y, (r_a, r_b), _ = relevances(function, a, b)
+    torch.testing.assert_close(r_a, y.detach() / 4)
+    torch.testing.assert_close(r_b, y.detach() * 3 / 4)
+
+
+SILU_MUL = {
+    "in place": lambda g, u: F.silu(g * 1.0, inplace=True) * u,
+    "relu_": lambda g, u: torch.relu_(g * 1.0) * u,
+    "elu": lambda g, u: F.elu(g * 1.0, 1.0, True) * u,
+}
+
+
+@pytest.mark.parametrize("name", SILU_MUL)
+def test_an_activation_in_place_is_still_a_gate(name):
+    g, u = draw(20), draw(20, seed=1)
+    y, (_, r), mode = relevances(SILU_MUL[name], g, u, rule_set="lrp")
+    torch.testing.assert_close(r, y.detach())
+    assert mode.hits["activation"] == 1
+
+
+class SiluMul(nn.Module):
+    """Two inputs: no activation, whatever its name."""
+
+    def forward(self, g, u):
+        return F.silu(g) * u
+
+
+class SiluAndMul(nn.Module):
+    """One input of twice the width: no activation either."""
+
+    def forward(self, x):
+        g, u = x.chunk(2, -1)
+        return F.silu(g) * u
+
+
+class ShiftedGelu(nn.Module):
+    """f(0) != 0."""
+
+    def forward(self, x):
+        return F.gelu(x + 1)
+
+
+def test_modules_that_are_called_like_activations():
+    assert not any(is_activation(m) for m in (SiluMul(), SiluAndMul(), ShiftedGelu(), nn.SiLU(inplace=True)))
+    assert is_activation(nn.SiLU())
+    g, u = draw(2, 8), draw(2, 8, seed=1)
+    for module, inputs in ((SiluMul(), (g, u)), (SiluAndMul(), (torch.cat([g, u], -1).detach().requires_grad_(),))):
+        with lrpx.propagate(nn.Sequential(module), "lrp"):
+            y = module(*inputs)
+        gradients = torch.autograd.grad(y.sum(), inputs, allow_unused=True)
+        gate, signal = gradients if len(inputs) == 2 else gradients[0].chunk(2, -1)
+        assert gate is None or not gate.any()
+        torch.testing.assert_close(signal * u, y.detach())
+
+
+def test_an_activation_module_that_writes_into_its_input():
+    for kind in (nn.SiLU, nn.LeakyReLU, nn.Hardswish, nn.ELU, nn.ReLU):
+        x = draw(20)
+        module = kind(inplace=True)
+        with lrpx.propagate(nn.Sequential(module), "attnlrp"):
+            y = module(x * 1.0)
+        (gradient,) = torch.autograd.grad(y.sum(), x)
+        torch.testing.assert_close(x * gradient, y.detach())
+
+
+def test_lineage_ends_where_a_tensor_is_written_into():
+    """``s`` is a function of the old ``h``; with the new one it is a product."""
+
+    def function(x, u):
+        h = x + 0
+        s = torch.sigmoid(h)
+        h += u
+        return h * s
+
+    *_, mode = relevances(function, draw(5), draw(5, seed=1))
+    assert mode.hits == {"product": 1}
+
+
+def test_a_part_of_a_mixed_concatenation_has_no_known_gate():
+    def function(g, u):
+        a, b = torch.cat([F.silu(g), u], -1).chunk(2, -1)
+        return a * b
+
+    *_, mode = relevances(function, draw(6), draw(6, seed=1), rule_set="lrp")
+    assert any("concatenation" in name for name in mode.unknown)
+    *_, mode = relevances(function, draw(6), draw(6, seed=1), rule_set="attnlrp")
+    assert not mode.unknown  # half to each needs no gate
+
+
+def test_an_activation_written_out_must_be_zero_at_zero():
+    x = torch.linspace(-3, 3, 1000, dtype=torch.float64).requires_grad_()  # 0.003 from 0 at the nearest
+    for function, doubtful in (
+        (lambda x: (x + 1) * torch.sigmoid(x), True),
+        (lambda x: torch.exp(torch.tanh(x)) * torch.exp(-x / 2), True),
+        (lambda x: x * torch.sigmoid(x), False),
+        (gelu_tanh, False),
+        (lambda x: F.relu(x) * F.relu(x), False),
+    ):
+        *_, mode = relevances(function, x)
+        assert any(bool(doubt) for doubt, _ in mode.doubts) == doubtful
+
+
+def test_cut_gradients_are_counted():
+    g, u = draw(5), draw(5, seed=1)
+    *_, mode = relevances(lambda g, u: F.silu(g) * u.detach() + u.data, g, u)
+    assert mode.cuts == {"detach": 1, "data": 1}
+
+
+def test_vmap_hides_its_operations():
+    *_, mode = relevances(lambda g, u: torch.vmap(lambda a, b: F.silu(a) * b)(g, u), draw(3, 5), draw(3, 5, seed=1))
+    assert mode.unknown["vmap"] > 0
+
+
+def test_exponents_may_be_tensors():
+    x = draw(5).detach().abs().requires_grad_()
+    y, (r,), mode = relevances(lambda x: torch.pow(x, torch.tensor(2.0)), x)
+    torch.testing.assert_close(r, y.detach())
+    y, (r,), mode = relevances(lambda x: x * torch.pow((x * x).mean(), torch.tensor(-0.5)), x)
+    torch.testing.assert_close(r, y.detach())
+    assert mode.hits["normaliser"] == 1
+
+
+def test_fused_products_keep_their_summand():
+    """``addmm(x, y, W)`` is linear in both x and y; nothing is halved."""
+    x, y, w = draw(2, 3), draw(2, 4, seed=1), draw(4, 3, seed=2).detach()
+    out, found, _ = relevances(lambda x, y: torch.addmm(x, y, w), x, y)
+    torch.testing.assert_close(sum(r.sum() for r in found), out.detach().sum())
+
+
+def test_counts_hits_and_unknown_functions():
+    _, _, mode = relevances(lambda x: torch.special.i0(F.layer_norm(F.gelu(x), (5,))), draw(5))
+    assert mode.hits == {"activation": 1, "layer_norm": 1}
+    assert list(mode.unknown) == ["special_i0"]
+
+
+def test_a_rule_set_is_plain_data():
+    x, w = draw(1, 5), draw(3, 5, seed=1).detach()
+    y, (r,), mode = relevances(lambda x: F.linear(x, w), x, rule_set={"linear": rules.alpha1beta0})
+    assert mode.hits["linear"] == 1
+    assert (r.sum(-1) - y.sum(-1)).abs() < 1e-9
+    _, (plain,), _ = relevances(lambda x: F.linear(x, w), x, rule_set={})
+    assert not torch.allclose(r, plain)
+
+
+def as_it_is(function, args, kwargs):
+    """A rule of a user's own that keeps the gradient."""
+    return function(*args, **kwargs)
+
+
+@pytest.mark.parametrize("family", ["causal:gpt2", "causal:llama", "masked:bert", "causal:gpt_neo"])
+def test_an_activation_rule_of_ones_own_can_have_the_gradient(family):
+    """The activations of transformers are modules, of several functions some of them."""
+    model = tiny.build(family)
+    ids = tiny.inputs(model)["input_ids"][0].tolist()
+    place = {"target": 5, "position": 6}
+    norms = dict.fromkeys(("layer_norm", "rms_norm", "normaliser", "division"), as_it_is)
+    found, cut = (
+        lrpx.explain(model, None, ids, **place, method="lrp", rules={**norms, "activation": rule}).relevance
+        for rule in (as_it_is, rules.identity)
+    )
+    plain = lrpx.explain(model, None, ids, **place, method="gradient-x-input").relevance
+    torch.testing.assert_close(torch.tensor(found), torch.tensor(plain), rtol=1e-9, atol=1e-12)
+    assert not torch.allclose(torch.tensor(found), torch.tensor(cut), rtol=1e-3)
+
+
+def test_rules_that_cut_every_way():
+    """BERT's predictions go through an activation."""
+    model = tiny.build("masked:bert")
+    with pytest.raises(
+        UnsupportedModelError, match=r"the logits of BertForMaskedLM carry no gradient.*or the rules, cut"
+    ):
+        lrpx.explain(model, None, [5, 17, 3], position=1, method="lrp", rules={**LRP, "activation": rules.constant})
+
+
+def test_an_activation_rule_can_ask_for_other_values():
+    """The module's own, with neither rules nor hooks."""
+    x = draw(6)
+    act = nn.SiLU()
+    model = Formula(lambda x: act(x))
+    model.act = act
+    act.__class__ = type("SiLUActivation", (nn.SiLU,), {"__module__": "transformers.activations"})
+
+    def doubled(function, args, kwargs):
+        return function(2 * args[0]) - function(args[0])
+
+    with lrpx.propagate(model, {"activation": doubled}):
+        y = model(x)
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    expected = F.silu(2 * x) - F.silu(x)
+    torch.testing.assert_close(y, expected)
+    torch.testing.assert_close(gradient, torch.autograd.grad(expected.sum(), x)[0])
+
+
+def test_an_activation_written_out_has_no_gradient_for_a_rule():
+    x = draw(6)
+    with pytest.raises(UnsupportedModelError, match=r"value and not its gradient.*lrpx\.rules\.identity"):
+        relevances(COMPOSED["swish"], x, rule_set={"activation": as_it_is})
+
+
+def test_unknown_rule_sets_and_kinds():
+    model = nn.Linear(2, 2)
+    with pytest.raises(InputError, match="Did you mean 'attnlrp'"), lrpx.propagate(model, "attn-lrp"):
+        pass
+    with (
+        pytest.raises(InputError, match="Did you mean 'softmax'"),
+        lrpx.propagate(model, {"soft_max": rules.constant}),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("kind", ["fused_product", "cut"])
+def test_a_rule_that_would_never_apply_is_refused(kind):
+    with pytest.raises(InputError, match=kind), lrpx.propagate(nn.Linear(2, 2), {kind: rules.constant}):
+        pass
+
+
+def test_parameters_are_frozen_and_restored():
+    model = nn.Sequential(nn.Linear(3, 3), nn.GELU(), nn.LayerNorm(3))
+    model[0].bias.requires_grad_(False)
+    before = {n: p.requires_grad for n, p in model.named_parameters()}
+    with lrpx.propagate(model, "lrp"):
+        assert not any(p.requires_grad for p in model.parameters())
+        model(torch.ones(1, 3).requires_grad_()).sum().backward()
+    assert {n: p.requires_grad for n, p in model.named_parameters()} == before
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_an_exception_leaves_nothing_behind():
+    class GELU(nn.Module):
+        def forward(self, x):
+            raise RuntimeError("inside")
+
+    model = nn.Sequential(nn.Linear(3, 3), GELU())
+    x = torch.ones(1, 3).requires_grad_()
+    with pytest.raises(RuntimeError, match="inside"), lrpx.propagate(model, "lrp"):
+        model(x)
+    assert all(p.requires_grad for p in model.parameters())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    a, b = draw(3), draw(3, seed=1)
+    (gradient,) = torch.autograd.grad((a * b).sum(), a)
+    assert torch.equal(gradient, b)  # outside the block, products have their own gradient again
+
+
+def test_no_other_model_is_changed():
+    one, other = (nn.Sequential(nn.Linear(3, 3), nn.GELU()) for _ in range(2))
+    other.load_state_dict(one.state_dict())
+    x = draw(1, 3).float().detach().requires_grad_()
+
+    def gradient(model):
+        return torch.autograd.grad(model(x).sum(), x)[0]
+
+    before = gradient(other)
+    with lrpx.propagate(one, "attnlrp"):
+        changed = gradient(one)
+    assert torch.equal(gradient(other), before)
+    assert torch.equal(gradient(one), before)
+    assert not torch.equal(changed, before)
+
+
+def test_recognises_activation_modules():
+    from transformers.activations import ACT2CLS
+
+    for name, entry in ACT2CLS.items():
+        kind, kwargs = entry if isinstance(entry, tuple) else (entry, {})
+        if kind.__module__.startswith(("transformers", "lrpx")):
+            assert is_activation(kind(**kwargs)), name
+    assert not is_activation(nn.Linear(2, 2))
+    assert not is_activation(nn.Sequential(nn.GELU(), nn.Linear(2, 2)))
+
+
+def test_every_name_has_one_kind():
+    names = [n for kind in OPERATIONS.values() for n in kind]
+    assert len(names) == len(set(names))
+    for name, kind in [
+        ("__rmul__", "product"),
+        ("mul_", "product"),
+        ("__imul__", "product"),
+        ("__matmul__", "contraction"),
+        ("__rpow__", "sigmoid"),
+        ("__getitem__", "structure"),
+        ("_softmax", "softmax"),
+        ("rsub", "elementwise"),
+        ("index_add_", "structure"),
+        ("i0", "unknown"),
+    ]:
+        assert kind_of(name) == kind, name
+    for rule_set in (LRP, ATTNLRP):
+        assert set(rule_set) <= set(OPERATIONS)

@@ -1,0 +1,640 @@
+"""Reports: numbers recomputed by hand, the paper's data against its source, every format, and what a page may contain."""
+
+import ast
+import csv
+import io
+import logging
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from evaluation_tools import made_up
+from support import SHARED, needs_shared
+
+pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+
+from lrpx import report as package
+from lrpx.errors import InputError
+from lrpx.evaluation.metrics import bootstrap, random_baseline
+from lrpx.evaluation.records import METRICS, find_runs, open_run
+from lrpx.report import FORMATS, paper, report, tables, write
+from lrpx.report.examples import examples, units_of
+from lrpx.report.results import name_of, results_of, rows
+
+METHODS = ["lrp", "attnlrp", "gradient-l1", "gradient-l2", "gradient-x-input", "alti-logit"]
+ROLES = ("subject", "attractor", "other", "special")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return made_up(tmp_path_factory.mktemp("runs") / "one", METHODS, parts=2)
+
+
+@pytest.fixture(scope="module")
+def result(run):
+    (found,) = results_of([run])
+    return found
+
+
+def records(run):
+    return run.table().to_pylist()
+
+
+# The numbers
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_means_are_over_the_correct_samples(run, result, method):
+    chosen = [r for r in records(run) if r["method"] == method and r["correct"]]
+    assert 0 < len(chosen) < 30
+    assert result.methods[method].samples == len(chosen)
+    for metric in METRICS:
+        values = [r[metric] for r in sorted(chosen, key=lambda r: r["sample_id"])]
+        expected = bootstrap(values)
+        found = result.methods[method].scores[metric]
+        assert found.mean == pytest.approx(np.mean(values), abs=1e-12)
+        assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
+        assert found.low < found.mean < found.high
+
+
+def test_accuracy_is_over_all_samples(run, result):
+    correct = {r["sample_id"]: r["correct"] for r in records(run)}
+    assert (result.samples, result.correct) == (30, sum(correct.values()))
+    assert result.accuracy.mean == pytest.approx(sum(correct.values()) / 30)
+
+
+def test_the_random_row_is_over_all_samples(run, result):
+    samples = sorted({r["sample_id"]: r for r in records(run)}.values(), key=lambda r: r["sample_id"])
+    expected = random_baseline([r["ground_truth"] for r in samples], [len(r["tokens"]) for r in samples])
+    for metric in METRICS:
+        assert result.random[metric] == pytest.approx((expected.mean[metric], expected.std[metric]))
+
+
+def test_roles(run, result):
+    """Read aloud: per sample, the share of all absolute relevance that is positive, or negative, on tokens of a role."""
+    for method in METHODS:
+        chosen = [r for r in records(run) if r["method"] == method and r["correct"]]
+        for role in ROLES:
+            shares = []
+            for r in chosen:
+                total = sum(abs(x) for x in r["relevance"])
+                on_role = [x for x, own in zip(r["relevance"], r["roles"], strict=True) if own == role]
+                shares.append((sum(x for x in on_role if x > 0) / total, -sum(x for x in on_role if x < 0) / total))
+            assert result.methods[method].roles[role] == pytest.approx(tuple(np.mean(shares, axis=0)))
+        tokens = [[r["roles"].count(role) / len(r["roles"]) for role in ROLES] for r in chosen]
+        assert list(result.token_roles.values()) == pytest.approx(list(np.mean(tokens, axis=0)))
+        assert sum(sum(pair) for pair in result.methods[method].roles.values()) == pytest.approx(1)
+
+
+def test_the_better_norm_is_the_gradient(run, result):
+    def average(method):
+        return sum(result.methods[method].scores[m].mean for m in METRICS)
+
+    better = max(("gradient-l1", "gradient-l2"), key=average)
+    assert average("gradient-l1") != average("gradient-l2")
+    assert result.norm == better
+    assert result.reported("gradient") is result.methods[better]
+    assert rows([result]) == ["alti-logit", "lrp", "attnlrp", "gradient", "gradient-x-input"]
+    norms = tables.norms([result])
+    assert [name for name, _ in norms.rows] == ["Gradient, L1", "Gradient, squared L2"]
+    told = f"Gradient: the better norm, {name_of(better).removeprefix('Gradient, ')} for made-up."
+    assert told in tables.main([result]).caption
+
+
+def test_best_and_second_best():
+    def ranks(*values):
+        body = [(str(n), [[tables.Cell(v) if v else tables.NONE]]) for n, v in enumerate(values)]
+        return [cells[0][0].rank for _, cells in tables._ranked(body)]
+
+    assert ranks("0.100", "0.300", "0.200") == [0, 1, 2]
+    assert ranks("0.300", "0.300", "0.200") == [1, 1, 0]  # two firsts: no second, as in the paper
+    assert ranks("0.300", "0.200", "0.200", "0.100") == [1, 2, 2, 0]
+    assert ranks("0.300", None, "0.200") == [1, 0, 2]
+    assert ranks("1.000", None) == [0, 0]  # nothing to compare with
+
+
+def test_the_main_table_has_the_layout_of_the_paper(result):
+    table = tables.main([result])
+    assert table.groups == [("made-up", ["PG2", "MRR", "RMA", "PTA"])]
+    assert [name for name, _ in table.rows] == [
+        "ALTI-Logit",
+        "LRP",
+        "AttnLRP",
+        "Gradient",
+        "Gradient×Input",
+        "Random, mean",
+        "Random, ±std",
+    ]
+    for column in range(4):
+        cells = [groups[0][column] for _, groups in table.rows[:-2]]
+        values = [float(cell.text) for cell in cells]
+        assert [cell.rank == 1 for cell in cells] == [v == max(values) for v in values]
+
+
+# Runs
+
+
+def test_runs_of_one_model_share_a_column(tmp_path, caplog):
+    made_up(tmp_path / "a", ["lrp", "attnlrp"])
+    made_up(tmp_path / "b", ["attnlrp", "theirs"])
+    made_up(tmp_path / "c", ["lrp"], model={"name": "another", "weights": "99"})
+    found = results_of(find_runs([tmp_path]))
+    assert [(r.label, list(r.methods)) for r in found] == [
+        ("made-up", ["lrp", "attnlrp", "theirs"]),
+        ("another", ["lrp"]),
+    ]
+    assert "attnlrp is in an earlier run already" in caplog.text
+    assert rows(found) == ["lrp", "attnlrp", "theirs"]
+    assert tables.main(found).rows[2][1][1] == [tables.NONE] * 4  # the other model has no such method
+
+
+@pytest.mark.parametrize(
+    "change", [{"selection": "55"}, {"model": {"dtype": "bfloat16"}}, {"model": {"weights": "77"}}], ids=str
+)
+def test_other_samples_or_weights_stand_apart(tmp_path, change):
+    made_up(tmp_path / "a", ["lrp"])
+    made_up(tmp_path / "b", ["lrp"], **change)
+    assert [r.label for r in results_of(find_runs([tmp_path / "a", tmp_path / "b"]))] == ["made-up (a)", "made-up (b)"]
+
+
+def test_labels_are_unique(tmp_path):
+    paths = [tmp_path / "a" / "run", tmp_path / "b" / "run", tmp_path / "c"]
+    for n, path in enumerate(paths):
+        made_up(path, ["lrp"], selection=str(n))
+    found = [r.label for r in results_of(find_runs(paths))]
+    assert found == [f"made-up ({paths[0]})", f"made-up ({paths[1]})", "made-up (c)"]
+
+
+def test_an_unfinished_run_says_so(tmp_path):
+    made_up(tmp_path / "run", ["lrp"], parts=3, done=2)
+    (found,) = results_of(find_runs([tmp_path / "run"]))
+    assert found.samples == 20
+    for kind in ("terminal", "markdown", "latex", "html"):
+        assert "not finished: 2 of 3 parts" in " ".join(report([tmp_path / "run"], format=kind).split())
+
+
+def test_failures_are_told(tmp_path):
+    def fail(record):
+        if record.sample_id == 993 and record.method == "attnlrp":
+            nothing = dict.fromkeys(("relevance", "value", "residual", *METRICS))
+            return record._replace(**nothing, error="ValueError: no")
+        return record
+
+    run = made_up(tmp_path / "run", ["lrp", "attnlrp"], change=fail)
+    (found,) = results_of([run])
+    assert (found.samples, found.failed) == (30, 1)
+    assert found.methods["lrp"].samples == found.correct == found.methods["attnlrp"].samples + 1
+    assert found.notes == ("AttnLRP failed on 1 of 30 samples, which it is not scored on.",)
+    assert "failed" in tables.accuracy([found]).groups[0][1]
+
+
+def test_a_method_without_a_correct_sample_is_left_out(tmp_path, caplog):
+    def wrong(record):
+        return record._replace(correct=False)
+
+    run = made_up(tmp_path / "run", ["lrp"], change=wrong)
+    (found,) = results_of([run])
+    assert found.methods == {}
+    assert "lrp: no correctly predicted sample was explained" in caplog.text
+    for kind in FORMATS:
+        assert "0.000" in report([run.path], format=kind) or kind == "csv"
+
+
+# The paper
+
+
+@needs_shared(SHARED / "paper.tex")
+def test_the_papers_numbers_are_those_of_its_source():
+    text = (SHARED / "paper.tex").read_text(encoding="utf-8")
+    body = text[text.index(r"Token-level accuracy of the XAI-methods") :]
+    plain = re.sub(r"\\(textbf|underline)\{([^}]*)\}", r"\2", body)
+    names = {
+        "ALTI-Logit": "alti-logit",
+        "LRP": "lrp",
+        "AttnLRP": "attnlrp",
+        "Gradient": "gradient",
+        r"Gradient$\times$Input": "gradient-x-input",
+    }
+    order = ["bert-base-uncased", "GPT2-small", "Llama-3.2-1B", "bert-large-uncased", "GPT2-XL", "Llama-3.2-3B"]
+    found = {name: {} for name in order}
+    random = []
+    upper = 0
+    for line in plain.splitlines():
+        cells = [re.sub(r"[{}\s]", "", c) for c in line.split(r"\\")[0].split("&")]
+        if r"\texttt{bert-large-uncased}" in line:
+            upper = 3
+        if len(cells) == 13 and all(re.fullmatch(r"-|\d\.\d+", c) for c in cells[1:]):
+            for k in range(3):
+                numbers = cells[1 + 4 * k : 5 + 4 * k]
+                if numbers[0] != "-" and cells[0] in names:
+                    found[order[upper + k]][names[cells[0]]] = tuple(map(float, numbers))
+            if "Random" in cells[0]:
+                random.append([tuple(map(float, cells[1 + 4 * k : 5 + 4 * k])) for k in range(3)])
+        if r"\end{table*}" in line:
+            break
+    assert {model.name: model.scores for model in paper.MODELS} == found
+    assert len(random) == 2
+    for model in paper.MODELS:
+        assert model.random == tuple(row[order.index(model.name) % 3] for row in random)
+
+    table = text[text.index(r"label{table:prediction_accuracy}") - 2500 :]
+    for model in paper.MODELS:
+        line = next(x for x in table.splitlines() if rf"\texttt{{{model.name}}}" in x and x.count("&") == 7)
+        cells = [c.strip() for c in line.split(r"\\")[0].split("&")][1:]
+        expected = [f"{model.accuracy:.3f}", model.parameters, str(model.layers), str(model.heads), str(model.width)]
+        assert cells[:5] == expected
+        if cells[5] != "same":
+            assert cells[5:] == [str(model.vocabulary), model.tokenizer]
+        assert re.search(
+            rf"benchmark made of {model.samples:,}|of {model.samples} samples|of {model.samples:,} samples", text
+        )
+
+
+def test_the_papers_ranks_come_out_again():
+    """What the paper prints bold and underlined, for one of its columns with a tie and one without."""
+    table = tables.main(results_of([], compare_paper=True))
+    column = {label: n for n, (label, _) in enumerate(table.groups)}
+
+    def ranks(model, metric):
+        return [groups[column[f"{model} (paper)"]][metric].rank for _, groups in table.rows[:5]]
+
+    assert ranks("bert-base-uncased", 0) == [0, 0, 1, 1, 0]
+    assert ranks("Llama-3.2-1B", 0) == [2, 2, 1, 0, 0]
+    assert ranks("GPT2-small", 2) == [2, 1, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "twin"),
+    [
+        ("openai-community/gpt2", "GPT2-small"),
+        ("gpt2", "GPT2-small"),
+        ("gpt2-xl", "GPT2-XL"),
+        ("google-bert/bert-base-uncased", "bert-base-uncased"),
+        ("meta-llama/Llama-3.2-1B", "Llama-3.2-1B"),
+        ("meta-llama/Llama-3.2-1B-Instruct", None),
+        ("mini-gpt2", None),
+    ],
+)
+def test_the_papers_models_stand_beside_ones_own(tmp_path, name, twin):
+    run = made_up(tmp_path / "run", ["lrp"], model={"name": name})
+    labels = [r.label for r in results_of([run], compare_paper=True)]
+    assert len(labels) == 7
+    assert labels[0] == name
+    if twin:
+        assert labels[1] == f"{twin} (paper)"
+    assert set(labels[1:]) == {f"{model.name} (paper)" for model in paper.MODELS}
+    assert [r.label for r in results_of([run])] == [name]
+    charts = report([run.path], format="html", compare_paper=True)
+    chart = charts[charts.index("<h2>By metric") : charts.index("Lines: 95 %")]
+    assert ("(paper)" in chart) == (twin is not None)  # charts compare like with like; tables show all
+
+
+# Formats
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("two")
+    made_up(folder / "a", METHODS, model={"name": "a_model & <co>"})
+    made_up(folder / "b", ["lrp", "gradient-l1", "gradient-l2", "theirs|own"], model={"name": "b"}, seed=1)
+    return folder
+
+
+def test_csv_has_every_number(two):
+    lines = list(csv.DictReader(io.StringIO(report([two], format="csv"))))
+    found = {(x["model"], x["method"], x["metric"]): x for x in lines}
+    for r in results_of(find_runs([two])):
+        for method, scored in r.methods.items():
+            for metric in METRICS:
+                line = found[r.label, method, metric]
+                assert tuple(float(line[k]) for k in ("mean", "low", "high")) == tuple(scored.scores[metric])
+                assert int(line["samples"]) == scored.samples
+            for role in ROLES:
+                pair = tuple(
+                    float(found[r.label, method, f"{role}_{sign}"]["mean"]) for sign in ("positive", "negative")
+                )
+                assert pair == scored.roles[role]
+        assert float(found[r.label, "", "accuracy"]["mean"]) == r.accuracy.mean
+        assert float(found[r.label, "random", "mrr"]["std"]) == r.random["mrr"][1]
+    assert {x["source"] for x in lines} == {"run"}
+    assert "paper" in {
+        x["source"] for x in csv.DictReader(io.StringIO(report([two], format="csv", compare_paper=True)))
+    }
+
+
+def table_numbers(text):
+    return re.findall(r"\d\.\d{3}", text)
+
+
+def expected_numbers(two):
+    main = tables.main(results_of(find_runs([two])))
+    return [[cell.text for group in groups for cell in group if cell is not tables.NONE] for _, groups in main.rows]
+
+
+def test_markdown(two):
+    text = report([two], format="markdown")
+    assert not re.search(r"\x1b", text)
+    main = text[: text.index("## 95 %")]
+    lines = [line for line in main.splitlines() if line.startswith("| ")]
+    assert lines[0].startswith(r"|  | a\_model & &lt;co>: PG2 |")
+    assert [table_numbers(line) for line in lines[1:]] == expected_numbers(two)
+    assert r"| theirs\|own |" in main
+    cells = len(re.split(r"(?<!\\)\|", lines[0]))
+    assert all(len(re.split(r"(?<!\\)\|", line)) == cells for line in lines)
+    assert "**" in main
+    assert "<u>" in main
+
+
+@pytest.mark.parametrize("width", [80, 140, 400])
+def test_terminal(two, width):
+    text = report([two], width=width)
+    assert "\x1b" not in text
+    assert all(len(line) <= width for line in text.splitlines())
+    rows_of_lrp = [line for line in text[: text.index("Norms")].splitlines() if line.startswith("LRP ")]
+    assert sum(len(re.findall(r"±", line)) for line in rows_of_lrp) == 8
+    assert len(rows_of_lrp) == (2 if width == 80 else 1)  # side by side where there is room
+    assert re.search(r"\d\.\d{3}\* ", text)
+    assert "Best: *, second best: +." in " ".join(text.split())
+
+
+def test_terminal_with_colours(two):
+    text = report([two], color=True, width=132)
+    assert "\x1b[1m" in text  # bold
+    assert "\x1b[4m" in text  # underlined
+    assert "*" not in text
+    plain = re.sub(r"\x1b\[[\d;]*m", "", text)
+    assert all(len(line) <= 132 for line in plain.splitlines())
+
+
+def test_latex(two):
+    text = report([two], format="latex", compare_paper=True)
+    assert r"\texttt{a\_model \& \textless{}co\textgreater{}}" in text
+    assert r"Gradient$\times$Input" in text
+    assert r"\textbf{" in text
+    assert r"\underline{" in text
+    main = text[: text.index("confidence intervals")]
+    line = next(x for x in main.splitlines() if x.startswith("LRP &"))
+    assert line.count("&") == 12
+    assert text.isascii()
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+def test_latex_compiles(two, tmp_path):
+    (tmp_path / "report.tex").write_text(report([two], format="latex", compare_paper=True))
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "report.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Overfull" not in done.stdout
+
+
+class Page(HTMLParser):
+    """Checks nesting and collects tags, attributes and text."""
+
+    VOID = ("meta", "br", "link", "img", "hr", "line", "rect")
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.attributes, self.data = [], [], [], []
+        self.feed(text)
+        self.close()
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open[-1:] != ["style"]:
+            self.data.append(data)
+
+
+def test_html_is_one_self_contained_page(two):
+    text = report([two], format="html", compare_paper=True)
+    page = Page(text)
+    assert not {"script", "link", "img", "iframe"} & set(page.tags)
+    assert not re.search(r"https?://|url\(|@import", text)
+    assert not any(name.startswith("on") or name in ("href", "src") for name, _ in page.attributes)
+    assert page.tags.count("svg") == 4 + 2  # a chart per metric, and the roles of each model
+    told = "".join(page.data)
+    assert "a_model & <co>" in told  # escaped once, and everywhere
+    assert "theirs|own" in told
+    main = text[text.index("<h2>Accuracy of the explanations") : text.index("<h2>By metric")]
+    assert "<b>" in main
+    assert "<u>" in main
+    shown = [re.sub(r"<small>.*?</small>", "", line) for line in re.findall(r"<tr class=.*?</tr>", main)]
+    numbers = [table_numbers(line) for line in shown]
+    own = expected_numbers(two)
+    assert [row[: len(mine)] for row, mine in zip(numbers, own, strict=False)] == own
+
+
+def test_html_bars_are_as_long_as_the_numbers(two):
+    found = results_of(find_runs([two]))
+    chart = package.charts.metric_bars(found, "mrr")
+    widths = {
+        (label, name): float(width)
+        for label, name, width in re.findall(
+            r"<title>(.*?), (.*?): .*?</title>\s*<rect [^>]*?width=\"([\d.]+)\"", chart
+        )
+    }
+    a, b = found
+    full = widths["b", "LRP"] / b.methods["lrp"].scores["mrr"].mean
+    assert widths["a_model &amp; &lt;co&gt;", "AttnLRP"] == pytest.approx(
+        full * a.methods["attnlrp"].scores["mrr"].mean, abs=0.2
+    )
+    assert widths["b", "Random"] == pytest.approx(full * b.random["mrr"][0], abs=0.2)
+
+
+def test_html_roles_add_up(result):
+    chart = package.charts.role_bars(result)
+    bars = re.findall(r"<title>(.*?), (\w+): .*?</title>\s*<rect [^>]*?width=\"([\d.]+)\"", chart)
+    total = {}
+    for name, _, width in bars:
+        total[name] = total.get(name, 0) + float(width)
+    assert set(total) == {"tokens", *(name_of(m) for m in rows([result]))}
+    assert list(total.values()) == pytest.approx([total["tokens"]] * len(total), abs=1)
+
+
+# Examples
+
+
+def test_examples_are_the_highest_differences(run, result):
+    found = examples(result, 5)
+    values = {r["sample_id"]: r["value"] for r in records(run) if r["correct"]}
+    best = sorted(values, key=lambda i: -values[i])[:5]
+    assert [e.sample_id for e in found] == best
+    by_key = {(r["sample_id"], r["method"]): r for r in records(run)}
+    for example in found:
+        shown = [m if m != "gradient" else result.norm for m in rows([result])]
+        assert [e.method for e in example.explanations] == [name_of(m) for m in shown]
+        for method, e in zip(shown, example.explanations, strict=True):
+            record = by_key[example.sample_id, method]
+            assert e.relevance.tolist() == record["relevance"]
+            assert e.tokens == record["tokens"]
+            assert (e.value, e.position) == (record["value"], record["position"])
+            assert (e.target.text, e.contrast.text) == ("are", "is")
+
+
+def test_examples_of_all_runs_of_a_model(tmp_path):
+    made_up(tmp_path / "a", ["lrp"])
+    made_up(tmp_path / "b", ["theirs"])
+    (found,) = results_of(find_runs([tmp_path]))
+    assert all([e.method for e in x.explanations] == ["LRP", "theirs"] for x in examples(found, 2))
+    page = report([tmp_path], format="html", examples=2)
+    assert page.count('<div class="example">') == 2
+    assert page.count('<section class="lrpx"') == 4
+    assert '<div class="example">' not in report([tmp_path], format="html", examples=0)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "special", "texts"),
+    [
+        (["the", "Ġkeys", "Ġare"], (), ["the", " keys", " are"]),
+        (["Ġcaf", "Ã©", "s"], (), [" caf", "é", "s"]),
+        (["Ġ", "ä¸", "Ń", "a"], (), [" ", "中", "a"]),  # one character over two tokens
+        (["Ġ", "ä¸", "Ġa"], (), [" ", r"\xe4\xb8", " a"]),  # half a character
+        (["[CLS]", "caf", "##é", "[SEP]"], (0, 3), ["[CLS]", "caf", "é", "[SEP]"]),
+        (["<s>", "▁the", "▁keys"], (0,), ["<s>", " the", " keys"]),
+        (["<|endoftext|>", "Ġa"], (0,), ["<|endoftext|>", " a"]),
+    ],
+)
+def test_raw_pieces_become_readable(tokens, special, texts):
+    units = units_of(tokens, [n in special for n in range(len(tokens))])
+    assert [unit.text for unit in units] == texts
+    assert [unit.start for unit in units] == [0, *(unit.end for unit in units[:-1])]
+    assert units[-1].end == len(tokens)
+
+
+def test_the_sentence_of_an_example(tmp_path):
+    def causal(record):
+        tokens = ["the", "Ġkey", "s", "Ġ<b>"]
+        return record._replace(
+            tokens=tokens,
+            token_ids=[0, 1, 2, 3],
+            roles=["other", "subject", "subject", "attractor"],
+            ground_truth=[1, 2],
+            relevance=np.arange(4.0),
+            position=3,
+        )
+
+    def masked(record):
+        return record._replace(
+            tokens=["[CLS]", "key", "##s", "[MASK]", "old", "[SEP]"],
+            token_ids=list(range(6)),
+            roles=["special", "subject", "subject", "special", "other", "special"],
+            ground_truth=[1, 2],
+            relevance=np.arange(6.0),
+            position=3,
+        )
+
+    for change, sentence in [
+        (causal, 'the <u>key</u><u>s</u> &lt;b&gt; <span class="verb">are</span>'),
+        (masked, '<u>key</u><u>s</u> <span class="verb">are</span> old'),
+    ]:
+        run = made_up(tmp_path / change.__name__, ["lrp"], change=change)
+        assert f'<p class="sentence">{sentence}</p>' in report([run.path], format="html", examples=1)
+
+
+# Bad input and writing
+
+
+def test_bad_input(run, tmp_path):
+    with pytest.raises(InputError, match=r"unknown format 'htlm'. Did you mean 'html'"):
+        report([run.path], format="htlm")
+    with pytest.raises(InputError, match="is not a folder made by lrpx evaluate"):
+        report([tmp_path])
+    with pytest.raises(InputError, match="no run given"):
+        report([])
+    made_up(tmp_path / "empty", ["lrp"], done=0)
+    with pytest.raises(InputError, match="has no records yet: run the same lrpx evaluate again"):
+        report([tmp_path / "empty"])
+    manifest = made_up(tmp_path / "other", ["lrp"]).path / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"schema": 1', '"schema": 99'))
+    with pytest.raises(InputError, match="has schema 99, this version of lrpx reads"):
+        open_run(tmp_path / "other")
+
+
+def test_nothing_but_failures(tmp_path):
+    def fail(record):
+        nothing = dict.fromkeys(("relevance", "value", "residual", "correct", "predicted", *METRICS))
+        return record._replace(**nothing, error="ValueError: no")
+
+    run = made_up(tmp_path / "run", ["lrp"], change=fail)
+    with pytest.raises(InputError, match=r"no sample could be explained. The column error"):
+        report([run.path])
+
+
+def test_write_goes_by_the_suffix(run, tmp_path, capsys):
+    for suffix, start in [
+        (".html", "<!doctype html>"),
+        (".md", "## "),
+        (".tex", r"\documentclass"),
+        (".csv", "model,"),
+    ]:
+        write([run.path], output=tmp_path / f"report{suffix}", compare="paper")
+        text = (tmp_path / f"report{suffix}").read_text(encoding="utf-8")
+        assert text.startswith(start)
+        assert "paper" in text
+    write([run.path])
+    assert capsys.readouterr().out.startswith("Accuracy of the explanations\n")
+    write([run.path], format="csv")
+    assert capsys.readouterr().out == report([run.path], format="csv")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"output": "report.docx"}, "no format is known for '.docx'. Say which: --format html"),
+        ({"output": "none/report.html"}, "the folder .*none does not exist. Make it first: mkdir -p"),
+        ({"output": "."}, "no format is known"),
+        ({"output": ".", "format": "csv"}, "is a folder"),
+        ({"compare": "nature"}, "there are only the paper's numbers"),
+    ],
+)
+def test_write_refuses_before_it_computes(run, tmp_path, monkeypatch, options, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(package, "results_of", None)
+    with pytest.raises(InputError, match=message):
+        write([run.path], **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_report_needs_no_torch():
+    """Neither by itself nor through the modules it takes from lrpx; the package's __init__ is another matter."""
+    source = Path(package.__file__).parents[1]
+    seen, queue = set(), [*Path(package.__file__).parent.glob("*.py")]
+    while queue:
+        path = queue.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                assert not any(alias.name.split(".")[0] in ("torch", "transformers") for alias in node.names), path
+            if isinstance(node, ast.ImportFrom):
+                assert (node.module or "").split(".")[0] not in ("torch", "transformers") or node.level, path
+                base = path.parents[node.level - 1] if node.level else None
+                if base is not None and path.parent.name in ("report", "lrpx"):
+                    target = base / Path(*(node.module or "").split("."))
+                    names = [target.with_suffix(".py"), *(target / f"{a.name}.py" for a in node.names)]
+                    queue += [p for p in names if p.is_file() and source in p.parents]
+    assert {"records.py", "metrics.py", "storage.py"} <= {path.name for path in seen}
+
+
+def test_a_report_logs_nothing_when_all_is_well(run, caplog):
+    with caplog.at_level(logging.DEBUG, logger="lrpx"):
+        report([run.path], format="html")
+    assert caplog.text == ""

@@ -1,0 +1,149 @@
+"""Imports go only downwards, importing lrpx is light and changes nothing, and heatmaps need no torch."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[1] / "src" / "lrpx"
+# Top to bottom; a file imports only from rooms below its own, or from its own. A package is a room, and so is a file.
+ROOMS = [
+    ["lrpx"],  # __init__.py
+    ["__main__"],
+    ["cli", "app"],
+    ["report"],
+    ["evaluation"],
+    ["explainer"],
+    ["check"],
+    ["heatmap"],
+    ["methods"],
+    ["passes"],
+    ["propagation"],
+    ["text"],
+    ["models"],
+    ["benchmark"],
+    ["explanation"],
+    ["files", "_torch_internals"],
+    ["errors", "version"],
+]
+LEVEL = {name: level for level, names in enumerate(ROOMS) for name in names}
+UPWARDS = {("explanation", "heatmap")}  # the views of a result, loaded on use
+# Packages whose files know only the package's __init__.py, and not each other.
+SIBLINGS_APART = ("methods.alti.families",)
+WITHOUT_TORCH = ("heatmap", "report", "explanation", "errors", "files", "version")
+NOT_ON_IMPORT = ["spacy", "datasets", "ray", "gradio", "matplotlib", "pandas", "pyarrow", "IPython", "gguf"]
+
+FILES = {path.relative_to(SOURCE).with_suffix("").parts: path for path in sorted(SOURCE.rglob("*.py"))}
+FILES = {".".join(part for part in parts if part != "__init__") or "lrpx": path for parts, path in FILES.items()}
+
+
+def imports_of(path):
+    """The absolute names that a file imports, wherever in it."""
+    package = ["lrpx", *path.relative_to(SOURCE).parts[:-1]]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = [*package[: len(package) - node.level + 1]] if node.level else []
+            base += node.module.split(".") if node.module else []
+            for alias in node.names:
+                yield ".".join([*base, alias.name])
+
+
+def own(path):
+    """The files of lrpx that a file imports: the longest known name of each import."""
+    for name in imports_of(path):
+        parts = name.split(".")
+        if parts[0] == "lrpx":
+            known = (".".join(parts[1:end]) for end in range(len(parts), 1, -1))
+            yield next((k for k in known if k in FILES), "lrpx")
+
+
+def level(module):
+    return LEVEL[module.split(".")[0]]
+
+
+def complaint(importer, imported):
+    """What is wrong with one import, or ``None``."""
+    package = importer.rpartition(".")[0]
+    if package in SIBLINGS_APART and imported.startswith(f"{package}."):
+        return f"{importer} imports its sibling {imported}"
+    if importer.split(".")[0] == imported.split(".")[0] or (importer, imported) in UPWARDS:
+        return None
+    return (
+        None if level(importer) < level(imported) else f"{importer} imports {imported}, which does not stand below it"
+    )
+
+
+def circle(graph):
+    """Files that import each other in a circle, or ``None``; an import inside a function counts too."""
+    state = {}
+
+    def visit(name, path):
+        state[name] = "open"
+        for other in sorted(graph.get(name, ())):
+            if state.get(other) == "open":
+                return [*path[path.index(other) :], other] if other in path else [name, other]
+            found = None if other in state else visit(other, [*path, other])
+            if found:
+                return found
+        state[name] = "done"
+        return None
+
+    return next((found for name in sorted(graph) if name not in state and (found := visit(name, [name]))), None)
+
+
+def test_every_file_has_a_room():
+    assert {name.split(".")[0] for name in FILES} <= LEVEL.keys()
+    assert len([name for name, path in FILES.items() if path.parent == SOURCE]) <= 12
+
+
+def test_imports_go_downwards():
+    found = [complaint(name, imported) for name, path in FILES.items() for imported in own(path)]
+    assert len(found) > 100
+    assert [c for c in found if c] == []
+
+
+def test_no_circles():
+    graph = {name: {o for o in own(path) if o != name and (name, o) not in UPWARDS} for name, path in FILES.items()}
+    assert circle(graph) is None
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]  # a check that can fail
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported"),
+    [("propagation.rules", "passes.dispatch"), ("text.batching", "explainer"), ("passes.validation", "methods"),
+     ("errors", "lrpx"), ("methods.alti.families.llama", "methods.alti.families.gpt2"), ("models.hub", "text.targets")],
+)  # fmt: skip
+def test_the_check_can_fail(importer, imported):
+    assert complaint(importer, imported)
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name.split(".")[0] in WITHOUT_TORCH])
+def test_no_torch_in(name):
+    assert {"torch", "transformers"}.isdisjoint(i.split(".")[0] for i in imports_of(FILES[name]))
+
+
+def test_importing_lrpx_is_light_and_changes_nothing():
+    program = f"""
+import json, os, sys, warnings
+import torch, transformers.modeling_utils  # which set some of this themselves
+from transformers.utils import logging
+def state():
+    return [
+        dict(os.environ), sys.excepthook, warnings.filters[:], logging.get_verbosity(),
+        torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads(), torch.get_rng_state().tolist(),
+        torch.nn.Module.__call__, torch.Tensor.backward,
+    ]
+before = state()
+import lrpx, lrpx.cli.main, lrpx.heatmap
+print(json.dumps([[m for m in {NOT_ON_IMPORT} if m in sys.modules], state() == before, sorted(lrpx.__all__)]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300)
+    loaded, unchanged, names = json.loads(done.stdout)
+    assert loaded == []
+    assert unchanged
+    assert {"explain", "load", "propagate", "Explanation"} <= set(names)

@@ -1,0 +1,288 @@
+"""Position, target and contrast: what a person gives becomes the ids it means where it stands, or an error."""
+
+import numpy as np
+import pytest
+import tiny
+import tiny_tokenizers
+import torch
+from support import SHARED, needs_shared
+from transformers import AutoTokenizer, GPT2Config, GPT2Model, T5Config, T5ForConditionalGeneration
+
+from lrpx.errors import InputError, UnsupportedModelError
+from lrpx.models.signature import task_of
+from lrpx.text.targets import resolve_position, resolve_token
+from lrpx.text.tokenization import encode
+
+TEXT = tiny_tokenizers.TEXT
+MASKED = ("roberta", "word_piece")
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    return {kind: getattr(tiny_tokenizers, kind)() for kind in ("byte_level", "roberta", "word_piece", "metaspace")}
+
+
+def token(tokenizer, text, given, position=None, task="causal", role="target"):
+    """The piece that ``given`` becomes in ``text``."""
+    (encoded,) = encode(tokenizer, text)
+    if task == "causal":
+        encoded = encoded.without_closing()
+    where = resolve_position(encoded, position, task, tokenizer.mask_token_id)
+    found = resolve_token(given, role, encoded, where, tokenizer, len(tokenizer), task)
+    return tokenizer.convert_ids_to_tokens(found)
+
+
+# The task
+
+
+@pytest.mark.parametrize(
+    ("family", "task"),
+    [
+        ("causal:gpt2", "causal"),
+        ("causal:bert", "causal"),
+        ("masked:bert", "masked"),
+        ("masked:roberta", "masked"),
+        ("causal:roberta", "causal"),
+        ("causal:xlm", "causal"),  # one class for both
+        ("masked:xlm", "masked"),
+        ("masked:flaubert", "masked"),
+    ],
+)
+def test_task(family, task):
+    assert task_of(tiny.build(family, dtype=torch.float32)) == task
+
+
+def test_a_model_without_a_language_model_head_is_neither():
+    with pytest.raises(UnsupportedModelError, match=r"GPT2Model is neither .* Load it with AutoModelForCausalLM or"):
+        task_of(GPT2Model(GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=9)))
+    t5 = T5Config(vocab_size=9, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=1)
+    with pytest.raises(UnsupportedModelError, match="T5ForConditionalGeneration is neither a causal nor a masked"):
+        task_of(T5ForConditionalGeneration(t5))
+
+
+# The position
+
+
+def test_position(tokenizers):
+    (encoded,) = encode(tokenizers["metaspace"], TEXT)  # 6 tokens
+    assert resolve_position(encoded, None, "causal", None) == 5
+    for given, index in ((0, 0), (5, 5), (-1, 5), (-6, 0), (np.int64(2), 2), (torch.tensor(-2), 4)):
+        assert resolve_position(encoded, given, "causal", None) == index
+        assert resolve_position(encoded, given, "masked", 999) == index
+
+
+@pytest.mark.parametrize("position", [6, -7])
+def test_position_outside_the_text(tokenizers, position):
+    (encoded,) = encode(tokenizers["metaspace"], TEXT)
+    with pytest.raises(
+        InputError, match=rf"position {position} is outside the text, which has 6 tokens: 0 to 5, or -6 to"
+    ):
+        resolve_position(encoded, position, "causal", None)
+
+
+@pytest.mark.parametrize("position", ["1", 1.0, True, [1, 2]])
+def test_position_of_another_type(tokenizers, position):
+    (encoded,) = encode(tokenizers["metaspace"], TEXT)
+    with pytest.raises(InputError, match=r"position=.* is (str|float|bool|list)\. Give the index of a token"):
+        resolve_position(encoded, position, "causal", None)
+
+
+def test_the_mask_token_is_the_position(tokenizers):
+    bert = tokenizers["word_piece"]
+    (encoded,) = encode(bert, "the [MASK] are [MASK] here")
+    with pytest.raises(InputError, match=r"the text has 2 mask tokens, at positions \[2, 4\]. Say which: position=2"):
+        resolve_position(encoded, None, "masked", bert.mask_token_id)
+    assert resolve_position(encoded, 4, "masked", bert.mask_token_id) == 4
+    (encoded,) = encode(bert, "the [MASK] are here")
+    assert resolve_position(encoded, None, "masked", bert.mask_token_id) == 2
+    (encoded,) = encode(bert, "the keys are here")
+    with pytest.raises(
+        InputError, match=r"predicts the mask token \(id 4\), and the text has none. Put one in, or give pos"
+    ):
+        resolve_position(encoded, None, "masked", bert.mask_token_id)
+    with pytest.raises(InputError, match="predicts its mask token, and the text has none"):
+        resolve_position(encoded, None, "masked", None)
+
+
+# Ids
+
+
+@pytest.mark.parametrize("given", [3, np.int64(3), np.int32(3), torch.tensor(3)])
+def test_ids(tokenizers, given):
+    (encoded,) = encode(tokenizers["metaspace"], TEXT)
+    found = resolve_token(given, "target", encoded, 5, None, 50, "causal")
+    assert (found, type(found)) == (3, int)
+
+
+def test_nothing_stays_nothing(tokenizers):
+    (encoded,) = encode(tokenizers["metaspace"], TEXT)
+    assert resolve_token(None, "target", encoded, 5, None, 50, "causal") is None
+
+
+@pytest.mark.parametrize("given", [50, -1])
+def test_ids_outside_the_vocabulary(tokenizers, given):
+    (encoded,) = encode(tokenizers["metaspace"], TEXT)
+    with pytest.raises(InputError, match=rf"contrast={given} is outside the vocabulary: ids go from 0 to 49"):
+        resolve_token(given, "contrast", encoded, 5, None, 50, "causal")
+
+
+@pytest.mark.parametrize("given", [1.0, True, b"are", [1, 2], {"a": 1}])
+def test_tokens_of_another_type(tokenizers, given):
+    (encoded,) = encode(tokenizers["metaspace"], TEXT)
+    with pytest.raises(InputError, match=r"target=.* is (float|bool|bytes|list|dict)\. Give a token id or a string"):
+        resolve_token(given, "target", encoded, 5, None, 50, "causal")
+
+
+def test_a_string_needs_a_tokenizer(tokenizers):
+    (encoded,) = encode(None, [3, 4])
+    with pytest.raises(InputError, match="target=' are' is a string, which needs a tokenizer"):
+        resolve_token(" are", "target", encoded, 1, None, 50, "causal")
+
+
+# Strings, where they stand
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "given", "position", "piece"),
+    [
+        ("byte_level", TEXT, " are", None, "Ġare"),
+        ("byte_level", TEXT, "are", None, "are"),  # a leading space matters
+        ("byte_level", "The ", "keys", None, "keys"),  # after a space there comes a piece without one
+        ("byte_level", "The ", " keys", None, "Ġkeys"),
+        ("byte_level", "The\n", "keys", None, "keys"),
+        ("byte_level", "The cab", "s", None, "s"),
+        ("byte_level", TEXT, " is", 1, "Ġis"),  # after "The keys"
+        ("byte_level", TEXT, "is", -3, "is"),
+        ("byte_level", TEXT, "<|endoftext|>", None, "<|endoftext|>"),
+        ("metaspace", TEXT, " are", None, "▁are"),
+        ("metaspace", TEXT, "are", None, "are"),
+        ("metaspace", "The ", "keys", None, "keys"),
+        ("metaspace", TEXT, " is", 2, "▁is"),
+        ("metaspace", TEXT, " is", 0, "▁is"),  # after the special token <s>, whose place in the text is unknown
+        ("roberta", TEXT, " are", None, "Ġare"),
+        ("word_piece", TEXT, " are", None, "are"),
+        ("word_piece", "The cab", "y", None, "##y"),  # goes on with the word, since no space comes before it
+        ("word_piece", "The cab", " y", None, "y"),
+        ("word_piece", "The key", "s", None, "s"),  # "keys" is another token, so the text would change: by itself
+    ],
+)
+def test_strings_after_a_text(tokenizers, kind, text, given, position, piece):
+    assert token(tokenizers[kind], text, given, position) == piece
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "given", "position", "piece"),
+    [
+        ("word_piece", "The keys [MASK] here", "are", None, "are"),
+        ("word_piece", "The keys [MASK] here", " are", None, "are"),
+        ("word_piece", "The keys [MASK] here", "ARE", None, "are"),
+        ("word_piece", "The keys are here", "is", 3, "is"),
+        ("word_piece", "The keysx here", "y", 3, "##y"),  # in place of ##x
+        ("word_piece", "The keys are here", "is", 0, "is"),  # in place of [CLS]: the text around it is not known
+        ("roberta", "The keys<mask> here", " are", None, "Ġare"),
+        ("roberta", "The keys <mask> here", " are", None, "Ġare"),  # the mask takes the space before it
+        ("roberta", "The keys <mask> here", "are", None, "are"),
+        ("roberta", "<mask> keys are", "The", None, "The"),
+        ("roberta", "The keys are here", " is", 3, "Ġis"),
+        ("roberta", "The keys are here", " is", -3, "Ġis"),
+    ],
+)
+def test_strings_in_place_of_a_token(tokenizers, kind, text, given, position, piece):
+    assert token(tokenizers[kind], text, given, position, task="masked") == piece
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "metaspace"])
+def test_strings_after_ids(tokenizers, kind):
+    """The text is not known, so the string by itself counts; a leading space still matters."""
+    tokenizer = tokenizers[kind]
+    ids = tokenizer(TEXT)["input_ids"]
+    space = "Ġ" if kind == "byte_level" else "▁"
+    assert token(tokenizer, ids, " are") == space + "are"
+    assert token(tokenizer, ids, "are") == "are"
+
+
+def test_strings_after_chat_messages(tokenizers):
+    tokenizer = tiny_tokenizers.byte_level()
+    tokenizer.chat_template = tiny_tokenizers.CHAT
+    assert token(tokenizer, [{"role": "user", "content": "the keys"}], "are") == "are"
+
+
+def test_byte_level_with_a_space_before_every_text():
+    """Such a tokenizer reads "are" like " are"; as a continuation they differ."""
+    tokenizer = tiny_tokenizers.byte_level()
+    tokenizer.backend_tokenizer.pre_tokenizer.add_prefix_space = True
+    assert tokenizer.tokenize("are") == ["Ġare"]
+    for given in (TEXT, tokenizer(TEXT)["input_ids"]):
+        assert token(tokenizer, given, "are") == "are"
+        assert token(tokenizer, given, " are") == "Ġare"
+
+
+@needs_shared(SHARED / "tokenizers")
+def test_real_tokenizers():
+    gpt2 = AutoTokenizer.from_pretrained(SHARED / "tokenizers" / "gpt2")
+    assert token(gpt2, TEXT, " are") == "Ġare"
+    assert token(gpt2, TEXT, "are") == "are"
+    assert token(gpt2, "The keys to the cab", "inet") == "inet"  # the text's own tokens would change: by itself
+    bert = AutoTokenizer.from_pretrained(SHARED / "tokenizers" / "bert-base-uncased")
+    for given in ("are", " are", "Are"):
+        assert token(bert, "The keys [MASK] here.", given, task="masked") == "are"
+
+
+# Strings that are no single token
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "message"),
+    [
+        (
+            "byte_level",
+            " keyskeys",
+            r"target=' keyskeys' is 2 tokens here: 'Ġkeys', 'keys'. A logit belongs to one token. Pick",
+        ),
+        ("byte_level", " keyskeys", r"or explain the first piece: target=\d+ \('Ġkeys'\)\.$"),
+        ("byte_level", "  are", r"is 2 tokens here: 'Ġ', 'Ġare'\. .* Give target=' are', which is one token, or"),
+        ("byte_level", " x", r"is 2 tokens here: 'Ġ', 'x'\. .* Give target='x', which is one token"),
+        ("byte_level", "🤗", r"is 4 tokens here: "),
+        ("byte_level", "", "target='' is no token. Give a word, with its leading space if it starts one."),
+        ("metaspace", " keyskeys", r"is 2 tokens here: '▁keys', 'keys'"),
+        (
+            "metaspace",
+            "é",
+            r"target='é' is not in the vocabulary: the tokenizer reads it as '<unk>'. Pick a word that is one",
+        ),
+    ],
+)
+def test_says_what_the_string_is(tokenizers, kind, given, message):
+    with pytest.raises(InputError, match=message):
+        token(tokenizers[kind], TEXT, given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("🤗", r"contrast='🤗' is not in the vocabulary: the tokenizer reads it as '\[UNK\]'. Pick a word"),
+        ("keyss", r"contrast='keyss' is 2 tokens here: 'keys', '##s'"),
+        (" ", "contrast=' ' is no token"),
+        ("##s", r"is 3 tokens here: '#', '#', 's'"),
+    ],
+)
+def test_says_what_the_string_is_in_place_of_the_mask(tokenizers, given, message):
+    with pytest.raises(InputError, match=message):
+        token(tokenizers["word_piece"], "The keys [MASK] here", given, task="masked", role="contrast")
+
+
+def test_the_unknown_token_can_be_asked_for_by_name(tokenizers):
+    assert token(tokenizers["word_piece"], "The keys [MASK] here", "[UNK]", task="masked") == "[UNK]"
+
+
+def test_half_a_character(tokenizers):
+    with pytest.raises(InputError, match=r"target='\\udcff' is not valid Unicode"):
+        token(tokenizers["byte_level"], TEXT, "\udcff")
+
+
+def test_a_string_of_several_tokens_here_does_not_count_by_itself(tokenizers):
+    """``are`` is a token of WordPiece by itself, but not right after a word."""
+    with pytest.raises(
+        InputError, match=r"is 3 tokens here: '##a', '##r', '##e'\. .* Give target=' are', which is one"
+    ):
+        token(tokenizers["word_piece"], "The keys", "are")
