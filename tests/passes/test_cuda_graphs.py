@@ -14,7 +14,7 @@ from lrpx.passes import cuda_graphs as module
 from lrpx.passes.attribution import run
 from lrpx.passes.cuda_graphs import KEPT, MAX_TOKENS, Graphs, _padded, bucket
 from lrpx.passes.dispatch import Execution, known_of
-from lrpx.passes.forward_backward import Question, compute
+from lrpx.passes.forward_backward import PassSpec, compute
 from lrpx.propagation import rules
 from lrpx.propagation.rulesets import ATTNLRP
 from lrpx.text.batching import Item, pad
@@ -247,7 +247,7 @@ def test_bit_for_bit(family, ruleset):
         batch = batch_for(model, lengths, seed=len(lengths))
         found = run(model, batch, ruleset, execution=FAST)
         length = batch.inputs["input_ids"].shape[1]
-        eager = compute(model, _padded(model, batch, 16), Question(ruleset)).cut(length)
+        eager = compute(model, _padded(model, batch, 16), PassSpec(ruleset)).cut(length)
         assert torch.equal(found.hidden["input"].state, eager.states["input"])
         assert torch.equal(found.hidden["input"].gradient, eager.gradients["input"])
         reading = eager.read(len(lengths))

@@ -16,7 +16,7 @@ from lrpx.errors import InputError, LrpxError
 from lrpx.passes import dispatch as module
 from lrpx.passes.attribution import run
 from lrpx.passes.dispatch import DEFAULT, Execution, activation_bytes, known_of, needs_checkpoint
-from lrpx.passes.forward_backward import Question, compute
+from lrpx.passes.forward_backward import PassSpec, compute
 from lrpx.text.batching import Item, pad
 
 
@@ -421,7 +421,7 @@ def test_the_estimate_is_of_the_right_size(family, attention):
     model = tiny.build(family, dtype=torch.float32, attn_implementation=attention)
     for length, rules in ((60, "attnlrp"), (60, "lrp"), (60, {}), (16, "attnlrp")):
         batch = batch_for(model, (length, length))
-        ratio = saved_bytes(model, batch, Question(rules)) / activation_bytes(model, batch)
+        ratio = saved_bytes(model, batch, PassSpec(rules)) / activation_bytes(model, batch)
         assert 1 / 3 < ratio < 3, (length, rules)
 
 
@@ -432,7 +432,7 @@ def test_the_estimate_grows_as_the_memory_does():
         saved, estimate = {}, {}
         for rows, length in ((1, 16), (2, 16), (1, 64)):
             batch = batch_for(model, (length,) * rows)
-            saved[rows, length] = saved_bytes(model, batch, Question("attnlrp"))
+            saved[rows, length] = saved_bytes(model, batch, PassSpec("attnlrp"))
             estimate[rows, length] = activation_bytes(model, batch)
         for more in ((2, 16), (1, 64)):
             growth = [each[more] / each[1, 16] for each in (saved, estimate)]

@@ -8,7 +8,7 @@ from transformers.modeling_outputs import CausalLMOutput
 
 from lrpx.errors import NonFiniteError, UnsupportedModelError
 from lrpx.passes import forward_backward as program
-from lrpx.passes.forward_backward import Answer, Question, check, compute, explained_logits
+from lrpx.passes.forward_backward import PassResult, PassSpec, check, compute, explained_logits
 from lrpx.propagation.propagate import Propagation
 from lrpx.text.batching import Item, pad
 
@@ -56,7 +56,7 @@ def test_values_targets_and_products_are_those_of_plain_autograd(family, asked, 
     batch = pad(items, model, side=side)
     assert batch.chosen == (asked is CHOSEN)
     assert max(span.start for span in batch.spans) == (8 if side == "left" else 0)
-    answer = compute(model, batch, Question({}, ("embedding",), whole_head=whole_head))
+    answer = compute(model, batch, PassSpec({}, ("embedding",), whole_head=whole_head))
     reading = answer.read(len(items))
     assert reading.raised == []
     assert reading.values.dtype == reading.products.dtype == np.float64
@@ -76,7 +76,7 @@ def test_a_target_that_is_not_given_is_each_items_top_prediction(caplog):
     items = items_of(model, [(9, p, None, None) for p in range(9)])
     expected = [plain(model, item)[:2] for item in items]
     assert len({target for _, target in expected}) > 3
-    reading = compute(model, pad(items, model), Question("attnlrp")).read(9)
+    reading = compute(model, pad(items, model), PassSpec("attnlrp")).read(9)
     assert reading.targets == [target for _, target in expected]
     np.testing.assert_allclose(reading.values, [value for value, _ in expected], rtol=1e-6)
     assert not caplog.records  # in particular, the model is not said to cut a gradient
@@ -87,7 +87,7 @@ def test_without_a_contrast_no_other_logit_matters(target):
     """Some models exclude a token by a logit of minus infinity, be it the one with id 0."""
     model = tiny.build("causal:llama")
     batch = batch_for(model, [(9, 4, target, None), (6, 3, target, None)])
-    question = Question("attnlrp", whole_head=True)
+    question = PassSpec("attnlrp", whole_head=True)
     expected = compute(model, batch, question)
     first = torch.arange(tiny.VOCABULARY) == 0
     model.lm_head.register_forward_hook(lambda _, __, logits: logits.masked_fill(first, -torch.inf))
@@ -100,10 +100,10 @@ def test_without_a_contrast_no_other_logit_matters(target):
 def test_rows_of_the_output_embedding_that_nobody_asked_for_do_not_matter(number):
     model = tiny.build("causal:llama")
     batch = batch_for(model, [(9, 4, 11, None), (6, 3, 12, 13)])
-    expected = compute(model, batch, Question("attnlrp"))
+    expected = compute(model, batch, PassSpec("attnlrp"))
     with torch.no_grad():
         model.lm_head.weight[[0, -1]] = number
-    found = compute(model, batch, Question("attnlrp"))
+    found = compute(model, batch, PassSpec("attnlrp"))
     assert found.read(2).raised == []
     assert torch.equal(found.summary, expected.summary)
 
@@ -111,9 +111,9 @@ def test_rows_of_the_output_embedding_that_nobody_asked_for_do_not_matter(number
 def test_at_several_places_in_the_order_asked_for():
     model = tiny.build("causal:llama")
     at = ("model.layers.1", "input", "model.layers.0.mlp", "embedding")
-    answer = compute(model, batch_for(model), Question("attnlrp", at))
+    answer = compute(model, batch_for(model), PassSpec("attnlrp", at))
     assert list(answer.states) == list(answer.gradients) == list(at)
-    alone = compute(model, batch_for(model), Question("attnlrp"))
+    alone = compute(model, batch_for(model), PassSpec("attnlrp"))
     assert torch.equal(answer.gradients["input"], alone.gradients["input"])
     first = (answer.states["model.layers.1"] * answer.gradients["model.layers.1"]).sum(-1)
     np.testing.assert_allclose(answer.read(1).products, first, rtol=1e-12)
@@ -125,8 +125,8 @@ def test_the_same_operations_for_any_values_give_the_same(family, rules):
     model = tiny.build(family)
     for whole_head in (False, True):
         batch = batch_for(model, ASKED)
-        usual = compute(model, batch, Question(rules, whole_head=whole_head))
-        static = compute(model, batch, Question(rules, whole_head=whole_head, static=True))
+        usual = compute(model, batch, PassSpec(rules, whole_head=whole_head))
+        static = compute(model, batch, PassSpec(rules, whole_head=whole_head, static=True))
         torch.testing.assert_close(static.summary, usual.summary, rtol=1e-12, atol=1e-12)
 
 
@@ -134,7 +134,7 @@ def test_without_a_mask_where_the_model_needs_none():
     model = tiny.build("causal:llama")
     seen = []
     model.model.register_forward_pre_hook(lambda _, __, kwargs: seen.append(kwargs["attention_mask"]), with_kwargs=True)
-    usual, unpadded = (compute(model, batch_for(model), Question("lrp", unpadded=u)) for u in (False, True))
+    usual, unpadded = (compute(model, batch_for(model), PassSpec("lrp", unpadded=u)) for u in (False, True))
     assert [mask is None for mask in seen] == [False, True]
     torch.testing.assert_close(unpadded.summary, usual.summary, rtol=1e-12, atol=1e-12)
 
@@ -144,16 +144,16 @@ def test_products_in_steps_are_the_products(monkeypatch, at_once):
     """At one, two and six tokens of width 32 at a time, and all at once."""
     model = tiny.build("causal:gpt2")
     batch = batch_for(model, ASKED)
-    expected = compute(model, batch, Question("attnlrp", static=True))  # always in one step
+    expected = compute(model, batch, PassSpec("attnlrp", static=True))  # always in one step
     monkeypatch.setattr(program, "CHUNK", at_once)
-    assert torch.equal(compute(model, batch, Question("attnlrp")).summary, expected.summary)
+    assert torch.equal(compute(model, batch, PassSpec("attnlrp")).summary, expected.summary)
 
 
 @pytest.mark.parametrize("at_once", [1, 100, 10**6])
 def test_low_precision_is_widened_before_it_is_summed(monkeypatch, at_once):
     monkeypatch.setattr(program, "CHUNK", at_once)
     model = tiny.build("causal:llama", dtype=torch.bfloat16)
-    answer = compute(model, batch_for(model), Question("attnlrp"))
+    answer = compute(model, batch_for(model), PassSpec("attnlrp"))
     state, gradient = answer.states["input"], answer.gradients["input"]
     assert state.dtype == gradient.dtype == torch.bfloat16
     expected = (state.double() * gradient.double()).sum(-1)
@@ -168,7 +168,7 @@ def answer_of(values, targets, reasons, products):
     numbers = torch.tensor([*values, *targets, *flags, *np.ravel(products)], dtype=torch.float64)
     state = torch.arange(24.0).view(2, 4, 3)
     states, gradients = {"input": state, "x": state + 100}, {"input": -state, "x": -state - 100}
-    return Answer(numbers, states, gradients, [reason for reason, _ in reasons], Propagation({}))
+    return PassResult(numbers, states, gradients, [reason for reason, _ in reasons], Propagation({}))
 
 
 REASONS = [(("logits", ""), False), (("gradient", "x"), True), (("padding", ""), True)]
@@ -212,7 +212,7 @@ def test_an_answers_summary_repeats_what_a_pass_gave():
     model = tiny.build("causal:llama")
     with torch.no_grad():
         model.model.layers[1].mlp.up_proj.weight[0, 0] = torch.inf
-    reading = compute(model, batch_for(model, CHOSEN), Question("attnlrp")).read(len(CHOSEN))
+    reading = compute(model, batch_for(model, CHOSEN), PassSpec("attnlrp")).read(len(CHOSEN))
     assert reading.targets == [item.target for item in items_of(model, CHOSEN)]
     assert np.isnan(reading.values).any()
     assert {kind for kind, _ in reading.raised} >= {"logits", "gradient"}
@@ -223,7 +223,7 @@ def test_an_answers_summary_repeats_what_a_pass_gave():
 
 def refused(model, rules="attnlrp", asked=((9, 4, 11, 13), (6, 2, 11, 13)), at=("input",)):
     batch = batch_for(model, asked)
-    answer = compute(model, batch, Question(rules, at))
+    answer = compute(model, batch, PassSpec(rules, at))
     check(model, batch, answer, answer.read(len(asked)))
 
 
@@ -330,4 +330,4 @@ def test_logits_of_another_shape_are_refused():
 
     model.__class__ = Last
     with pytest.raises(UnsupportedModelError, match=r"Last returns logits of shape \[1, 1, 97\] for \[1, 9\] tokens"):
-        compute(model, batch_for(model), Question({}, whole_head=True))
+        compute(model, batch_for(model), PassSpec({}, whole_head=True))

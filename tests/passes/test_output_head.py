@@ -13,7 +13,7 @@ from transformers.modeling_outputs import CausalLMOutput
 import lrpx
 from lrpx.passes.attribution import run
 from lrpx.passes.dispatch import known_of
-from lrpx.passes.forward_backward import HeadNotFollowed, Question, compute
+from lrpx.passes.forward_backward import HeadNotFollowed, PassSpec, compute
 from lrpx.passes.output_head import output_embedding
 from lrpx.propagation import rules
 from lrpx.propagation.rulesets import LRP
@@ -107,7 +107,7 @@ class Products(TorchDispatchMode):
 def test_logits_and_gradients_are_those_of_the_whole_model(name, contrast, target):
     model, lengths = model_of(name), (9, 7)
     batch = batch_for(model, lengths, target, contrast)
-    answer = compute(model, batch, Question({}, ("embedding",)))
+    answer = compute(model, batch, PassSpec({}, ("embedding",)))
     reading = answer.read(2)
     for i, (value, top, gradient) in enumerate(plain(model, lengths, target, contrast)):
         assert reading.targets[i] == top
@@ -122,7 +122,7 @@ def test_logits_and_gradients_are_those_of_the_whole_model(name, contrast, targe
 def test_the_short_cut_agrees_with_all_logits_to_the_last_digits(name, target, rule_set):
     model = model_of(name)
     batch = batch_for(model, (9, 7), target)
-    short, whole = (compute(model, batch, Question(rule_set, whole_head=all_of_it)) for all_of_it in (False, True))
+    short, whole = (compute(model, batch, PassSpec(rule_set, whole_head=all_of_it)) for all_of_it in (False, True))
     torch.testing.assert_close(short.summary, whole.summary, rtol=1e-11, atol=1e-11)
     torch.testing.assert_close(short.gradients, whole.gradients, rtol=1e-11, atol=1e-11)
 
@@ -132,7 +132,7 @@ def test_only_what_is_asked_for_is_computed(name):
     model, lengths = model_of(name), (9, 7)
     for target, whole, rows in ((TARGET, False, 0), (None, False, 2), (TARGET, True, None)):
         with Products() as products:
-            compute(model, batch_for(model, lengths, target), Question("lrp", whole_head=whole))
+            compute(model, batch_for(model, lengths, target), PassSpec("lrp", whole_head=whole))
         found = products.rows_of_all_logits()
         assert found == rows if rows is not None else found > 2, (target, whole)
 
@@ -248,7 +248,7 @@ def check_against_plain(model, **what):
 def test_a_model_that_treats_its_logits_unlike_is_noticed(change):
     model = changed(UNLIKE[change])
     with pytest.raises(HeadNotFollowed):
-        compute(model, batch_for(model), Question({}))
+        compute(model, batch_for(model), PassSpec({}))
 
 
 @pytest.mark.parametrize("target", [TARGET, None], ids=["chosen", "top"])
@@ -271,7 +271,7 @@ def test_and_explained_by_all_its_logits_where_positions_are_mixed(change):
 @pytest.mark.parametrize("change", ALIKE)
 def test_a_model_that_treats_its_logits_alike_keeps_the_short_cut(change, target):
     model = changed(ALIKE[change])
-    compute(model, batch_for(model, target=target), Question({}))
+    compute(model, batch_for(model, target=target), PassSpec({}))
     check_against_plain(model, target=target)
     assert not known_of(model).whole_head
 
@@ -300,12 +300,12 @@ def test_explanations_of_an_unusual_model_are_right(seed):
 def test_a_hook_on_the_output_embedding_is_followed():
     model = tiny.build("causal:llama")
     hook = model.lm_head.register_forward_hook(lambda _, __, logits: logits / 2)
-    compute(model, batch_for(model), Question("lrp"))
+    compute(model, batch_for(model), PassSpec("lrp"))
     check_against_plain(model)
     hook.remove()
     model.lm_head.register_forward_hook(lambda _, __, logits: logits + vector())
     with pytest.raises(HeadNotFollowed):
-        compute(model, batch_for(model), Question("lrp"))
+        compute(model, batch_for(model), PassSpec("lrp"))
     check_against_plain(model)
 
 
@@ -324,7 +324,7 @@ def test_an_adapter_at_the_output_embedding_is_noticed():
         model = tiny.build("causal:llama")
         model.lm_head = Adapted(model.lm_head)
     with pytest.raises(HeadNotFollowed):
-        compute(model, batch_for(model), Question("lrp"))
+        compute(model, batch_for(model), PassSpec("lrp"))
     for length in (9, 1):
         ((value, _, _),) = plain(model, (length,))
         found = run(model, batch_for(model, (length,)), {}, ["embedding"])
@@ -339,7 +339,7 @@ def test_a_rule_for_linear_functions_reaches_the_output_embedding():
     rule_set = {**LRP, "linear": rules.alpha1beta0}
     for target in (TARGET, None):
         batch = batch_for(model, target=target)
-        short, whole = (compute(model, batch, Question(rule_set, whole_head=all_of_it)) for all_of_it in (False, True))
+        short, whole = (compute(model, batch, PassSpec(rule_set, whole_head=all_of_it)) for all_of_it in (False, True))
         assert torch.equal(short.gradients["input"], whole.gradients["input"])
     linears = [m for m in model.modules() if isinstance(m, nn.Linear)]
     assert short.mode.hits["linear"] == len(linears)
@@ -351,7 +351,7 @@ def test_the_output_embedding_as_a_place_to_look_at(place, length):
     """Whoever asks for its output gets all of it."""
     model = tiny.build("masked:bert")
     batch = batch_for(model, (length,))
-    answer = compute(model, batch, Question({}, ("input", place)))
+    answer = compute(model, batch, PassSpec({}, ("input", place)))
     with torch.no_grad():
         logits = model(**batch.inputs).logits
     torch.testing.assert_close(answer.states[place], logits, **EXACT)
@@ -381,10 +381,10 @@ def test_a_failure_of_the_model_itself_is_not_the_heads():
 
     hook = model.model.layers[1].register_forward_hook(fail)
     with pytest.raises(ZeroDivisionError, match="of its own"):
-        compute(model, batch_for(model), Question("lrp"))
+        compute(model, batch_for(model), PassSpec("lrp"))
     hook.remove()
     model.lm_head.register_forward_hook(fail)  # perhaps because of the few logits: tried again with all of them
     with pytest.raises(HeadNotFollowed):
-        compute(model, batch_for(model), Question("lrp"))
+        compute(model, batch_for(model), PassSpec("lrp"))
     with pytest.raises(ZeroDivisionError, match="of its own"):
         run(model, batch_for(model), "lrp")

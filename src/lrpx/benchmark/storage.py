@@ -155,7 +155,7 @@ def read_table(path: Path, kind: str) -> Any:
     Raises:
         InputError: The file is missing, damaged, of another kind or of another schema version.
     """
-    pa, pq = need("pyarrow", "Reading a benchmark"), need("pyarrow.parquet", "Reading a benchmark")
+    pa, pq = need("pyarrow", "Reading a benchmark"), need("pyarrow.parquet", "PassSummary a benchmark")
     if not path.is_file():
         raise InputError(f"{path} does not exist: {path.parent} is not a complete folder of this kind.")
     try:

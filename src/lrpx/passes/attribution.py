@@ -17,7 +17,7 @@ from ..propagation.propagate import Propagation
 from ..propagation.rulesets import RuleSet
 from ..text.batching import Attribution, Batch
 from .dispatch import DEFAULT, Execution, answer
-from .forward_backward import CHUNK, Question, check
+from .forward_backward import CHUNK, PassSpec, check
 from .hidden_states import place_first
 
 
@@ -77,7 +77,7 @@ def run(
         InputError: A name in ``at`` matches no module, or a module whose output is not ``[batch, tokens, width]``.
         NonFiniteError: A logit or a gradient is NaN or infinite; the error names the module where it began.
     """
-    found = answer(model, batch, Question(rules, tuple(place_first(at)), mode, hidden=hidden), execution)
+    found = answer(model, batch, PassSpec(rules, tuple(place_first(at)), mode, hidden=hidden), execution)
     reading = found.read(len(batch.spans))
     check(model, batch, found, reading)
     places = {}

@@ -25,12 +25,12 @@ from ..models.signature import context_length, filler, task_of
 from ..propagation import rules
 from ..propagation.rulesets import get_rules
 from ..text.batching import Batch, allowed_waste
-from .forward_backward import Answer, HeadNotFollowed, Question, compute
+from .forward_backward import HeadNotFollowed, PassResult, PassSpec, compute
 from .model_state import Fingerprint, foreign_code, structure, surroundings
 
 logger = logging.getLogger("lrpx")
 
-Run = Callable[[PreTrainedModel, Batch, Question], Answer]
+Run = Callable[[PreTrainedModel, Batch, PassSpec], PassResult]
 
 KEPT = 64  # graphs of a model
 MAX_TOKENS = 1024  # padded tokens of a batch; beyond, launches no longer matter and padding would cost more
@@ -41,7 +41,7 @@ WARM_UP = 2  # eager passes before a capture, in which libraries set themselves 
 class _Graph:
     graph: Any  # torch.cuda.CUDAGraph
     batch: Batch  # the tensors it reads
-    answer: Answer  # the tensors it writes
+    answer: PassResult  # the tensors it writes
     weights: Fingerprint  # of the model as it was captured
     filler: int  # the id of padding
 
@@ -62,7 +62,7 @@ class Graphs:
     def __len__(self) -> int:
         return len(self._graphs)
 
-    def replay(self, model: PreTrainedModel, batch: Batch, question: Question) -> Answer | None:
+    def replay(self, model: PreTrainedModel, batch: Batch, question: PassSpec) -> PassResult | None:
         """Explain a batch by a graph that is there already; ``None`` if there is none, or the model is no longer the same.
 
         Nothing else is checked or computed before: on a fast GPU, what Python does takes as long as the pass.
@@ -85,8 +85,8 @@ class Graphs:
         return None
 
     def answer(
-        self, model: PreTrainedModel, batch: Batch, question: Question, run: Run = compute, *, eager: bool
-    ) -> Answer | None:
+        self, model: PreTrainedModel, batch: Batch, question: PassSpec, run: Run = compute, *, eager: bool
+    ) -> PassResult | None:
         """Capture a graph and explain a batch by it; ``None`` where that is not possible, or not worth it.
 
         Args:
@@ -124,7 +124,7 @@ class Graphs:
             self._graphs.popitem(last=False)
         return _replay(found, batch, copy=question.hidden)
 
-    def _must_run(self, model: PreTrainedModel, question: Question) -> bool:
+    def _must_run(self, model: PreTrainedModel, question: PassSpec) -> bool:
         code = foreign_rule(question) or foreign_code(model)
         if code and code not in self._told:
             self._told.add(code)
@@ -139,12 +139,12 @@ class Graphs:
         length = batch.inputs["input_ids"].shape[1]
         return bucket(length, self._context) if self._pads else length
 
-    def _key(self, model: PreTrainedModel, batch: Batch, question: Question) -> Hashable:
+    def _key(self, model: PreTrainedModel, batch: Batch, question: PassSpec) -> Hashable:
         length = self._length(model, batch)
         around = surroundings(model, batch.positions.device.type)
         return len(batch.spans), length, tuple(batch.inputs), batch.chosen, question_key(question), around
 
-    def _capture(self, model: PreTrainedModel, batch: Batch, question: Question, run: Run) -> _Graph:
+    def _capture(self, model: PreTrainedModel, batch: Batch, question: PassSpec, run: Run) -> _Graph:
         before = Fingerprint(model)
         question = replace(question, static=True)
         device = batch.positions.device
@@ -183,7 +183,7 @@ def bucket(length: int, context: int | None) -> int:
     return max(length, min(-(-length // step) * step, context or 1 << 60))
 
 
-def foreign_rule(question: Question) -> str | None:
+def foreign_rule(question: PassSpec) -> str | None:
     """Which rule is somebody's own, and may do something else each time, as part of a sentence; ``None`` if none is."""
     for kind, rule in get_rules(question.rules).items():
         if getattr(rules, getattr(rule, "__name__", ""), None) is not rule:
@@ -191,7 +191,7 @@ def foreign_rule(question: Question) -> str | None:
     return None
 
 
-def question_key(question: Question) -> Hashable:
+def question_key(question: PassSpec) -> Hashable:
     """What distinguishes questions, by value."""
     named = tuple(sorted((kind, id(rule)) for kind, rule in get_rules(question.rules).items()))
     return named, question.at, question.mode, question.checkpoint, question.whole_head, question.compiled
@@ -210,7 +210,7 @@ def _padded(model: PreTrainedModel, batch: Batch, length: int) -> Batch:
     return Batch(inputs, shorter, *columns, batch.chosen)
 
 
-def _replay(captured: _Graph, batch: Batch, *, copy: bool) -> Answer:
+def _replay(captured: _Graph, batch: Batch, *, copy: bool) -> PassResult:
     """Copy the batch into the graph's tensors and launch it. Its tensors are written again by the next launch.
 
     ``copy``: the hidden states are copied out; the summary always is.

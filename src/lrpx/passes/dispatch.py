@@ -20,7 +20,7 @@ from ..models.placement import described, entry_device, is_offloaded
 from ..text.batching import Batch
 from .compiled.plan import Compiled
 from .cuda_graphs import Graphs
-from .forward_backward import Answer, HeadNotFollowed, Question, compute
+from .forward_backward import HeadNotFollowed, PassResult, PassSpec, compute
 from .validation import check_model, check_not_compiled
 
 logger = logging.getLogger("lrpx")
@@ -102,7 +102,7 @@ def known_of(model: PreTrainedModel) -> _Known:
         return _known.setdefault(model, _Known())
 
 
-def answer(model: PreTrainedModel, batch: Batch, question: Question, execution: Execution) -> Answer:
+def answer(model: PreTrainedModel, batch: Batch, question: PassSpec, execution: Execution) -> PassResult:
     """Run a pass in the way that ``execution`` asks for, or that suits the batch.
 
     Raises:
@@ -126,7 +126,9 @@ def answer(model: PreTrainedModel, batch: Batch, question: Question, execution: 
         return found
 
 
-def _answer(model: PreTrainedModel, batch: Batch, question: Question, execution: Execution, known: _Known) -> Answer:
+def _answer(
+    model: PreTrainedModel, batch: Batch, question: PassSpec, execution: Execution, known: _Known
+) -> PassResult:
     checkpoint = execution.checkpoint
     if checkpoint is None:
         checkpoint = needs_checkpoint(model, batch, compiled=execution.compile)
@@ -143,8 +145,8 @@ def _answer(model: PreTrainedModel, batch: Batch, question: Question, execution:
 
 
 def _first_answer(
-    model: PreTrainedModel, batch: Batch, question: Question, execution: Execution, known: _Known
-) -> Answer:
+    model: PreTrainedModel, batch: Batch, question: PassSpec, execution: Execution, known: _Known
+) -> PassResult:
     """By a graph, compiled, or as it is: the first that applies."""
     found = None
     if execution.fast is not False and not question.checkpoint:

@@ -34,7 +34,7 @@ CHUNK = 1 << 24  # numbers that are multiplied at once
 
 
 @dataclass(frozen=True)
-class Question:
+class PassSpec:
     """What is asked of a batch, beside its tensors.
 
     Attributes:
@@ -63,7 +63,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answer:
+class PassResult:
     """What a pass gives, all on the model's devices.
 
     Attributes:
@@ -84,27 +84,27 @@ class Answer:
         """All tensors, in a fixed order."""
         return [self.summary, *self.states.values(), *self.gradients.values()]
 
-    def with_tensors(self, tensors: Sequence[Tensor]) -> Answer:
+    def with_tensors(self, tensors: Sequence[Tensor]) -> PassResult:
         """The same answer with other tensors, in the order of ``tensors()``."""
         n = len(self.states)
         states = dict(zip(self.states, tensors[1 : 1 + n], strict=True))
         gradients = dict(zip(self.gradients, tensors[1 + n :], strict=True))
         return replace(self, summary=tensors[0], states=states, gradients=gradients)
 
-    def cut(self, length: int) -> Answer:
+    def cut(self, length: int) -> PassResult:
         """The same answer with the hidden states of the first ``length`` tokens only."""
         places = [{name: t[:, :length] for name, t in each.items()} for each in (self.states, self.gradients)]
         return replace(self, states=places[0], gradients=places[1])
 
-    def read(self, rows: int) -> Reading:
+    def read(self, rows: int) -> PassSummary:
         """The summary of B = ``rows`` items on the CPU. Waits for the device."""
         numbers = self.summary.cpu().double().numpy()
         values, targets, objections, products = np.split(numbers, np.cumsum([rows, rows, len(self.reasons)]))
         raised = [reason for reason, holds in zip(self.reasons, objections, strict=True) if holds]
-        return Reading(values, targets.astype(int).tolist(), products.reshape(rows, -1), raised)
+        return PassSummary(values, targets.astype(int).tolist(), products.reshape(rows, -1), raised)
 
 
-class Reading(NamedTuple):
+class PassSummary(NamedTuple):
     """The summary of an answer."""
 
     values: np.ndarray  # float64 [B], the explained scalars
@@ -114,10 +114,10 @@ class Reading(NamedTuple):
 
 
 class HeadNotFollowed(Exception):
-    """The model's logits cannot be computed one by one; its own way is ``Question(whole_head=True)``."""
+    """The model's logits cannot be computed one by one; its own way is ``PassSpec(whole_head=True)``."""
 
 
-def compute(model: PreTrainedModel, batch: Batch, question: Question) -> Answer:
+def compute(model: PreTrainedModel, batch: Batch, question: PassSpec) -> PassResult:
     """Run forward and backward pass; see the top of this file.
 
     Raises:
@@ -174,7 +174,7 @@ def compute(model: PreTrainedModel, batch: Batch, question: Question) -> Answer:
     summary = torch.cat(
         [t.to(values.device, values.dtype).flatten() for t in (values.detach(), targets, flags, products)]
     )
-    return Answer(summary, plain, complete, list(objections), active)
+    return PassResult(summary, plain, complete, list(objections), active)
 
 
 def _products(state: Tensor, gradient: Tensor, dtype: torch.dtype, at_once: int) -> Tensor:
@@ -189,7 +189,7 @@ def _products(state: Tensor, gradient: Tensor, dtype: torch.dtype, at_once: int)
 
 
 def _logits(
-    model: PreTrainedModel, batch: Batch, question: Question, active: Propagation, wanted: Mapping[str, Any]
+    model: PreTrainedModel, batch: Batch, question: PassSpec, active: Propagation, wanted: Mapping[str, Any]
 ) -> tuple[Tensor, Tensor]:
     """The logits of target and contrast ``[B, 2]``, and the targets ``[B]``."""
     module = None if question.whole_head or "linear" in active.rules else output_embedding(model)
@@ -270,7 +270,7 @@ def _objections(
     return found
 
 
-def check(model: PreTrainedModel, batch: Batch, answer: Answer, reading: Reading) -> None:
+def check(model: PreTrainedModel, batch: Batch, answer: PassResult, reading: PassSummary) -> None:
     """Refuse a result that something speaks against.
 
     Raises:

@@ -12,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from lrpx.passes.compiled.partition import segments_of, steps_of
 from lrpx.passes.compiled.trace import CUT, is_size, tensors_of, traced
-from lrpx.passes.forward_backward import Question, compute
+from lrpx.passes.forward_backward import PassSpec, compute
 
 FAMILIES = [
     ("causal:llama", "attnlrp"),
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("quickly")
 
 
 def static(rules="attnlrp", **options):
-    return Question(rules, static=True, **options)
+    return PassSpec(rules, static=True, **options)
 
 
 def nodes_of(trace):
@@ -119,7 +119,7 @@ def test_what_is_compiled_does_not_grow_with_the_number_of_blocks(deep, as_trace
     for kind in ("block", "backward"):
         functions = [step[0] for segment, step in zip(segments, steps, strict=True) if segment.kind == kind]
         assert len(set(map(id, functions))) == 2 - (kind == "block" and not paired)
-    assert_close(run(trace, steps, model, batch_for(model)), compute(model, batch_for(model), Question("attnlrp")))
+    assert_close(run(trace, steps, model, batch_for(model)), compute(model, batch_for(model), PassSpec("attnlrp")))
     again = steps_of(segments, pieces, set(outputs_of(nodes)), paired=paired)
     assert len(as_traced) == kinds
     assert [step[1:] for step in again] == [step[1:] for step in steps]
@@ -149,7 +149,7 @@ def test_blocks_that_differ_and_states_within_them(as_traced):
         steps = steps_of(segments_of(nodes), {}, set(outputs_of(nodes)), paired=paired)
         for asked in (ASKED, *OTHERS):
             batch = batch_for(model, asked)
-            assert_close(run(trace, steps, model, batch), compute(model, batch, Question("attnlrp", at)))
+            assert_close(run(trace, steps, model, batch), compute(model, batch, PassSpec("attnlrp", at)))
 
 
 @pytest.mark.parametrize(("family", "rules"), FAMILIES, ids=[family for family, _ in FAMILIES])
@@ -163,7 +163,7 @@ def test_the_same_numbers(family, rules, as_traced):
         steps = steps_of(segments, {}, set(outputs_of(nodes)), paired=paired)
         for asked in (ASKED, *OTHERS):
             batch = batch_for(model, asked)
-            assert_close(run(trace, steps, model, batch), compute(model, batch, Question(rules)))
+            assert_close(run(trace, steps, model, batch), compute(model, batch, PassSpec(rules)))
         kept[paired] = kept_bytes(trace, segments, steps, model)
     if rules == "attnlrp":  # whose activations and norms are cheap to calculate again
         assert 0 < kept[True] < 0.9 * kept[False]

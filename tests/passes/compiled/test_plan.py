@@ -20,7 +20,7 @@ from lrpx.passes.compiled import partition as pieces
 from lrpx.passes.compiled import plan as module
 from lrpx.passes.compiled.plan import KEPT, Compiled, Masks, Plan, looks_back, masks_of
 from lrpx.passes.dispatch import known_of
-from lrpx.passes.forward_backward import Question, compute
+from lrpx.passes.forward_backward import PassSpec, compute
 from lrpx.propagation import rules
 from lrpx.propagation.rulesets import LRP
 
@@ -31,7 +31,7 @@ compiles = pytest.mark.skipif(
     tuple(map(int, torch.__version__.split(".")[:2])) < (2, 7),
     reason="TorchInductor of torch 2.6 fails on its own cache",
 )
-Q = Question("attnlrp")
+Q = PassSpec("attnlrp")
 
 
 pytestmark = pytest.mark.usefixtures("quickly")
@@ -152,7 +152,7 @@ def test_a_text_alone_and_other_questions_have_plans_of_their_own(as_traced, pla
         (ASKED, Q),
         ([(9, 4, 11, 13)], Q),
         ([(9, 4, None, 13)], Q),  # whatever it predicts
-        (alike((9, 9)), Question("lrp", at=("transformer.h.0", "input"))),
+        (alike((9, 9)), PassSpec("lrp", at=("transformer.h.0", "input"))),
     ]
     for _ in range(2):
         for texts, question in asked:
@@ -276,9 +276,9 @@ def test_rules_of_others_are_not_compiled(as_traced, plans, caplog):
         return rules.scale_gradient(function(*args, **kwargs), factor[0])
 
     for rule in (scaled, lambda f, args, kwargs: rules.identity(f, args, kwargs)):
-        assert known.answer(model, batch, Question({**LRP, "activation": rule})) is None
+        assert known.answer(model, batch, PassSpec({**LRP, "activation": rule})) is None
     assert "the rule for 'activation' is not one of lrpx.rules, and a compiled pass would not run" in caplog.text
-    question = Question({**LRP, "activation": rules.identity})
+    question = PassSpec({**LRP, "activation": rules.identity})
     assert_close(known.answer(model, batch, question), compute(model, batch, question))
     assert len(plans) == 1
 
@@ -287,7 +287,7 @@ def test_reasons_that_alternate_are_told_once(as_traced, caplog):
     model = gpt2()
     model.transformer.h[0].register_forward_hook(lambda *_: None)
     known, batch = Compiled(), batch_for(model)
-    own = Question({**LRP, "activation": lambda f, args, kwargs: rules.identity(f, args, kwargs)})
+    own = PassSpec({**LRP, "activation": lambda f, args, kwargs: rules.identity(f, args, kwargs)})
     for _ in range(3):
         for question in (Q, own):
             assert known.answer(model, batch, question) is None
@@ -353,7 +353,7 @@ def test_the_plans_used_last_are_kept(monkeypatch):
     known = Compiled()
 
     def ask(length, at="input"):
-        assert known.answer(model, batch_for(model, [(length, 1, 11, 13)]), Question("lrp", (at,))) == (length, (at,))
+        assert known.answer(model, batch_for(model, [(length, 1, 11, 13)]), PassSpec("lrp", (at,))) == (length, (at,))
         return Pretended.made
 
     assert [ask(n) for n in range(2, KEPT + 2)] == list(range(1, KEPT + 1))
@@ -387,7 +387,7 @@ def test_tensors_are_let_go_after_their_last_use(monkeypatch, checkpoint):
 
     monkeypatch.setattr(pieces, "_compile", watched)
     model = gpt2(layers=2)
-    answer = Plan(model, batch_for(model), Question("attnlrp", static=True, checkpoint=checkpoint)).run(
+    answer = Plan(model, batch_for(model), PassSpec("attnlrp", static=True, checkpoint=checkpoint)).run(
         model, batch_for(model)
     )
     results = [i for i, reference in enumerate(given) if any(reference() is t for t in answer.tensors())]

@@ -10,7 +10,7 @@ from support import fingerprint, on_states
 from torch import nn
 
 from lrpx.passes.compiled.trace import SHORT, attention_calls, tensors_of, traced
-from lrpx.passes.forward_backward import Question, compute
+from lrpx.passes.forward_backward import PassSpec, compute
 from lrpx.propagation.propagate import AttentionCall, AttentionCalls
 
 FAMILIES = [
@@ -34,7 +34,7 @@ def run(trace, model, batch):
 
 
 def static(rules="attnlrp", **options):
-    return Question(rules, static=True, **options)
+    return PassSpec(rules, static=True, **options)
 
 
 def shape(batch):
@@ -52,13 +52,13 @@ def test_one_trace_for_many_texts(family, rules):
     for asked in (ASKED, *OTHERS):
         batch = batch_for(model, asked)
         assert trace.admits(*shape(batch))
-        assert_close(run(trace, model, batch), compute(model, batch, Question(rules, ("input", "embedding"))))
+        assert_close(run(trace, model, batch), compute(model, batch, PassSpec(rules, ("input", "embedding"))))
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(0.9)
     before, batch = run(trace, model, batch), batch_for(model)
     found = run(trace, model, batch)
-    assert_close(found, compute(model, batch, Question(rules, ("input", "embedding"))))
+    assert_close(found, compute(model, batch, PassSpec(rules, ("input", "embedding"))))
     assert not torch.allclose(found.summary[:2], before.summary[:2])
 
 
@@ -70,7 +70,7 @@ def test_one_text_and_checkpointing_and_any_token():
     for asked in ([(9, 4, None, 13)], [(12, 11, None, None)], [(7, 0, 11, 13)]):
         batch = batch_for(model, asked)
         assert trace.admits(*shape(batch))
-        assert_close(run(trace, model, batch), compute(model, batch, Question("attnlrp")))
+        assert_close(run(trace, model, batch), compute(model, batch, PassSpec("attnlrp")))
     assert not trace.admits(2, 9)
 
 
@@ -80,7 +80,7 @@ def test_inside_inference_mode():
         batch = batch_for(model)
         trace = traced(model, batch, static())
         found = run(trace, model, batch)
-    assert_close(found, compute(model, batch, Question("attnlrp")))
+    assert_close(found, compute(model, batch, PassSpec("attnlrp")))
 
 
 def test_sizes_constants_buffers_and_writing_in_place():
@@ -102,7 +102,7 @@ def test_sizes_constants_buffers_and_writing_in_place():
         model.scale.fill_(scale)
         for asked in (ASKED, *OTHERS):
             batch = batch_for(model, asked)
-            assert_close(run(trace, model, batch), compute(model, batch, Question({})))
+            assert_close(run(trace, model, batch), compute(model, batch, PassSpec({})))
     schemas = [n.target._schema for n in trace.graph.graph.nodes if hasattr(n.target, "_schema")]
     assert len(schemas) > 100
     assert not any(schema.is_mutable for schema in schemas)
@@ -125,7 +125,7 @@ def test_a_trace_says_for_which_numbers_of_texts_and_lengths_it_holds():
     assert admitted == {(rows, length) for rows in (2, 3) for length in range(2, 11)}
     for asked in ([(10, 9, 11, 13)] * 3, [(2, 1, 11, 13)] * 2, [(11, 9, 11, 13)] * 2, [(10, 9, 11, 13)] * 4):
         batch = batch_for(model, asked)
-        expected = compute(model, batch, Question("attnlrp"))
+        expected = compute(model, batch, PassSpec("attnlrp"))
         if trace.admits(*shape(batch)):
             assert_close(run(trace, model, batch), expected)
         else:
@@ -139,7 +139,7 @@ def test_a_length_that_is_read_as_a_number_is_the_only_one():
     trace = traced(model, batch_for(model), static())
     assert [length for length in range(1, 20) if trace.admits(2, length)] == [9]
     assert trace.admits(3, 9)
-    assert_close(run(trace, model, batch_for(model)), compute(model, batch_for(model), Question("attnlrp")))
+    assert_close(run(trace, model, batch_for(model)), compute(model, batch_for(model), PassSpec("attnlrp")))
 
 
 def test_as_many_texts_as_tokens():
@@ -155,9 +155,9 @@ def test_as_many_texts_as_tokens():
     for asked in (ASKED, [(4, 1, 11, 13)] * 4, [(3, 1, 11, 13)] * 5):
         batch = batch_for(model, asked)
         assert trace.admits(*shape(batch))
-        assert_close(run(trace, model, batch), compute(model, batch, Question("attnlrp")))
+        assert_close(run(trace, model, batch), compute(model, batch, PassSpec("attnlrp")))
     batch = batch_for(model, [(1, 0, 11, 13)])
-    assert_close(run(alone, model, batch), compute(model, batch, Question("attnlrp")))
+    assert_close(run(alone, model, batch), compute(model, batch, PassSpec("attnlrp")))
 
 
 # Weights
@@ -187,7 +187,7 @@ def test_the_model_stays_as_it_is_and_usable_meanwhile():
     assert len(found) == 1
     assert torch.equal(found[0], expected)
     assert fingerprint(model) == before
-    assert_close(run(trace, model, batch_for(model)), compute(model, batch_for(model), Question("attnlrp")))
+    assert_close(run(trace, model, batch_for(model)), compute(model, batch_for(model), PassSpec("attnlrp")))
 
 
 READ = {
@@ -268,4 +268,4 @@ def test_the_same_numbers_with_attention_called_in_this_way():
     _, calls = attention_calls(model, batch_for(model, asked))
     batch = batch_for(model, asked)
     found = compute(model, batch, static(unpadded=True, attention=calls))
-    assert_close(found, compute(model, batch, Question("attnlrp")))
+    assert_close(found, compute(model, batch, PassSpec("attnlrp")))

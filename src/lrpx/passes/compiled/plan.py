@@ -21,7 +21,7 @@ from ...models.placement import is_divided
 from ...models.signature import context_length, filler, task_of
 from ...text.batching import Batch
 from ..cuda_graphs import foreign_rule, question_key
-from ..forward_backward import Answer, HeadNotFollowed, Question, accepted
+from ..forward_backward import HeadNotFollowed, PassResult, PassSpec, accepted
 from ..model_state import Fingerprint, foreign_code, foreign_mode, structure, surroundings
 from .partition import Piece, segments_of, steps_of
 from .trace import attention_calls, constant, is_size, tensors_of, traced
@@ -45,7 +45,7 @@ class Compiled:
     def __len__(self) -> int:
         return len(self._plans)
 
-    def capturable(self, model: PreTrainedModel, batch: Batch, question: Question) -> Answer:
+    def capturable(self, model: PreTrainedModel, batch: Batch, question: PassSpec) -> PassResult:
         """As ``answer``, for a CUDA graph.
 
         Raises:
@@ -56,7 +56,7 @@ class Compiled:
             raise RuntimeError("it cannot be compiled")
         return found
 
-    def answer(self, model: PreTrainedModel, batch: Batch, question: Question) -> Answer | None:
+    def answer(self, model: PreTrainedModel, batch: Batch, question: PassSpec) -> PassResult | None:
         """Explain a batch by a compiled pass; ``None`` where that is not possible, with a warning.
 
         Raises:
@@ -87,7 +87,7 @@ class Compiled:
             self._told.add(message)
             logger.warning("%s %s", type(model).__name__, message)
 
-    def _why_not(self, model: PreTrainedModel, batch: Batch, question: Question) -> str | None:
+    def _why_not(self, model: PreTrainedModel, batch: Batch, question: PassSpec) -> str | None:
         """Why the model is not compiled now; if there is no reason, ``_weights`` is of the model as it is."""
         if is_divided(model):
             return "it is divided over devices"
@@ -101,7 +101,7 @@ class Compiled:
                 self._plans, self._masks = [], None
         return f"{code}, and a compiled pass would not run that code again" if code else None
 
-    def _answer(self, model: PreTrainedModel, batch: Batch, question: Question, key: Hashable) -> Answer:
+    def _answer(self, model: PreTrainedModel, batch: Batch, question: PassSpec, key: Hashable) -> PassResult:
         if self._masks is None:
             self._masks = masks_of(model, batch)
             self._weights = Fingerprint(model, since=self._weights)
@@ -191,7 +191,7 @@ class _Step:
 class Plan:
     """The pieces of a pass in their order. Tensors are known by the names of the trace's nodes."""
 
-    def __init__(self, model: PreTrainedModel, batch: Batch, question: Question) -> None:
+    def __init__(self, model: PreTrainedModel, batch: Batch, question: PassSpec) -> None:
         self._longest: int | None = None
         if question.unpadded:
             self._longest, calls = attention_calls(model, batch)
@@ -215,7 +215,7 @@ class Plan:
         """Whether the plan serves a batch of this shape."""
         return (self._longest is None or length <= self._longest) and self._trace.admits(rows, length)
 
-    def run(self, model: PreTrainedModel, batch: Batch) -> Answer:
+    def run(self, model: PreTrainedModel, batch: Batch) -> PassResult:
         """Explain a batch of a shape that fits."""
         rows, length = batch.inputs["input_ids"].shape
         values = dict(zip(self._inputs, tensors_of(model, batch), strict=True)) | self._constants

@@ -22,7 +22,7 @@ from ...models.signature import context_length
 from ...propagation.propagate import AttentionCall, AttentionCalls, frozen
 from ...text.batching import Batch
 from ..checkpointing import outer_blocks
-from ..forward_backward import Answer, Question, accepted, compute
+from ..forward_backward import PassResult, PassSpec, accepted, compute
 
 CUT = "lrpx_cut"  # on a node's meta: (kind, block) of what begins after it; "block", "between" or "backward"
 
@@ -107,7 +107,7 @@ def tensors_of(model: nn.Module, batch: Batch) -> list[Tensor]:
 class Trace:
     """A pass as one graph, an answer that says what its outputs are, and for which shapes it holds."""
 
-    def __init__(self, graph: fx.GraphModule, answer: Answer, symbols: Sequence[Any], environment: Any) -> None:
+    def __init__(self, graph: fx.GraphModule, answer: PassResult, symbols: Sequence[Any], environment: Any) -> None:
         self.graph, self.answer = graph, answer
         self._symbols = symbols  # of rows and length; a plain number where it is the same for all shapes
         self._environment = environment
@@ -151,14 +151,14 @@ def _number(value: Any) -> Any:
     return bool(value) if isinstance(value, sympy.logic.boolalg.Boolean) else int(value)
 
 
-def traced(model: PreTrainedModel, batch: Batch, question: Question) -> Trace:
+def traced(model: PreTrainedModel, batch: Batch, question: PassSpec) -> Trace:
     """The pass as one graph without in-place operations."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
     weights = weights_of(model)
-    found: list[Answer] = []
+    found: list[PassResult] = []
 
     def function(cuts: _Cuts, *tensors: Tensor) -> list[Tensor]:
         rest = tensors[len(weights) :]
