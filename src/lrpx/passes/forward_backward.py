@@ -19,16 +19,18 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from .._torch_internals import SET_GRAD_ENABLED
 from ..errors import InputError, NonFiniteError, UnsupportedModelError
 from ..models.placement import is_divided
 from ..models.signature import takes
-from ..propagation.propagate import AttentionCall, Propagation, propagate
+from ..propagation.propagate import Propagation, propagate
 from ..propagation.rulesets import RuleSet
 from ..text.batching import Batch
-from .checkpointing import checkpointed, outer_blocks
+from .checkpointing import Recomputation, checkpointed, outer_blocks
+from .compiled.attention_calls import AttentionCall, RepeatAttentionCalls
 from .hidden_states import not_met, resolve_at, taps_of
-from .output_head import Head, output_embedding
-from .validation import check_no_bypass, check_rules_took_effect, refuse_unseen, where_not_finite
+from .output_head import OutputHead, output_embedding
+from .validation import check_no_bypass, check_rules_took_effect, where_not_finite
 
 CHUNK = 1 << 24  # numbers that are multiplied at once
 
@@ -128,19 +130,20 @@ def compute(model: PreTrainedModel, batch: Batch, question: PassSpec) -> PassRes
     with (
         torch.inference_mode(False),
         torch.enable_grad(),
-        propagate(model, question.rules, mode=question.mode) as active,
+        propagate(model, question.rules, mode=question.mode, unknown="ignore") as active,
         ExitStack() as stack,
     ):
-        active.keep_gradient = True
-        active.attention = question.attention
+        active.added[SET_GRAD_ENABLED] = _keep_gradient
+        again = Recomputation()
         modules = list(model.modules())
         batch = batch.outside_inference_mode()
         seen = {k: v for k, v in batch.inputs.items() if not (question.unpadded and k == "attention_mask")}
         shown = replace(batch, inputs=seen)
         wanted = resolve_at(model, question.at)
-        taps = stack.enter_context(taps_of(model, modules, wanted, batch.inputs["input_ids"].shape, active))
+        taps = stack.enter_context(taps_of(model, modules, wanted, batch.inputs["input_ids"].shape, again))
+        repeated = None if question.attention is None else stack.enter_context(RepeatAttentionCalls(question.attention))
         blocks = outer_blocks(model) if question.checkpoint else []
-        stack.enter_context(checkpointed(blocks, active) if blocks else nullcontext())
+        stack.enter_context(checkpointed(blocks, active, again, repeated) if blocks else nullcontext())
         picked, targets = _logits(model, shown, question, active, wanted)
         contrasted = (batch.contrasts >= 0).to(picked.device)
         exact = picked.to(torch.float32 if picked.device.type == "mps" else torch.float64)
@@ -165,8 +168,7 @@ def compute(model: PreTrainedModel, batch: Batch, question: PassSpec) -> PassRes
     for name, state in states.items():
         gradient = gradients.get(id(state))
         complete[name] = torch.zeros_like(state) if gradient is None else gradient
-    objections = _objections(batch, picked, complete, active)
-    active.doubts.clear()
+    objections = _objections(batch, picked, complete)
     plain = {name: state.detach() for name, state in states.items()}
     flags = torch.stack([flag.to(values.device) for flag in objections.values()])
     first = question.at[0]
@@ -175,6 +177,10 @@ def compute(model: PreTrainedModel, batch: Batch, question: PassSpec) -> PassRes
         [t.to(values.device, values.dtype).flatten() for t in (values.detach(), targets, flags, products)]
     )
     return PassResult(summary, plain, complete, list(objections), active)
+
+
+def _keep_gradient(function: Any, args: Any, kwargs: Any) -> None:
+    """Ignore ``torch.no_grad()`` in the model's own code, with which HRM's inner cycles save memory."""
 
 
 def _products(state: Tensor, gradient: Tensor, dtype: torch.dtype, at_once: int) -> Tensor:
@@ -199,14 +205,14 @@ def _logits(
         logits = logits[rows, index.to(logits.device)]  # [B, vocabulary]
     else:
         pair = _pair(batch.targets, batch.contrasts) if batch.chosen else None
-        active.head = head = Head(module, batch.positions, pair, batch.inputs["input_ids"].shape[1])
+        head = OutputHead(module, batch.positions, pair, batch.inputs["input_ids"].shape[1])
         try:
-            output = model(**batch.inputs, **accepted(model, use_cache=False, return_dict=True))
+            with head.installed():
+                output = model(**batch.inputs, **accepted(model, use_cache=False, return_dict=True))
         except Exception as error:
             if head.uses and not isinstance(error, torch.OutOfMemoryError):
                 raise HeadNotFollowed from error
             raise
-        active.head = None
         logits = output.logits if hasattr(output, "logits") else output[0]
         if not head.gave(logits):
             raise HeadNotFollowed
@@ -250,14 +256,9 @@ def accepted(model: PreTrainedModel, **arguments: Any) -> dict[str, Any]:
     return {k: v for k, v in arguments.items() if takes(model, k)}
 
 
-def _objections(
-    batch: Batch, logits: Tensor, gradients: Mapping[str, Tensor], active: Propagation
-) -> dict[tuple[str, str], Tensor]:
+def _objections(batch: Batch, logits: Tensor, gradients: Mapping[str, Tensor]) -> dict[tuple[str, str], Tensor]:
     """What would speak against the result, as (kind, what) -> whether it does."""
     found = {("logits", ""): ~logits.isfinite().all()}
-    for doubt, what in active.doubts:
-        known = found.get(("unseen", what))
-        found["unseen", what] = doubt if known is None else known | doubt.to(known.device)
     padding = batch.inputs["attention_mask"] == 0
     length = padding.shape[1]
     for name, gradient in gradients.items():
@@ -283,8 +284,6 @@ def check(model: PreTrainedModel, batch: Batch, answer: PassResult, reading: Pas
     kind, what = reading.raised[0]
     if kind == "logits":
         raise NonFiniteError(where_not_finite(model, lambda: explained_logits(model, batch)))
-    if kind == "unseen":
-        refuse_unseen(model, [what for kind, what in reading.raised if kind == "unseen"])
     if kind == "gradient":
         dtype = answer.gradients[what].dtype
         narrow = dtype in (torch.float16, torch.bfloat16)

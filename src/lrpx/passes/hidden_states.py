@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..errors import InputError, nearest
-from ..propagation.propagate import Propagation
+from .checkpointing import Recomputation
 
 
 def layer_count(model: PreTrainedModel) -> int:
@@ -78,7 +78,7 @@ def taps_of(
     modules: Sequence[nn.Module],
     wanted: dict[str, nn.Module | None],
     shape: torch.Size,
-    mode: Propagation,
+    again: Recomputation,
 ) -> Iterator[dict[str, Tensor]]:
     """While the block runs, note the hidden state of every wanted name. The hooks are removed on exit."""
     taps: dict[str, Tensor] = {}
@@ -86,7 +86,7 @@ def taps_of(
 
     def elsewhere() -> bool:
         """The model may be in use in another thread too; and a block that runs once more was seen the first time."""
-        return mode.recomputing or threading.get_ident() != thread
+        return again.running or threading.get_ident() != thread
 
     def is_hidden(value: Any) -> bool:
         """Whether this is a hidden state; a model may append padding of its own (Longformer)."""

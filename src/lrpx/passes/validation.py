@@ -19,8 +19,8 @@ from transformers import PreTrainedModel
 from ..errors import UnsupportedModelError
 from ..models.placement import stored_parameters
 from ..models.refused import REFUSED
+from ..propagation.jacobians import OURS
 from ..propagation.propagate import Propagation
-from ..propagation.rules import _Factor, _LayerNorm, _Scale, _Slope
 from ..propagation.rulesets import RuleSet
 from .hidden_states import items_of, layer_count
 
@@ -143,7 +143,6 @@ def check_no_bypass(model: nn.Module, values: Tensor, taps: dict[str, Tensor]) -
 _KNOWN_NODES = re.compile(
     r"(torch::autograd::(AccumulateGrad|Copy\w+)|GeneratedBackwardFor_transformers_grouped_mm\w*|\w*Backward\d*)$"
 )
-_OUR_NODES = tuple(rule._backward_cls for rule in (_Slope, _Scale, _Factor, _LayerNorm))
 
 
 def foreign_nodes(values: Tensor) -> list[str]:
@@ -153,7 +152,7 @@ def foreign_nodes(values: Tensor) -> list[str]:
     kinds = {type(n) if type(n).__name__ != "CppFunction" else n.name(): n for n in _nodes(values)}
     for node in kinds.values():
         custom = isinstance(node, torch.autograd.function.BackwardCFunction)
-        if (custom and not isinstance(node, _OUR_NODES)) or not _KNOWN_NODES.match(node.name()):
+        if (custom and not isinstance(node, OURS)) or not _KNOWN_NODES.match(node.name()):
             found.add(node.name())
     return sorted(found)
 

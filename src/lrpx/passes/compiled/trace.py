@@ -19,10 +19,11 @@ from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from ...models.signature import context_length
-from ...propagation.propagate import AttentionCall, AttentionCalls, frozen
+from ...propagation.propagate import frozen
 from ...text.batching import Batch
 from ..checkpointing import outer_blocks
 from ..forward_backward import PassResult, PassSpec, accepted, compute
+from .attention_calls import AttentionCall, AttentionCalls
 
 CUT = "lrpx_cut"  # on a node's meta: (kind, block) of what begins after it; "block", "between" or "backward"
 
