@@ -92,3 +92,22 @@ def _has_padded_positions(model: PreTrainedModel) -> bool:
         "position" in name and isinstance(module, torch.nn.Embedding) and module.padding_idx is not None
         for name, module in model.named_modules()
     )
+
+
+def longest_alike(model: PreTrainedModel, length: int) -> int | None:
+    """Up to which length a batch may be padded without changing what a text of ``length`` tokens gets; ``None``: any.
+
+    Rotations of the kinds ``longrope`` and ``dynamic`` depend on the longest text of a batch once that is longer than the
+    model was made for.
+    """
+    config = model.config.get_text_config()
+    rope = getattr(config, "rope_parameters", None) or {}
+    limits = []
+    for parameters in (rope, *(value for value in rope.values() if isinstance(value, dict))):
+        kind = parameters.get("rope_type")
+        if kind == "longrope":
+            switch = parameters.get("original_max_position_embeddings") or config.max_position_embeddings
+            limits.append(switch if length <= switch else None)
+        elif kind == "dynamic":
+            limits.append(config.max_position_embeddings if length <= config.max_position_embeddings else length)
+    return min((limit for limit in limits if limit is not None), default=None)

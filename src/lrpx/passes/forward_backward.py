@@ -23,14 +23,14 @@ from .._torch_internals import SET_GRAD_ENABLED
 from ..errors import InputError, NonFiniteError, UnsupportedModelError
 from ..models.placement import is_divided
 from ..models.signature import takes
-from ..propagation.propagate import Propagation, propagate
+from ..propagation.propagate import Propagation, modules_of, propagate
 from ..propagation.rulesets import RuleSet
 from ..text.batching import Batch
 from .checkpointing import Recomputation, checkpointed, outer_blocks
 from .compiled.attention_calls import AttentionCall, RepeatAttentionCalls
 from .hidden_states import not_met, resolve_at, taps_of
 from .output_head import OutputHead, output_embedding
-from .validation import check_no_bypass, check_rules_took_effect, where_not_finite
+from .validation import check_no_bypass, check_rules_took_effect, refuse_bypass, where_not_finite
 
 CHUNK = 1 << 24  # numbers that are multiplied at once
 
@@ -135,12 +135,14 @@ def compute(model: PreTrainedModel, batch: Batch, question: PassSpec) -> PassRes
     ):
         active.added[SET_GRAD_ENABLED] = _keep_gradient
         again = Recomputation()
-        modules = list(model.modules())
+        modules = modules_of(model)
         batch = batch.outside_inference_mode()
         seen = {k: v for k, v in batch.inputs.items() if not (question.unpadded and k == "attention_mask")}
         shown = replace(batch, inputs=seen)
         wanted = resolve_at(model, question.at)
-        taps = stack.enter_context(taps_of(model, modules, wanted, batch.inputs["input_ids"].shape, again))
+        taps = stack.enter_context(
+            taps_of(model, modules, wanted, batch.inputs["input_ids"].shape, again, static=question.static)
+        )
         repeated = None if question.attention is None else stack.enter_context(RepeatAttentionCalls(question.attention))
         blocks = outer_blocks(model) if question.checkpoint else []
         stack.enter_context(checkpointed(blocks, active, again, repeated) if blocks else nullcontext())
@@ -158,12 +160,16 @@ def compute(model: PreTrainedModel, batch: Batch, question: PassSpec) -> PassRes
             )
         if active.rules:
             check_rules_took_effect(model, modules, active, values)
-        if "input" in wanted and active.rules:
-            check_no_bypass(model, values, taps)
         states = {name: taps[name] for name in wanted}  # in the order asked for
+        beside = [taps["embedding"]] if "embedding" in taps and "embedding" not in wanted and active.rules else []
+        if beside and not taps["input"].is_leaf:  # not cut off
+            check_no_bypass(model, values, taps)
+            beside = []
         differentiable = [state for state in states.values() if state.requires_grad]
-        found = torch.autograd.grad(values.sum(), differentiable, allow_unused=True)
-    gradients = dict(zip(map(id, differentiable), found, strict=True))
+        found = torch.autograd.grad(values.sum(), [*differentiable, *beside], allow_unused=True)
+        if beside and found[-1] is not None:
+            refuse_bypass(model)
+    gradients = dict(zip(map(id, differentiable), found, strict=False))
     complete = {}
     for name, state in states.items():
         gradient = gradients.get(id(state))

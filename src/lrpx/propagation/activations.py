@@ -9,17 +9,19 @@ tensor. Where relevance passes one operand unchanged, a constant other operand m
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from functools import cache
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from .._torch_internals import no_dispatch_modes, no_function_modes
 from .gates import Edge, edge_of, edges_of
-from .operations import operation_of_node
+from .operations import operation_of, operation_of_node
 
 Apply = Callable[[Callable[[Tensor], Tensor], Tensor], Any]
 
@@ -58,34 +60,49 @@ def _lineage(edge: Edge, budget: list[int]) -> dict[Edge, bool]:
     return found | {e: kept and keeps for e, kept in shared.items()}
 
 
-def activation_modules(model: nn.Module) -> dict[nn.Module, str]:
-    """Modules that are one element-wise activation -> ``"activation"``, or ``"sigmoid"`` where f(0) != 0.
+def activation_modules(modules: Iterable[nn.Module]) -> dict[nn.Module, str]:
+    """Modules of several functions that are one activation -> ``"activation"``, or ``"sigmoid"`` where f(0) != 0.
 
-    All of ``transformers.activations``, and a model's own by name, if a trial on a few numbers agrees.
+    All of ``transformers.activations``, and a model's own by name, if a trial on a few numbers agrees. Those that call one
+    function need nothing: that function has its rule.
     """
     found = {}
-    for module in model.modules():
-        name, file = type(module).__name__, type(module).__module__
-        ours = file == "transformers.activations"
-        named = not file.startswith("torch.") and re.search(r"gelu|silu|swish|relu|mish", name, re.IGNORECASE)
-        if (ours or (named and not any(module.children()))) and not getattr(module, "inplace", False):
+    for module in modules:
+        kind = type(module)
+        if _may_be_activation(kind) and not getattr(module, "inplace", False):
             if module not in _tried:
-                _tried[module] = _at_zero(module)
-            if ours or _tried[module] is not None:
-                found[module] = "sigmoid" if (_tried[module] or 0) > 1e-3 else "activation"  # xIELU rounds at 0
+                _tried[module] = _try(module)
+            if _tried[module] or (_tried[module] is None and kind.__module__ == "transformers.activations"):
+                found[module] = _tried[module] or "activation"
     return found
 
 
-_tried: WeakKeyDictionary[nn.Module, float | None] = WeakKeyDictionary()  # what a module computes at 0 does not change
+_tried: WeakKeyDictionary[nn.Module, str | None] = WeakKeyDictionary()  # what a module computes does not change
 
 
-def _at_zero(module: nn.Module) -> float | None:
-    """|f(0)|, by a trial on a few numbers; ``None``: it does not turn each number into one by itself."""
+@cache
+def _may_be_activation(kind: type[nn.Module]) -> bool:
+    if kind.__module__ == "transformers.activations":
+        return True
+    return not kind.__module__.startswith("torch.") and bool(
+        re.search(r"gelu|silu|swish|relu|mish", kind.__name__, re.I)
+    )
+
+
+def _try(module: nn.Module) -> str | None:
+    """The module's kind, by a trial on a few numbers; ``""``: one function; ``None``: it does not turn each by itself."""
+    called = _Called()
     try:
         with torch.no_grad(), no_dispatch_modes():  # also while a pass is traced on tensors without numbers
             x = torch.tensor([-1.0, 0.0, 0.5, 2.0, -3.0, 0.1])
-            y, turned, nothing = module(x), module(x.flip(0)), module(x[1:2])
-            return nothing.abs().item() if torch.equal(y.flip(0), turned) and y.shape == x.shape else None
+            with called:
+                y = module(x)
+            turned, nothing = module(x.flip(0)), module(x[1:2])
+            if any(module.children()) or not torch.equal(y.flip(0), turned) or y.shape != x.shape:
+                return None
+            if called.kinds == ["activation"]:
+                return ""
+            return "sigmoid" if nothing.abs().item() > 1e-3 else "activation"  # xIELU rounds at 0
     except (
         RuntimeError,
         TypeError,
@@ -94,6 +111,19 @@ def _at_zero(module: nn.Module) -> float | None:
         IndexError,
     ):  # it wants other arguments, or other shapes
         return None
+
+
+class _Called(TorchFunctionMode):
+    """Notes the kinds of the functions that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kinds: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if (kind := operation_of(func).kind) != "silent":
+            self.kinds.append(kind)
+        return func(*args, **(kwargs or {}))
 
 
 def make_one_operation(module: nn.Module, inside: Callable[[], bool], apply: Apply, stack: ExitStack) -> None:

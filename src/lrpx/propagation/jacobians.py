@@ -59,19 +59,6 @@ class Gate(torch.autograd.Function):
         return (None,) * len(ctx.needs_input_grad)
 
 
-class Share(torch.autograd.Function):
-    """The tensors themselves; their gradients are multiplied by ``factor`` on the way back."""
-
-    @staticmethod
-    def forward(ctx: Any, factor: float, *tensors: Tensor) -> Any:
-        ctx.factor = factor
-        return tuple(t.view_as(t) for t in tensors)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        return None, *(None if g is None else g * ctx.factor for g in grads)
-
-
 class LayerNorm(torch.autograd.Function):
     """``y = compute()``, with the Jacobian of ``weight * (x - mean(x)) / [std]`` over the last ``n_dims`` dimensions."""
 
@@ -97,5 +84,5 @@ def scale_gradient(y: Tensor, factor: float) -> Tensor:
     return y
 
 
-OURS: tuple[type, ...] = tuple(function._backward_cls for function in (Slope, Scale, Gate, Share, LayerNorm))  # type: ignore[attr-defined]
+OURS: tuple[type, ...] = tuple(function._backward_cls for function in (Slope, Scale, Gate, LayerNorm))  # type: ignore[attr-defined]
 """The types of the nodes that these functions leave in the autograd graph."""

@@ -34,7 +34,7 @@ _NAMES = {
     "fused_product": "addmm baddbmm addbmm addmv addr addcmul",  # a summand, then two factors
     # Linear and element-wise: a function of one tensor stays a function of that tensor.
     "elementwise": "add sub rsub subtract neg negative positive to to_copy float double half bfloat16 type type_as clone "
-    "contiguous dropout where masked_fill maximum minimum fill nan_to_num alias share copy copy_backwards",
+    "contiguous dropout where masked_fill maximum minimum fill nan_to_num alias copy copy_backwards",
     "cut": "detach detach_ data numpy",  # where a model's own code cuts the gradient
     # Linear, but moves or mixes elements.
     "structure": "view view_as unsafe_view reshape reshape_alias reshape_as transpose t permute movedim swapaxes swapdims "
@@ -53,7 +53,7 @@ _NAMES = {
     "allclose zeros_like ones_like empty_like full_like rand_like randn_like new_zeros new_ones new_full new_empty "
     "new_tensor long int bincount histc multinomial nonzero one_hot unique sign floor ceil round bitwise_not logical_not "
     "get_device element_size register_hook retain_grad iter embedding cpu_ storage untyped_storage is_inference format "
-    "dim_order is_tensor requires_grad_ _set_grad_enabled",
+    "dim_order is_tensor requires_grad_ grad _set_grad_enabled",
 }
 OPERATIONS: dict[str, frozenset[str]] = {kind: frozenset(names.split()) for kind, names in _NAMES.items()}
 _KIND = {name: kind for kind, names in OPERATIONS.items() for name in names}

@@ -34,7 +34,7 @@ from ..errors import UnsupportedModelError
 from . import gates, rules
 from .activations import activation_modules, common_origin, make_one_operation
 from .operations import GATING, Operation, operation_of
-from .rules import Call, tensors_in
+from .rules import Call, Notes, tensors_in
 from .rulesets import RuleSet, get_rules
 
 Handler = Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
@@ -59,7 +59,8 @@ class Propagation(TorchFunctionMode):
         self.hits: Counter[str] = Counter()
         self.met: Counter[str] = Counter()
         self.cuts: Counter[str] = Counter()
-        self.unknown: Counter[str] = Counter()
+        self.notes = Notes()
+        self.unknown = self.notes.unknown
         self.added: dict[Callable[..., Any], Handler] = {}
         self._handlers: dict[Callable[..., Any], Handler | None] = {}
         self.saving = saved_tensor_hooks()
@@ -67,7 +68,7 @@ class Propagation(TorchFunctionMode):
     def another(self) -> Propagation:
         """One that applies the same rules in the same way, for operations that run once more; it counts apart."""
         other = type(self)(self.rules)
-        other.added, other.hits = self.added, self.hits.copy()
+        other.added, other.notes.gates, other.notes.magnitudes = self.added, self.notes.gates, self.notes.magnitudes
         return other
 
     def __torch_function__(
@@ -89,7 +90,10 @@ class Propagation(TorchFunctionMode):
             return None
         if kind == "container":
             return self._run_through
-        return partial(self._look, operation)
+        look = partial(self._look, operation)
+        if kind == "linear" and kind not in self.rules:
+            return partial(_unless_weight_carries, look)
+        return partial(_unless_both_carry, look) if kind == "product" and not operation.in_place else look
 
     def _follow_weight(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Weights that are selected, cast or moved stay weights: an expert's, say."""
@@ -120,7 +124,7 @@ class Propagation(TorchFunctionMode):
             return func(*args, **kwargs)
         if (in_place or kwargs.get("inplace")) and kind in self.rules:
             return self._in_place(func, name, args, kwargs)
-        call = Call(func, args, kwargs, self._refuse, self._is_constant)
+        call = Call(func, args, kwargs, self.notes)
         if kind in ("softmax", "attention"):
             self.met[kind] += 1
         if kind in ("linear", "product", "contraction", "fused_product"):
@@ -144,12 +148,12 @@ class Propagation(TorchFunctionMode):
             output = call()
         else:
             if saved_tensor_hooks() != self.saving:
-                self._refuse("activation checkpointing inside the model")
+                self.unknown["activation checkpointing inside the model"] += 1
             self.hits[kind] += 1
             output = rule(call)
         if kind == "activation":
             return _ranked(output, gates.ACTIVATION) if name.strip("_") in GATING else output
-        return _ranked(output, gates.MAGNITUDE) if kind == "magnitude" else output
+        return self._magnitude(output) if kind == "magnitude" else output
 
     def _product(self, call: Call, kind: str, operands: list[Tensor]) -> Any:
         if kind == "fused_product":
@@ -171,19 +175,21 @@ class Propagation(TorchFunctionMode):
         return self.apply(kind, call)
 
     def _division(self, call: Call, operands: list[Tensor]) -> Any:
-        reverse = call.name.startswith("__r")
-        a, b = (call.argument(i, name) for i, name in ((1, "other"), (0, "input"))[:: 1 if reverse else -1])
-        if not isinstance(b, Tensor) or not b.requires_grad or self._is_constant(b):
+        a, b = call.argument(0, "input"), call.argument(1, "other")
+        a, b = (b, a) if call.name.startswith("__r") else (a, b)
+        if not isinstance(b, Tensor) or not b.requires_grad:
             return call()
         rank = gates.rank_of(b)
         if isinstance(a, Tensor) and a.requires_grad:
+            if rank == gates.CONSTANT == gates.rank_of(a):  # softmax written out, or renormalised: p / p.sum()
+                self.met["softmax"] += 1
+                return call()
             origin = common_origin(a, b)
             if origin is not None and origin.preserved[0]:
                 return self._written_out(call, [a, b], (True, False), rank)
-            softmax = rank == gates.CONSTANT == gates.rank_of(a)  # written out, or renormalised: p / p.sum()
-        else:
-            softmax = self._is_gate(b)  # 1 / (1 + exp(-x)) is a sigmoid
-        return call() if softmax else self.apply("division", call)
+        elif self._is_gate(b):  # 1 / (1 + exp(-x)) is a sigmoid
+            return call()
+        return self.apply("division", call)
 
     def _written_out(self, call: Call, operands: list[Tensor], preserved: tuple[bool, bool], rank: int | None) -> Any:
         """A product or quotient of two element-wise functions of one tensor: one activation of that tensor."""
@@ -191,7 +197,7 @@ class Propagation(TorchFunctionMode):
         if rule is None:
             return call()
         if rule is not rules.identity:
-            self._refuse("an activation written out, for which only the rule lrpx.rules.identity can be used")
+            self.unknown["an activation written out, for which only the rule lrpx.rules.identity can be used"] += 1
         self.hits["activation"] += 1
         if all(preserved):  # x * x
             return self.apply("product", call)
@@ -209,7 +215,11 @@ class Propagation(TorchFunctionMode):
         if exponent <= 0:
             return _ranked(call(), gates.CONSTANT) if self._is_gate(x) else self.apply("normaliser", call)
         output = self.apply("power", call)
-        return _ranked(output, gates.MAGNITUDE) if exponent < 1 and gates.is_mean_of_squares(x) else output
+        return self._magnitude(output) if exponent < 1 and gates.is_mean_of_squares(x) else output
+
+    def _magnitude(self, output: Any) -> Any:
+        self.notes.magnitudes += 1
+        return _ranked(output, gates.MAGNITUDE)
 
     def _in_place(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """An in-place operation with a rule: compute it out of place, then write the result, with its graph, back."""
@@ -223,12 +233,6 @@ class Propagation(TorchFunctionMode):
     def _is_gate(self, tensor: Tensor) -> bool:
         """Whether a tensor is an element-wise function with f(0) != 0."""
         return gates.rank_of(tensor, elementwise=True) == gates.CONSTANT
-
-    def _is_constant(self, tensor: Tensor) -> bool:
-        return self.hits["sigmoid"] > 0 and gates.is_constant(tensor)
-
-    def _refuse(self, reason: str) -> None:
-        self.unknown[reason] += 1
 
 
 @contextmanager
@@ -262,18 +266,35 @@ def propagate(
         >>> relevance = (x * x.grad).sum(-1).detach()                                     # doctest: +SKIP
     """
     active = mode(get_rules(rules))
-    check_no_torchscript(model)
+    modules = modules_of(model)
+    check_no_torchscript(model, modules)
     with ExitStack() as stack:
-        stack.enter_context(frozen(model))
-        for module, kind in activation_modules(model).items() if "activation" in active.rules else ():
+        stack.enter_context(frozen(modules))
+        for module, kind in activation_modules(modules).items() if "activation" in active.rules else ():
             make_one_operation(module, partial(_is_active, active.rules), partial(_as_one, active, kind), stack)
         stack.enter_context(active)
         yield active
-    if active.unknown and unknown != "ignore":
-        message = f"gradient passed through operations without a known rule: {', '.join(active.unknown)}"
+    if +active.unknown and unknown != "ignore":
+        message = f"gradient passed through operations without a known rule: {', '.join(+active.unknown)}"
         if unknown == "raise":
             raise UnsupportedModelError(f'{message}. To go on with a warning: propagate(..., unknown="warn").')
         warnings.warn(f"{message}; maps are wrong there.", stacklevel=3)
+
+
+def _unless_weight_carries(
+    look: Handler, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """Most linear operations multiply by a weight, which carries no gradient: the quick way out."""
+    return func(*args, **kwargs) if len(args) > 1 and not args[1].requires_grad else look(func, args, kwargs)
+
+
+def _unless_both_carry(look: Handler, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Most products have a constant factor: the quick way out."""
+    if len(args) == 2 and not inside_transform():
+        a, b = args
+        if not (isinstance(a, Tensor) and isinstance(b, Tensor) and a.requires_grad and b.requires_grad):
+            return func(a, b)
+    return look(func, args, kwargs)
 
 
 def _is_active(rule_set: RuleSet) -> bool:
@@ -282,31 +303,40 @@ def _is_active(rule_set: RuleSet) -> bool:
 
 
 def _as_one(active: Propagation, kind: str, function: Callable[[Tensor], Tensor], x: Tensor) -> Any:
-    output = active.apply(kind, Call(function, (x,), {}))
+    output = active.apply(kind, Call(function, (x,), {}, active.notes))
     return _ranked(output, gates.ACTIVATION) if kind == "activation" else output
 
 
-def check_no_torchscript(model: nn.Module) -> None:
+def modules_of(model: nn.Module) -> list[nn.Module]:
+    """The modules of a model, each once; ``model.modules()`` takes five times as long."""
+    found, seen = [model], {model}
+    for module in found:  # which grows meanwhile
+        for child in module._modules.values():
+            if child is not None and child not in seen:
+                seen.add(child)
+                found.append(child)
+    return found
+
+
+def check_no_torchscript(model: nn.Module, modules: Sequence[nn.Module]) -> None:
     """Refuse a model of which a part is TorchScript.
 
     Raises:
         UnsupportedModelError: The error names the module.
     """
-    for name, module in model.named_modules():
-        if isinstance(module, torch.jit.ScriptModule):
-            raise UnsupportedModelError(
-                f"{name or 'the model'} is TorchScript ({type(module).__name__}), which hides its operations, so no rule can be "
-                "applied. Use the module that it was made from."
-            )
+    if any(isinstance(module, torch.jit.ScriptModule) for module in modules):
+        name, module = next((n, m) for n, m in model.named_modules() if isinstance(m, torch.jit.ScriptModule))
+        raise UnsupportedModelError(
+            f"{name or 'the model'} is TorchScript ({type(module).__name__}), which hides its operations, so no rule can be "
+            "applied. Use the module that it was made from."
+        )
 
 
 @contextmanager
-def frozen(model: nn.Module) -> Iterator[None]:
-    """No parameter of ``model`` carries gradient inside the block; afterwards each is as it was."""
+def frozen(modules: Sequence[nn.Module]) -> Iterator[None]:
+    """No parameter of the modules carries gradient inside the block; afterwards each is as it was."""
     # By place: a weight that is loaded for its module's pass is another tensor in each.
-    trainable = [
-        (m, name) for m in model.modules() for name, p in m._parameters.items() if p is not None and p.requires_grad
-    ]
+    trainable = [(m, name) for m in modules for name, p in m._parameters.items() if p is not None and p.requires_grad]
     try:
         _require_gradient(trainable, False)
         yield

@@ -12,29 +12,44 @@ Models"; "AttnLRP" is Achtibat et al. 2024.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import InputError
-from .gates import MAGNITUDE, MIXED, rank_of
-from .jacobians import Gate, LayerNorm, Scale, Share, Slope, scale_gradient
+from .gates import MAGNITUDE, MIXED, is_constant, rank_of
+from .jacobians import Gate, LayerNorm, Scale, Slope, scale_gradient
 
 _MISSING: Any = object()
 
 
-@dataclass(frozen=True)
+@dataclass
+class Notes:
+    """What a pass has met so far that decides what rules look for.
+
+    Attributes:
+        gates: How many constant gates the graph holds, through which no gradient passes.
+        magnitudes: How many magnitudes of hidden states.
+        unknown: Why the map would be wrong, and how often.
+    """
+
+    gates: int = 0
+    magnitudes: int = 0
+    unknown: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
 class Call:
     """A PyTorch function that the model called, with its arguments; ``call()`` makes it as it is, with its own gradient."""
 
     function: Callable[..., Any]
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
-    refuse: Callable[[str], None] = lambda reason: None  # notes a reason why the map would be wrong
-    constants: Callable[[Tensor], bool] = lambda tensor: False  # whether no gradient passes through a tensor
+    notes: Notes = field(default_factory=Notes)
 
     def __call__(self) -> Any:
         """The result as PyTorch computes it."""
@@ -58,7 +73,7 @@ class Call:
     @property
     def factors(self) -> list[Tensor]:
         """The tensors among the arguments through which gradient passes."""
-        return [t for t in self.tensors if t.requires_grad and not self.constants(t)]
+        return [t for t in self.tensors if t.requires_grad and not (self.notes.gates and is_constant(t))]
 
     def argument(self, place: int, name: str, default: Any = None) -> Any:
         """An argument given positionally or by keyword."""
@@ -118,6 +133,7 @@ def constant(call: Call) -> Any:
 
 def constant_gate(call: Call) -> Tensor:
     """Element-wise ``f(0) != 0``, such as sigmoid: a constant gate (as softmax, App. D.4), which the graph still shows."""
+    call.notes.gates += 1
     return Gate.apply(call.value, *call.factors)
 
 
@@ -163,7 +179,7 @@ def signal_take_all(call: Call) -> Any:
     call = _with_constant_magnitudes(call)
     ranks = [rank_of(t) for t in call.factors]
     if MIXED in ranks and len(ranks) > 1:
-        call.refuse("a product with a part of a concatenation of gates and signals")
+        call.notes.unknown["a product with a part of a concatenation of gates and signals"] += 1
     elif len(set(ranks)) > 1:
         call = call.detached(lambda t: rank_of(t) == max(ranks))  # type: ignore[type-var]
     return uniform(call)
@@ -177,6 +193,8 @@ def uniform(call: Call) -> Any:
 
 def _with_constant_magnitudes(call: Call) -> Call:
     """The magnitude of a hidden state normalises what it multiplies: a constant (App. D.5)."""
+    if not call.notes.magnitudes:
+        return call
     ranks = [rank_of(t) for t in call.factors]
     return call.detached(lambda t: rank_of(t) == MAGNITUDE) if MAGNITUDE in ranks and len(set(ranks)) > 1 else call
 
@@ -193,14 +211,17 @@ def uniform_attention(call: Call) -> Tensor:
     The halves multiply up: values get 1/2, queries and keys 1/4, a mask that carries gradient 1/2 (App. D.6 and section
     LRPx). The fused kernel stays, so nothing of size T x T is stored.
     """
-    query, key, value, *rest = (call.argument(i, name) for i, name in enumerate(("query", "key", "value", "attn_mask")))
-    scores_carry = any(isinstance(t, Tensor) and t.requires_grad for t in (query, key, *rest))
-    both = query.requires_grad and key.requires_grad
-    if both:
-        query, key = Share.apply(0.5, query, key)
-    named = {k: v for k, v in call.kwargs.items() if k not in ("query", "key", "value", "attn_mask")}
-    output = call.function(query, key, value, *rest, *call.args[4:], **named)
-    return scale_gradient(output, 0.5 if scores_carry and value.requires_grad else 1)
+    query, key, value, mask = (call.argument(i, name) for i, name in enumerate(("query", "key", "value", "attn_mask")))
+    mask_carries = isinstance(mask, Tensor) and mask.requires_grad
+    outer = 0.5 if value.requires_grad and (query.requires_grad or key.requires_grad or mask_carries) else 1
+    inner = 0.5 if query.requires_grad and key.requires_grad else 1
+    # The output's gradient is scaled once, for queries and keys; what is not theirs gets it back.
+    back = call.change(lambda t: _alias(t, 1 / inner) if t is value or t is mask else t)
+    return scale_gradient(back(), outer * inner)
+
+
+def _alias(t: Tensor, factor: float) -> Tensor:
+    return scale_gradient(t.view_as(t), factor) if t.requires_grad else t
 
 
 # Options for layers that multiply by weights, as vision models want them: {**LRP, "linear": gamma(0.25)}.
@@ -214,7 +235,8 @@ def epsilon(epsilon: float = 1e-6) -> Rule:
 
     def rule(call: Call) -> Tensor:
         z = call()
-        return _rescaled(z, z.detach(), z.detach() + epsilon * torch.where(z < 0, -1.0, 1.0))
+        value = z.detach()
+        return _valued(z * _ratio(value, value + epsilon * torch.where(z < 0, -1.0, 1.0)), value)
 
     return rule
 
@@ -228,7 +250,7 @@ def gamma(gamma: float = 0.25) -> Rule:
     def rule(call: Call) -> Tensor:
         z = call.value()
         signed = call() + gamma * torch.where(z < 0, _part(call, -1), _part(call, 1))
-        return _rescaled(signed, z, signed.detach())
+        return _valued(signed * _ratio(z, signed), z)
 
     return rule
 
@@ -246,11 +268,7 @@ def alpha_beta(alpha: float = 1, beta: float = 0) -> Rule:
 
     def rule(call: Call) -> Tensor:
         z, positive, negative = call.value(), _part(call, 1), _part(call, -1)
-        up = _rescaled(alpha * positive, z, positive.detach())
-        if beta == 0:
-            return up
-        down = _rescaled(beta * negative, z, negative.detach())
-        return Scale.apply(up - down, lambda: z, torch.ones_like(z))
+        return _valued(positive * _ratio(alpha * z, positive) - negative * _ratio(beta * z, negative), z)
 
     return rule
 
@@ -275,9 +293,14 @@ def _cut(t: Tensor, sign: int) -> Tensor:
     return t.clamp(min=0) if sign > 0 else t.clamp(max=0)
 
 
-def _rescaled(through: Tensor, z: Tensor, divisor: Tensor) -> Tensor:
-    """The value ``z``, with the Jacobian of ``through`` times ``z / divisor``; an output whose divisor is 0 passes nothing."""
-    return Scale.apply(through, lambda: z, torch.where(divisor == 0, 0, z / divisor))
+def _ratio(z: Tensor, divisor: Tensor) -> Tensor:
+    """A constant; 0 where the divisor is: such an output passes nothing on."""
+    return torch.where(divisor == 0, 0, z / divisor).detach()
+
+
+def _valued(through: Tensor, z: Tensor) -> Tensor:
+    """The value ``z``, with the Jacobian of ``through``."""
+    return Scale.apply(through, lambda: z, torch.ones((), dtype=z.dtype, device=z.device))
 
 
 alpha1beta0 = alpha_beta(1, 0)

@@ -166,7 +166,7 @@ def traced(model: PreTrainedModel, batch: Batch, question: PassSpec) -> Trace:
         inputs = dict(zip(batch.inputs, rest, strict=False))
         positions, targets, contrasts = rest[len(inputs) :]
         shown = Batch(inputs, batch.spans, positions, targets, contrasts, batch.chosen)
-        with cuts.noted(outer_blocks(model)), frozen(model), _Given(weights, tensors[: len(weights)]):
+        with cuts.noted(outer_blocks(model)), frozen(list(model.modules())), _Given(weights, tensors[: len(weights)]):
             answer = compute(model, shown, question)
         found.append(answer.with_tensors([torch.empty(0)] * len(answer.tensors())))
         return answer.tensors()
