@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -18,6 +19,7 @@ from torch.utils.checkpoint import _checkpoint_without_reentrant_generator as ch
 from transformers import Cache
 
 from ..propagation.propagate import Propagation, saving_hooks
+from .compiled.attention_calls import RepeatAttentionCalls
 
 
 def outer_blocks(model: nn.Module) -> list[nn.Module]:
@@ -29,7 +31,9 @@ def outer_blocks(model: nn.Module) -> list[nn.Module]:
 
 
 @contextmanager
-def checkpointed(blocks: Sequence[nn.Module], mode: Propagation) -> Iterator[None]:
+def checkpointed(
+    blocks: Sequence[nn.Module], mode: Propagation, attention: RepeatAttentionCalls | None = None
+) -> Iterator[None]:
     """Inside the block, every call of one of ``blocks`` in the caller's thread is checkpointed. Includes the backward pass."""
     thread = threading.get_ident()
     running: list[tuple[nn.Module, Any, Any]] = []
@@ -43,10 +47,10 @@ def checkpointed(blocks: Sequence[nn.Module], mode: Propagation) -> Iterator[Non
 
         args = tuple(map(_unless_cache, args))
         kwargs = {name: _unless_cache(value) for name, value in kwargs.items()}
-        attended = mode.attended
+        repeated = nullcontext if attention is None else partial(attention.since, attention.count)
 
         def again() -> Any:
-            with _once_more(mode, attended):
+            with _once_more(mode), repeated():
                 return module.forward(*args, **kwargs)  # without its hooks: what they did to the arguments is done
 
         steps = checkpoint(again, False)  # no random state to restore: nothing is random in eval mode
@@ -78,17 +82,13 @@ def _unless_cache(value: Any) -> Any:
 
 
 @contextmanager
-def _once_more(mode: Propagation, attended: int) -> Iterator[None]:
-    """A block is recomputed under the rules of ``mode``, which may be in another thread; nothing is counted or noted.
-
-    ``attended`` fused attentions had been called before the block.
-    """
+def _once_more(mode: Propagation) -> Iterator[None]:
+    """A block is recomputed under the rules of ``mode``, which may be in another thread; nothing is counted or noted."""
     thread, before = threading.get_ident(), set(mode.threads)
     mode.threads.add(thread)
     mode.recomputing = True
     again = type(mode)(mode.rules)
     again.keep_gradient, again.recomputing = mode.keep_gradient, True
-    again.attention, again.attended = mode.attention, attended
     try:
         with again:
             yield

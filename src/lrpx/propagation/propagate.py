@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,8 +51,6 @@ class Propagation(TorchFunctionMode):
         doubts: What can only be told from values, as (0-d boolean tensor, name); true ones belong to ``unknown``.
         keep_gradient: Ignore ``torch.no_grad()`` in the model's own code (HRM's inner cycles use it to save memory).
         head: Computes the explained logits only; ``None``: the model computes its logits as it does.
-        attention: How each fused attention is called, see ``AttentionCall``; ``None``: as the model does.
-        attended: How many of these there have been.
         threads: Where hooks take effect: the caller's thread, and the one in which blocks are recomputed.
         recomputing: Blocks are running once more, for the backward pass; what is noted of a pass is noted already.
     """
@@ -67,8 +65,6 @@ class Propagation(TorchFunctionMode):
         self.doubts: list[tuple[Tensor, str]] = []
         self.keep_gradient = False
         self.head: Head | None = None
-        self.attention: Sequence[AttentionCall | None] | None = None
-        self.attended = 0
         self.threads = {threading.get_ident()}
         self.recomputing = False
         self.saving = saving_hooks()
@@ -78,10 +74,6 @@ class Propagation(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         name, kind, in_place = _described(func)
-        if kind == "attention" and self.attention is not None:
-            call = self.attention[self.attended]
-            args, kwargs = (args, kwargs) if call is None else call.again(args, kwargs)
-            self.attended += 1
         if self.head is not None:
             if name == "linear" and self.head.is_asked(args, kwargs):
                 return self.head(func, args, kwargs)
@@ -312,45 +304,6 @@ def _mark(output: Any, kind: str, operands: list[Tensor], ancestors: list[Tensor
         same = [a for a in ancestors if a is not tensor and a.shape == tensor.shape]
         if gate is not False or same or mark_of(tensor):  # what is returned may be an operand, marked before
             mark(tensor, gate, same)
-
-
-class AttentionCall(NamedTuple):
-    """How fused attention was called without a mask: a model that is run can see that its mask hides nothing and leave it out.
-
-    One that is traced cannot look at numbers, keeps its mask, and repeats keys and values for every head that shares them.
-    """
-
-    causal: bool
-    heads: int | None  # of keys and values that are shared by several heads of the queries; None: not shared
-
-    def again(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """The arguments with which a traced model calls it, made those of the model that was run."""
-        query, key, value, *rest = args
-        kwargs = {**kwargs, "attn_mask": None, "is_causal": self.causal}
-        if self.heads is not None and key.shape[1] != self.heads:
-            step = key.shape[1] // self.heads
-            # Contiguous, or what is kept for the backward pass would be a view of the repeated ones.
-            key, value = key[:, ::step].contiguous(), value[:, ::step].contiguous()
-            kwargs["enable_gqa"] = True
-        return (query, key, value, *rest), kwargs
-
-
-class AttentionCalls(TorchFunctionMode):
-    """Notes how fused attention is called; ``None`` where it has a mask."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[AttentionCall | None] = []
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if _described(func)[1] == "attention":
-            plain = len(args) == 3 and kwargs.get("attn_mask") is None
-            heads = args[1].shape[1] if plain and kwargs.get("enable_gqa") else None
-            self.calls.append(AttentionCall(bool(kwargs.get("is_causal")), heads) if plain else None)
-        return func(*args, **kwargs)
 
 
 def _outputs(output: Any) -> list[Tensor]:
