@@ -18,6 +18,7 @@ ROOMS = [
     ["evaluation"],
     ["explainer"],
     ["check"],
+    ["explanations"],
     ["heatmap"],
     ["methods"],
     ["passes"],

@@ -1,6 +1,7 @@
 """The errors lrpx raises on purpose. Each says what was given, what was expected and what to type next."""
 
 import difflib
+import os
 from collections.abc import Iterable
 
 
@@ -26,3 +27,8 @@ def nearest(name: object, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(str(name).lower(), by_lower, n=1, cutoff=0.5)
     hint = f"Did you mean {by_lower[close[0]]!r}? " if close else ""
     return f"{hint}Known: {', '.join(by_lower.values())}."
+
+
+def strict() -> bool:
+    """Whether failures that only make a pass slower are raised: where the environment says ``LRPX_STRICT=1``."""
+    return os.environ.get("LRPX_STRICT") == "1"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -74,6 +75,32 @@ def takes(model: PreTrainedModel, name: str) -> bool:
 @cache
 def _parameters(function: Callable[..., Any]) -> frozenset[str]:
     return frozenset(inspect.signature(function).parameters)
+
+
+@dataclass(frozen=True)
+class ModelSignature:
+    """What a model reads and predicts.
+
+    Attributes:
+        name: Of its class, for messages.
+        task: ``"causal"`` or ``"masked"``.
+        vocabulary: Number of token ids.
+        context: How many tokens it can read; ``None`` if it has no limit.
+        extras: Per-token inputs besides the ids that its ``forward`` takes.
+    """
+
+    name: str
+    task: str
+    vocabulary: int
+    context: int | None
+    extras: frozenset[str]
+
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> ModelSignature:
+        """Read it off the model and its configuration."""
+        extras = frozenset(name for name in ("token_type_ids",) if takes(model, name))
+        vocabulary = model.config.get_text_config().vocab_size
+        return cls(type(model).__name__, task_of(model), vocabulary, context_length(model), extras)
 
 
 _counts_from_padding: weakref.WeakKeyDictionary[PreTrainedModel, bool] = weakref.WeakKeyDictionary()

@@ -43,25 +43,35 @@ class PassSpec:
         rules: A rule set or its name; an empty one gives plain gradients.
         at: Where, the place of the token relevance first.
         mode: The class that applies the rules; a subclass of ``Propagation`` watches more.
-        checkpoint: Recompute each block in the backward pass.
-        whole_head: Let the model compute its logits as it does.
-        static: The same operations for any values of the tensors: nothing is looked at on the way.
-        unpadded: The model needs no attention mask.
         hidden: Whether the hidden states and gradients are wanted, beside their products.
-        compiled: The pass is compiled (``compute`` itself does not ask).
-        attention: How each fused attention was called where values could be looked at, see ``propagate.Propagation``.
     """
 
     rules: str | RuleSet
     at: tuple[str, ...] = ("input",)
     mode: type[Propagation] = Propagation
+    hidden: bool = True
+
+
+@dataclass(frozen=True)
+class PassOptions:
+    """How a pass is run. Changes its result by rounding at most.
+
+    Attributes:
+        checkpoint: Recompute each block in the backward pass.
+        whole_head: Let the model compute its logits as it does.
+        static: The same operations for any values of the tensors: nothing is looked at on the way.
+        unpadded: The model needs no attention mask.
+        attention: How each fused attention was called where values could be looked at; ``None``: as the model calls it.
+    """
+
     checkpoint: bool = False
     whole_head: bool = False
     static: bool = False
     unpadded: bool = False
-    hidden: bool = True
-    compiled: bool = False
     attention: tuple[AttentionCall | None, ...] | None = None
+
+
+EAGER = PassOptions()
 
 
 @dataclass(frozen=True)
@@ -116,10 +126,10 @@ class PassSummary(NamedTuple):
 
 
 class HeadNotFollowed(Exception):
-    """The model's logits cannot be computed one by one; its own way is ``PassSpec(whole_head=True)``."""
+    """The model's logits cannot be computed one by one; its own way is ``PassOptions(whole_head=True)``."""
 
 
-def compute(model: PreTrainedModel, batch: Batch, question: PassSpec) -> PassResult:
+def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassOptions = EAGER) -> PassResult:
     """Run forward and backward pass; see the top of this file.
 
     Raises:
@@ -130,23 +140,23 @@ def compute(model: PreTrainedModel, batch: Batch, question: PassSpec) -> PassRes
     with (
         torch.inference_mode(False),
         torch.enable_grad(),
-        propagate(model, question.rules, mode=question.mode, unknown="ignore") as active,
+        propagate(model, spec.rules, mode=spec.mode, unknown="ignore") as active,
         ExitStack() as stack,
     ):
         active.added[SET_GRAD_ENABLED] = _keep_gradient
         again = Recomputation()
         modules = modules_of(model)
         batch = batch.outside_inference_mode()
-        seen = {k: v for k, v in batch.inputs.items() if not (question.unpadded and k == "attention_mask")}
+        seen = {k: v for k, v in batch.inputs.items() if not (options.unpadded and k == "attention_mask")}
         shown = replace(batch, inputs=seen)
-        wanted = resolve_at(model, question.at)
+        wanted = resolve_at(model, spec.at)
         taps = stack.enter_context(
-            taps_of(model, modules, wanted, batch.inputs["input_ids"].shape, again, static=question.static)
+            taps_of(model, modules, wanted, batch.inputs["input_ids"].shape, again, static=options.static)
         )
-        repeated = None if question.attention is None else stack.enter_context(RepeatAttentionCalls(question.attention))
-        blocks = outer_blocks(model) if question.checkpoint else []
+        repeated = None if options.attention is None else stack.enter_context(RepeatAttentionCalls(options.attention))
+        blocks = outer_blocks(model) if options.checkpoint else []
         stack.enter_context(checkpointed(blocks, active, again, repeated) if blocks else nullcontext())
-        picked, targets = _logits(model, shown, question, active, wanted)
+        picked, targets = _logits(model, shown, options, active, wanted)
         contrasted = (batch.contrasts >= 0).to(picked.device)
         exact = picked.to(torch.float32 if picked.device.type == "mps" else torch.float64)
         values = exact[:, 0] - torch.where(contrasted, exact[:, 1], 0)
@@ -177,8 +187,8 @@ def compute(model: PreTrainedModel, batch: Batch, question: PassSpec) -> PassRes
     objections = _objections(batch, picked, complete)
     plain = {name: state.detach() for name, state in states.items()}
     flags = torch.stack([flag.to(values.device) for flag in objections.values()])
-    first = question.at[0]
-    products = _products(plain[first], complete[first], values.dtype, 1 << 62 if question.static else CHUNK)
+    first = spec.at[0]
+    products = _products(plain[first], complete[first], values.dtype, 1 << 62 if options.static else CHUNK)
     summary = torch.cat(
         [t.to(values.device, values.dtype).flatten() for t in (values.detach(), targets, flags, products)]
     )
@@ -201,12 +211,12 @@ def _products(state: Tensor, gradient: Tensor, dtype: torch.dtype, at_once: int)
 
 
 def _logits(
-    model: PreTrainedModel, batch: Batch, question: PassSpec, active: Propagation, wanted: Mapping[str, Any]
+    model: PreTrainedModel, batch: Batch, options: PassOptions, active: Propagation, wanted: Mapping[str, Any]
 ) -> tuple[Tensor, Tensor]:
     """The logits of target and contrast ``[B, 2]``, and the targets ``[B]``."""
-    module = None if question.whole_head or "linear" in active.rules else output_embedding(model)
+    module = None if options.whole_head or "linear" in active.rules else output_embedding(model)
     if module is None or any(module in m.modules() for m in wanted.values() if m is not None):
-        logits, index = explained_logits(model, batch, static=question.static)
+        logits, index = explained_logits(model, batch, static=options.static)
         rows = torch.arange(batch.positions.shape[0], device=logits.device)
         logits = logits[rows, index.to(logits.device)]  # [B, vocabulary]
     else:
