@@ -114,8 +114,10 @@ def _item(value: Any) -> Any:
 
 
 def _place(tensor: Tensor) -> Any:
-    strided = tensor.layout is torch.strided
-    return (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype) if strided else id(tensor)
+    try:
+        return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+    except RuntimeError:  # one without numbers, or a sparse one, has no one place
+        return id(tensor)
 
 
 def settings(device: str) -> tuple[Any, ...]:
