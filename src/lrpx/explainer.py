@@ -309,7 +309,8 @@ def explain(
         >>> e.show()                                                                                        # doctest: +SKIP
     """
     options |= {"at": at, "norm": norm, "direct": direct, "rules": rules}
-    _methods_with_options(method, options)  # before a model is loaded
+    _methods_with_options(method, options)  # refused before a model is loaded
+    Execution(fast, compile, checkpoint)
     if text is None:
         raise InputError("no text given: lrpx.explain(model, tokenizer, text).")
     explainer = Explainer(

@@ -27,8 +27,7 @@ from lrpx.evaluation.records import METRICS, find_runs, open_run
 from lrpx.evaluation.run import evaluate, evaluate_all, plan, select
 from lrpx.evaluation.scoring import Explainer, sources
 from lrpx.methods import METHODS, Method
-from lrpx.passes import attribution as capture
-from lrpx.passes.dispatch import Execution
+from lrpx.passes.dispatch import Execution, PassRunner
 from lrpx.text.batching import Attribution
 
 ALL = ["lrp", "attnlrp", "lrp-uniform-gate", "gradient", "gradient-x-input", "alti-logit", "alti"]
@@ -96,15 +95,15 @@ def even(model, batch):
 
 @pytest.fixture
 def passes(monkeypatch):
-    """Notes how each pass is to be run, and in which precision; runs it as usual."""
+    """Notes how each pass is to be run; runs it as usual."""
     seen = []
+    real = PassRunner.run
 
-    def answer(model, batch, question, execution):
-        seen.append((execution, torch.get_float32_matmul_precision()))
-        return real(model, batch, question, Execution())
+    def noting(self, batch, spec):
+        seen.append(self.execution)
+        return real(PassRunner(self.model), batch, spec)
 
-    real = capture.answer
-    monkeypatch.setattr(capture, "answer", answer)
+    monkeypatch.setattr(PassRunner, "run", noting)
     return seen
 
 
@@ -117,30 +116,33 @@ def passes(monkeypatch):
         {"compile": True},
         {"checkpoint": True},
         {"checkpoint": False},
-        {"tf32": True},
     ],
 )
 def test_speed_and_memory_options_reach_every_pass(sva, tmp_path, passes, options):
-    before = torch.get_float32_matmul_precision()
     run = run_of(sva, tmp_path / "run", ALL, limit=6, **options)
     assert run.failed == 0
     assert len(passes) >= 4  # three kinds of LRP, one plain gradient
-    assert set(passes) == {(Execution(**options), "high" if options.get("tf32") else before)}
-    assert torch.get_float32_matmul_precision() == before
+    assert set(passes) == {Execution(**options)}
 
 
-@pytest.mark.parametrize("options", [{"compile": True}, {"tf32": True}])
-def test_options_that_change_digits_belong_to_the_run(sva, tmp_path, passes, options):
-    ((name, _),) = options.items()
-    run = run_of(sva, tmp_path / "run", limit=6, **options)
-    assert run.manifest["options"][name] is True
-    assert run_of(sva, tmp_path / "run", limit=6, **options).finished
+@pytest.mark.parametrize("name", ["compile", "tf32"])
+def test_what_changes_digits_belongs_to_the_run(sva, tmp_path, passes, name):
+    before = torch.get_float32_matmul_precision()
+
+    def run(folder, changed):
+        torch.set_float32_matmul_precision("high" if changed and name == "tf32" else before)
+        try:
+            return run_of(sva, tmp_path / folder, limit=6, **({name: True} if changed and name == "compile" else {}))
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+    assert run("run", True).manifest["options"][name] is True
+    assert run("run", True).finished
     with pytest.raises(InputError, match=f"options.{name} is True there and None now"):
-        run_of(sva, tmp_path / "run", limit=6)
-    plain = run_of(sva, tmp_path / "plain", limit=6)
-    assert not {"fast", "compile", "checkpoint", "tf32"} & set(plain.manifest["options"])
+        run("run", False)
+    assert not {"fast", "compile", "checkpoint", "tf32"} & set(run("plain", False).manifest["options"])
     with pytest.raises(InputError, match=f"options.{name} is None there and True now"):
-        run_of(sva, tmp_path / "plain", limit=6, **options)
+        run("plain", True)
 
 
 def test_options_that_change_none_do_not(sva, tmp_path, small_parts, monkeypatch):
@@ -797,7 +799,7 @@ def test_methods_of_a_file_share_their_samples(sva, tmp_path):
         ({"methods": []}, "give a list of names"),
         ({"limit": 0}, "limit=0: give a whole number, 1 or more"),
         ({"batch_tokens": -1}, "batch_tokens=-1: give a whole number"),
-        *(({name: 1}, f"{name}=1: give True or False") for name in ("fast", "compile", "checkpoint", "tf32")),
+        *(({name: 1}, f"{name}=1: give True or False") for name in ("fast", "compile", "checkpoint")),
         ({"dtype": "float32"}, "dtype: only for a model that is loaded by its name"),
         ({"tokenized": "nothing"}, "has no tokenised set 'nothing'"),
         ({"tokenized": "BertForMaskedLM"}, "has masked input; GPT2LMHeadModel is causal"),

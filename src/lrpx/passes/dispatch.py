@@ -14,6 +14,7 @@ import gc
 import logging
 from collections import Counter
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -121,8 +122,12 @@ class PassRunner:
         key, found = self._key(batch, spec), None
         if self.execution.fast is not False and not self.execution.checkpoint:
             found = self.graphs.replay(batch, key, copy=spec.hidden)
-        if found is None and self.execution.compile:
-            found = self.compiled.repeat(batch, key, self.state.weights, checkpoint=self._checkpoints(batch))
+        if found is None and self.execution.compile and ("compiled", key) not in self._refused:
+            compiled = partial(
+                self.compiled.repeat, batch, key, self.state.weights, checkpoint=self._checkpoints(batch)
+            )
+            with suppress(torch.OutOfMemoryError):  # it will be checkpointed
+                found = self._guarded("compiled", key, compiled)
         if self.state.holds():
             return found
         logger.debug("%s has changed: %s", type(self.model).__name__, self.state.what_changed())
@@ -170,36 +175,43 @@ class PassRunner:
     def _attempt(
         self, kind: str, key: Hashable, spec: PassSpec, function: Callable[[], PassResult]
     ) -> PassResult | None:
-        """Capture or compile; ``None``, with a message, where that is not possible. What failed once is not tried again.
-
-        With ``LRPX_STRICT=1`` in the environment a failure is raised.
-        """
+        """Capture or compile; ``None``, with a message, where that is not possible. What failed once is not tried again."""
         if (kind, key) in self._refused:
             return None
         if self.state is None:
             self.state = ModelState(self.model)
         reason = self._obstacle(kind, spec)
         if reason is None:
-            try:
-                return function()
-            except (HeadNotFollowed, LrpxError, torch.OutOfMemoryError):
+            return self._guarded(kind, key, function)
+        self._refuse(kind, key, reason)
+        return None
+
+    def _guarded(self, kind: str, key: Hashable, function: Callable[[], PassResult | None]) -> PassResult | None:
+        """Call ``function``; a failure to capture, trace or compile is logged, or raised if ``LRPX_STRICT=1``."""
+        try:
+            return function()
+        except (HeadNotFollowed, LrpxError, torch.OutOfMemoryError):
+            raise
+        except RuntimeError as error:  # also what tracing, TorchInductor and CUDA raise
+            if strict():
                 raise
-            except RuntimeError as error:  # also what tracing, TorchInductor and CUDA raise
-                if strict():
-                    raise
-                reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-                logger.debug("a %s pass failed", kind, exc_info=True)
-                if not self.state.holds():  # perhaps it changes itself, which must not make us try again each time
-                    self.graphs.clear()
-                    self.compiled.clear()
-                    self.state.forget_changed(only_integers=False)
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            logger.debug("a %s pass failed", kind, exc_info=True)
+        if self.state is not None and not self.state.holds():
+            # Perhaps it changes itself, which must not make us try again each time.
+            self.graphs.clear()
+            self.compiled.clear()
+            self.state.forget_changed(only_integers=False)
+        self._refuse(kind, key, reason)
+        return None
+
+    def _refuse(self, kind: str, key: Hashable, reason: str) -> None:
         self._refused.add((kind, key))
         name = type(self.model).__name__
         if kind == "graph":
             self._tell(logging.INFO, f"{name} runs without CUDA graphs: {reason}")
         else:
             self._tell(logging.WARNING, f"{name} is not compiled and runs as usual: {reason}")
-        return None
 
     def _obstacle(self, kind: str, spec: PassSpec) -> str | None:
         """Why a pass can be neither captured nor compiled, as the end of a sentence."""

@@ -41,7 +41,8 @@ class ModelState:
     def __init__(self, model: nn.Module) -> None:
         self._modules = list(model.modules())
         self._owners = [vars(module) for module in self._modules]
-        holders = [*self._owners, *map(vars, _configurations(self._owners))]
+        self._configurations = [vars(each) for each in _configurations(self._owners)]
+        holders = [*self._owners, *self._configurations]
         self._watched = [(own, k) for own in holders for k, v in own.items() if k not in _OWN and _is_plain(v)]
         self._structure, self._values = self._read_structure(), self._read_values()
         self.weights = [t.detach() for t in (*model.parameters(), *model.buffers())]
@@ -66,11 +67,12 @@ class ModelState:
         return [_value(own.get(name, _GONE)) for own, name in self._watched]
 
     def _read_structure(self) -> list[Any]:
-        found: list[Any] = [len(global_hooks())]
+        found: list[Any] = [len(global_hooks()), *map(len, self._configurations)]
         for module, own in zip(self._modules, self._owners, strict=True):
             found += (module.__class__, len(own), *map(id, own["_modules"].values()))
             found += [len(own[kind]) for kind in HOOKS]
             for kind in ("_parameters", "_buffers"):
+                found.append(kind)
                 found += [(name, t is not None and _place(t)) for name, t in own[kind].items()]
         return found
 
@@ -114,8 +116,10 @@ def _item(value: Any) -> Any:
 
 
 def _place(tensor: Tensor) -> Any:
-    strided = tensor.layout is torch.strided
-    return (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype) if strided else id(tensor)
+    try:
+        return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+    except RuntimeError:  # one without numbers, or a sparse one, has no one place
+        return id(tensor)
 
 
 def settings(device: str) -> tuple[Any, ...]:
