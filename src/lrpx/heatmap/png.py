@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import InputError
 from .fonts import DPI, Typeface
-from .rtl import joined, kind, levels, mirrored, visual_order
+from .rtl import RTL_MARK, direction, levels, visual_order, with_joiners
 from .view import ALL_ZERO, MINUS, WITH_NUMBERS, Cell, Rgb, View, colour, ink, short
 
 WIDTH, MARGIN = 1800, 50  # pixels; a map that needs less width takes less
@@ -42,7 +42,7 @@ def draw(views: Sequence[View], path: str | os.PathLike[str], numbers: bool | No
         raise ImportError('to_png() needs matplotlib: pip install "lrpx[viz]"') from error
     with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()  # the user's style is for plots; it comes back on leaving
-        # Older versions warn about every Arabic or Devanagari letter; we have put them in order ourselves.
+        # Typeface has logged what cannot be drawn well; matplotlib would repeat it for every letter.
         warnings.filterwarnings("ignore", message="(Glyph|Matplotlib currently does not support)", category=UserWarning)
         canvas = _Canvas(Typeface(_characters(views)))
         for view in views:
@@ -63,7 +63,7 @@ def draw(views: Sequence[View], path: str | os.PathLike[str], numbers: bool | No
 
 def _characters(views: Iterable[View]) -> set[str]:
     texts = [view.explains() + "".join((*view.notes, *view.outside(), view.method)) for view in views]
-    pieces = (piece for view in views for texts in _joined_pieces(view.cells) for piece in texts)
+    pieces = (piece for view in views for texts in _pieces(view.cells) for piece in texts)
     return set("".join([*texts, *pieces]))
 
 
@@ -112,7 +112,7 @@ class _Word:
 
 def _words(face: Typeface, view: View, numbers: bool) -> Iterator[_Word]:
     word = _Word(False, [])
-    for cell, texts in zip(view.cells, _joined_pieces(view.cells), strict=True):
+    for cell, texts in zip(view.cells, _pieces(view.cells), strict=True):
         if cell.gap and word.boxes:
             yield word
             word = _Word(True, [])
@@ -130,14 +130,14 @@ def _words(face: Typeface, view: View, numbers: bool) -> Iterator[_Word]:
         yield word
 
 
-def _joined_pieces(cells: Sequence[Cell]) -> Iterator[list[str]]:
-    """The pieces of each cell, Arabic letters joined as in the whole word."""
+def _pieces(cells: Sequence[Cell]) -> Iterator[list[str]]:
+    """The pieces of each cell, Arabic letters joined across cells as in the whole word."""
     for n, cell in enumerate(cells):
         before = cells[n - 1].pieces[-1] if n and not cell.gap else ""
         after = cells[n + 1].pieces[0] if n + 1 < len(cells) and not cells[n + 1].gap else ""
         last = len(cell.pieces) - 1
         yield [
-            joined(piece, before[-1:] if i == 0 else "", after[:1] if i == last else "")
+            with_joiners(piece, before if i == 0 else "", after if i == last else "")
             for i, piece in enumerate(cell.pieces)
         ]
 
@@ -153,11 +153,11 @@ def _parts(face: Typeface, piece: str) -> Iterator[str]:
 
 
 def _on_paper(view: View, line: list[_Box]) -> Iterator[_Box]:
-    """A line's boxes from left to right; brackets between right-to-left units are mirrored."""
-    kinds = [kind(box.text) for box in line]
-    depth = levels(kinds, view.rtl)
+    """A line's boxes from left to right; a mark tells matplotlib to mirror brackets between right-to-left units."""
+    directions = [direction(box.text) for box in line]
+    depth = levels(directions, view.rtl)
     for i in visual_order(depth):
-        yield replace(line[i], text=mirrored(line[i].text)) if depth[i] % 2 and kinds[i] in " S" else line[i]
+        yield replace(line[i], text=RTL_MARK + line[i].text) if depth[i] % 2 and directions[i] in " S" else line[i]
 
 
 # Drawing.
