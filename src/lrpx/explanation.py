@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from . import heatmap
 from .errors import InputError, NonFiniteError
 
 SCHEMA = 1
@@ -99,35 +100,23 @@ class Explanation:
         named += [(f"components[{k!r}]", v) for k, v in self.components.items()]
         return [(name, np.asarray(v, dtype=np.float64)) for name, v in named if v is not None]
 
-    # Views. The renderers live in heatmap.py and are loaded on use.
-
     def show(self) -> None:
         """Print a coloured heatmap to the terminal, or display it in a notebook."""
-        from . import heatmap
-
         heatmap.show(self)
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """A self-contained HTML page; also written to ``path`` if given."""
-        from . import heatmap
-
         return heatmap.to_html(self, path)
 
     def to_latex(self, path: str | os.PathLike[str] | None = None) -> str:
         """A LaTeX document that plain ``pdflatex`` compiles; also written to ``path`` if given."""
-        from . import heatmap
-
         return heatmap.to_latex(self, path)
 
     def to_png(self, path: str | os.PathLike[str]) -> None:
         """Draw the heatmap into a PNG file (needs the extra ``viz``)."""
-        from . import heatmap
-
         heatmap.to_png(self, path)
 
     def _repr_html_(self) -> str:
-        from . import heatmap
-
         return heatmap.html_fragment(self)
 
     def __repr__(self) -> str:

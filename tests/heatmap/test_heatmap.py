@@ -829,4 +829,4 @@ def test_heatmaps_need_no_torch_and_load_heavy_things_on_use():
             elif isinstance(node, ast.ImportFrom) and node.level == 2:
                 outside.add(f"lrpx.{node.module}")
     outside -= set(sys.stdlib_module_names)
-    assert outside == {"numpy", "rich", "matplotlib", "IPython", "lrpx.errors", "lrpx.explanation"}
+    assert outside == {"numpy", "rich", "matplotlib", "IPython", "lrpx.errors"}

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..explanation import Explanation
+from .drawable import Drawable
 from .view import views
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["html_fragment", "render", "show", "to_html", "to_latex", "to_png"]
 
-Explanations = Explanation | Sequence[Explanation]
+Explanations = Drawable | Sequence[Drawable]  # of lrpx.Explanation
 
 
 def show(explanations: Explanations) -> None:
