@@ -42,21 +42,22 @@ def pin(name: str, revision: str | None, token: str | bool | None, *, hint: str 
     from huggingface_hub import errors
 
     logger.info("looking for %s on the Hub", name)
+    failed = (OSError, errors.HTTPError)  # the Hub's own errors, no network, a full disk; the latter is httpx's, or httpx2's
     problem: Exception | None = None
     try:
         huggingface_hub.get_hf_file_metadata(huggingface_hub.hf_hub_url(name, _FILE, revision=revision), token=token)
     except (errors.HFValidationError, errors.RevisionNotFoundError, errors.EntryNotFoundError) as error:
         raise InputError(_explain(error, name, revision, hint)) from error
-    except Exception as error:  # no answer or no access; HTTP libraries have no common base class for it
+    except failed as error:  # no answer, or no access
         problem = error
     try:
         file = huggingface_hub.hf_hub_download(
             name, _FILE, revision=revision, token=token, local_files_only=problem is not None
         )
-    except Exception as error:
+    except failed as error:
         problem = problem or error
         raise InputError(_explain(problem, name, revision, hint)) from problem
-    commit = Path(file).parent.name  # the cache keeps files as .../snapshots/<commit>/config.json
+    commit = Path(file).parent.name  # .../snapshots/<commit>/config.json: huggingface.co/docs/huggingface_hub/guides/manage-cache
     return Pinned(commit, local=problem is not None)
 
 
