@@ -1,7 +1,9 @@
 """The errors lrpx raises on purpose. Each says what was given, what was expected and what to type next."""
 
 import difflib
+import importlib
 from collections.abc import Iterable
+from typing import Any
 
 
 class LrpxError(Exception):
@@ -26,3 +28,15 @@ def nearest(name: object, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(str(name).lower(), by_lower, n=1, cutoff=0.5)
     hint = f"Did you mean {by_lower[close[0]]!r}? " if close else ""
     return f"{hint}Known: {', '.join(by_lower.values())}."
+
+
+def import_optional(module: str, needed_for: str, *, extra: str = "sva") -> Any:
+    """Import a module that an extra of lrpx installs.
+
+    Raises:
+        ImportError: It is not installed; the error says how to install it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(f'{needed_for} needs {module.partition(".")[0]}: pip install "lrpx[{extra}]"') from error

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import heatmap
-from .errors import InputError, NonFiniteError
+from .errors import InputError, NonFiniteError, import_optional
 
 SCHEMA = 1
 
@@ -125,10 +125,7 @@ class Explanation:
 
     def to_frame(self) -> Any:
         """One row per token: ``token``, ``token_id``, ``relevance``, as a pandas ``DataFrame``."""
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise ImportError('to_frame() needs pandas: pip install "lrpx[viz]"') from error
+        pd = import_optional("pandas", "to_frame()", extra="viz")
         return pd.DataFrame({"token": self.tokens, "token_id": self.token_ids, "relevance": self.relevance})
 
     # Saving. Plain JSON: readable, diffable and safe to load.

@@ -6,9 +6,11 @@ import os
 
 import pytest
 
+from lrpx import files
 from lrpx.benchmark import storage
-from lrpx.benchmark.storage import check_place, claim, read_json, read_table, whole, write_json, write_table, write_text
-from lrpx.errors import InputError, LrpxError
+from lrpx.benchmark.storage import check_place, claim, read_table, write_table
+from lrpx.errors import InputError, LrpxError, import_optional
+from lrpx.files import atomic_write, read_json, write_json, write_text
 
 pa = pytest.importorskip("pyarrow")
 
@@ -18,7 +20,7 @@ def test_a_file_that_fails_half_way_leaves_the_old_one(tmp_path):
     write_text(path, "first")
 
     def fail():
-        with whole(path) as temporary:
+        with atomic_write(path) as temporary:
             temporary.write_text("half")
             raise RuntimeError
 
@@ -42,7 +44,7 @@ def test_a_full_disk_says_what_to_do_and_keeps_what_was_there(tmp_path, monkeypa
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(storage.os, step, full)
+    monkeypatch.setattr(files.os, step, full)
     with pytest.raises(LrpxError, match=r"could not write .*t\.parquet: No space left on device.*make room"):
         write_table(path, "samples", {"a": [3]}, {"a": pa.int64()})
     monkeypatch.undo()
@@ -128,7 +130,7 @@ def test_leftovers_of_our_own_are_no_obstacle(tmp_path):
 
 def test_a_missing_package_says_which_extra_has_it():
     with pytest.raises(ImportError, match=r'Parsing needs no_such_package: pip install "lrpx\[sva\]"'):
-        storage.need("no_such_package.part", "Parsing")
+        import_optional("no_such_package.part", "Parsing")
 
 
 def test_json_is_readable_text(tmp_path):

@@ -631,7 +631,7 @@ def test_the_report_needs_no_torch():
                     target = base / Path(*(node.module or "").split("."))
                     names = [target.with_suffix(".py"), *(target / f"{a.name}.py" for a in node.names)]
                     queue += [p for p in names if p.is_file() and source in p.parents]
-    assert {"records.py", "metrics.py", "storage.py"} <= {path.name for path in seen}
+    assert {"records.py", "metrics.py", "files.py"} <= {path.name for path in seen}
 
 
 def test_a_report_logs_nothing_when_all_is_well(run, caplog):

@@ -25,7 +25,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ..errors import InputError, LrpxError
+from ..errors import InputError, LrpxError, import_optional
+from ..files import sha256, write_json, write_text
 from .card import card
 from .folder import Benchmark, load_benchmark
 from .ground_truth import (
@@ -46,13 +47,9 @@ from .storage import (
     check_place,
     claim,
     count,
-    need,
     read_table,
-    sha256,
     write_dropped,
-    write_json,
     write_table,
-    write_text,
 )
 
 logger = logging.getLogger("lrpx")
@@ -103,7 +100,7 @@ def build(
             left.
         LrpxError: A file could not be written.
     """
-    need("pyarrow", "Building a benchmark")
+    import_optional("pyarrow", "Building a benchmark")
     out = Path(out)
     if workers < 1:
         raise InputError(f"workers={workers}: give 1 or more.")
@@ -221,7 +218,7 @@ def _read_part(path: Path, rows: Sequence[Row]) -> list[Truth]:
 
 
 def _part_types() -> dict[str, Any]:
-    pa = need("pyarrow", "Building a benchmark")
+    pa = import_optional("pyarrow", "Building a benchmark")
     return {
         "sample_id": pa.int64(),
         "subject": pa.int32(),
@@ -239,7 +236,7 @@ def _write(
     counts: dict[str, Any],
 ) -> None:
     """Write the results; ``counts.json`` comes last and says that the rest is there."""
-    pa = need("pyarrow", "Building a benchmark")
+    pa = import_optional("pyarrow", "Building a benchmark")
     rows, truths = [row for row, _ in kept], [truth for _, truth in kept]
     columns = {
         "sample_id": (pa.int64(), [row.sample_id for row in rows]),

@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, nearest
-from .storage import SCHEMA, read_json, read_table
+from ..files import read_json
+from .storage import SCHEMA, read_table
 
 ROLES = ("subject", "attractor", "other", "special")
 

@@ -8,7 +8,6 @@ other number are attractors.
 from __future__ import annotations
 
 import csv
-import json
 import multiprocessing
 import os
 import re
@@ -18,9 +17,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import InputError
+from ..errors import InputError, import_optional
+from ..files import read_jsonl
 from .sources import Row
-from .storage import need
 
 _VERB_NUMBER = {"VBZ": "singular", "VBP": "plural"}
 _NOUN_NUMBER = {"NN": "singular", "NNP": "singular", "NNS": "plural", "NNPS": "plural"}
@@ -75,7 +74,7 @@ def load_parser(name: str) -> Any:
         ImportError: spaCy is not installed.
         InputError: The pipeline is not installed or cannot be loaded, or it does not write tags and dependencies.
     """
-    spacy = need("spacy", "Parsing the sentences")
+    spacy = import_optional("spacy", "Parsing the sentences")
     try:
         pipeline = spacy.load(name, exclude=list(_UNUSED_PIPES))
     except OSError as error:
@@ -107,7 +106,7 @@ def parser_label(pipeline: Any) -> dict[str, str]:
     return {
         "name": f"{meta.get('lang', '')}_{meta.get('name', '')}",
         "version": str(meta.get("version", "")),
-        "spacy": need("spacy", "Parsing the sentences").__version__,
+        "spacy": import_optional("spacy", "Parsing the sentences").__version__,
     }
 
 
@@ -190,15 +189,7 @@ def _entries(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8: {error}.") from error
     if text.lstrip().startswith("{"):
-        for line, content in enumerate(text.split("\n"), 1):
-            if content.strip():
-                try:
-                    entry = json.loads(content)
-                except json.JSONDecodeError as error:
-                    raise InputError(f"{path.name}, line {line}: not JSON: {error}.") from error
-                if not isinstance(entry, dict):
-                    raise InputError(f"{path.name}, line {line}: a JSON {type(entry).__name__}, expected an object.")
-                yield f"{path.name}, line {line}", entry
+        yield from read_jsonl(path)
         return
     reader = csv.DictReader(text.split("\n"), delimiter="\t", quoting=csv.QUOTE_NONE)
     missing = {"sample_id", "subject"} - set(reader.fieldnames or [])

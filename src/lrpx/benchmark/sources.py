@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import json
 import re
 import zlib
 from collections.abc import Iterator
@@ -25,9 +24,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import InputError, nearest
+from ..files import json_object, sha256
 from .download import Published, local_file, published
 from .inflection import Inflections
-from .storage import sha256
 
 MASK = "***mask***"
 _SHOWN = 10  # bad rows listed in an error
@@ -285,11 +284,9 @@ def _read_blimp(path: Path) -> Iterator[Row | Dropped]:
 def _blimp_row(sample_id: int, line: int, text: str) -> Row:
     _check_text(text)
     try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise _BadRow(f"not JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise _BadRow(f"a JSON {type(data).__name__}, expected an object")
+        data = json_object(text)
+    except ValueError as error:
+        raise _BadRow(str(error)) from error
     sentences = [s for key in ("sentence_good", "sentence_bad") if isinstance(s := data.get(key), str) and s.strip()]
     if len(sentences) != 2:
         raise _BadRow("sentence_good and sentence_bad are not both text")

@@ -23,12 +23,13 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ..errors import InputError
+from ..errors import InputError, import_optional
+from ..files import sha256, write_json, write_text
 from .align import REASONS, Sentence, align
 from .card import card
 from .folder import Benchmark, TokenizedSample, TokenizedSet, load_benchmark, load_tokenized, set_name
 from .sources import Dropped
-from .storage import SCHEMA, check_claim, claim, count, need, sha256, write_dropped, write_json, write_table, write_text
+from .storage import SCHEMA, check_claim, claim, count, write_dropped, write_table
 
 _CHUNK = 1000  # sentences per tokenizer call
 
@@ -174,7 +175,7 @@ def _tokenize(
 
 def _write(folder: Path, kept: Sequence[TokenizedSample], dropped: Sequence[Dropped], counts: dict[str, Any]) -> None:
     """Write the results; ``counts.json`` comes last and says that the rest is there."""
-    pa = need("pyarrow", "Writing a tokenised set")
+    pa = import_optional("pyarrow", "Writing a tokenised set")
     types = {
         "sample_id": pa.int64(),
         "text": pa.string(),

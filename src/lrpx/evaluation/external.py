@@ -7,7 +7,6 @@ the file holds several methods, ``method``.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from ..benchmark.folder import TokenizedSample
-from ..benchmark.storage import need, sha256
-from ..errors import InputError
+from ..errors import InputError, import_optional
+from ..files import read_jsonl, sha256
 
 Given = dict[str, dict[int, np.ndarray]]  # method -> sample_id -> [T]
 
@@ -88,7 +87,7 @@ def label(path: str | Path, given: Given) -> dict[str, Any]:
 def _entries(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """(place for messages, fields) of each entry."""
     if path.suffix == ".parquet":
-        pa, pq = need("pyarrow", "Reading Parquet"), need("pyarrow.parquet", "Reading Parquet")
+        pa, pq = import_optional("pyarrow", "Reading Parquet"), import_optional("pyarrow.parquet", "Reading Parquet")
         try:
             table = pq.read_table(path)
         except (pa.ArrowInvalid, OSError) as error:
@@ -97,20 +96,4 @@ def _entries(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         for row, entry in enumerate(table.select(columns).to_pylist()):
             yield f"{path.name}, row {row}", entry
         return
-    with open(path, encoding="utf-8-sig") as file:
-        try:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    yield f"{path.name}, line {number}", _json_object(line, f"{path.name}, line {number}")
-        except UnicodeDecodeError as error:
-            raise InputError(f"{path} is not UTF-8: {error}. Parquet files need the suffix .parquet.") from error
-
-
-def _json_object(line: str, where: str) -> dict[str, Any]:
-    try:
-        entry = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{where}: not JSON: {error}.") from error
-    if not isinstance(entry, dict):
-        raise InputError(f"{where}: a JSON {type(entry).__name__}, expected an object with sample_id and relevance.")
-    return entry
+    yield from read_jsonl(path)

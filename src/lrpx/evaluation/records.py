@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..benchmark.storage import SCHEMA, need, read_json, read_table, table_bytes, whole, write_json, write_table
-from ..errors import InputError
+from ..benchmark.storage import SCHEMA, read_table, table_bytes, write_table
+from ..errors import InputError, import_optional
+from ..files import atomic_write, read_json, write_json
 
 METRICS = ("pg2", "mrr", "rma", "pta")
 _KIND = "records"
@@ -57,19 +58,19 @@ class Record(NamedTuple):
 
 
 def _types() -> dict[str, Any]:
-    pa = need("pyarrow", "Writing the records of an evaluation")
-    number, text, whole = pa.float64(), pa.string(), pa.int32()
+    pa = import_optional("pyarrow", "Writing the records of an evaluation")
+    number, text, integer = pa.float64(), pa.string(), pa.int32()
     types = {
         "sample_id": pa.int64(),
         **dict.fromkeys(("method", "predicted", "other"), text),
-        **dict.fromkeys(("predicted_id", "other_id"), whole),
+        **dict.fromkeys(("predicted_id", "other_id"), integer),
         "correct": pa.bool_(),
         **dict.fromkeys(("value", "residual"), number),
-        "position": whole,
+        "position": integer,
         "tokens": pa.list_(text),
-        "token_ids": pa.list_(whole),
+        "token_ids": pa.list_(integer),
         "roles": pa.list_(text),
-        "ground_truth": pa.list_(whole),
+        "ground_truth": pa.list_(integer),
         "relevance": pa.list_(number),
         **dict.fromkeys(METRICS, number),
         "error": text,
@@ -124,7 +125,7 @@ class Run:
         Raises:
             InputError: A part is damaged, or there is none yet.
         """
-        pa = need("pyarrow", "Reading the records of an evaluation")
+        pa = import_optional("pyarrow", "Reading the records of an evaluation")
         parts = self.parts
         if not parts:
             raise InputError(f"{self.path} has no records yet: run the same lrpx evaluate again to go on.")
@@ -168,7 +169,7 @@ def find_runs(paths: Sequence[str | Path]) -> list[Run]:
 
 
 def write_part(run: Run, number: int, records: Sequence[Record]) -> None:
-    """Write one part, whole.
+    """Write one part atomically.
 
     Raises:
         LrpxError: It could not be written, for instance because the disk is full; finished parts stay readable.
@@ -182,12 +183,12 @@ def part_bytes(records: Sequence[Record]) -> bytes:
 
 
 def write_part_bytes(run: Run, number: int, content: bytes) -> None:
-    """Write one part that ``part_bytes`` made, whole.
+    """Write one part that ``part_bytes`` made, atomically.
 
     Raises:
         LrpxError: As ``write_part``.
     """
-    with whole(run.part(number)) as temporary:
+    with atomic_write(run.part(number)) as temporary:
         temporary.write_bytes(content)
 
 

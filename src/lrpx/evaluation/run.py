@@ -26,10 +26,11 @@ from transformers import PreTrainedModel
 
 from ..benchmark import Benchmark, TokenizedSample, TokenizedSet, fingerprint, load_benchmark, load_tokenized, tokenize
 from ..benchmark.folder import set_name
-from ..benchmark.storage import SCHEMA, check_place, claim, sha256
+from ..benchmark.storage import SCHEMA, check_place, claim
 from ..benchmark.tokenized import load_tokenizer
 from ..errors import InputError, UnsupportedModelError, nearest
 from ..explainer import Reads
+from ..files import sha256
 from ..methods import METHODS, get_method
 from ..methods.alti.families import find_family
 from ..models.loading import load

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..errors import InputError
+from ..errors import InputError, import_optional
 from .fonts import DPI, Typeface
 from .rtl import RTL_MARK, direction, levels, visual_order, with_joiners
 from .view import ALL_ZERO, MINUS, WITH_NUMBERS, Cell, Rgb, View, colour, ink, short
@@ -34,12 +34,10 @@ def draw(views: Sequence[View], path: str | os.PathLike[str], numbers: bool | No
         ImportError: matplotlib is not installed.
         InputError: The text is too long for a picture.
     """
-    try:
-        import matplotlib
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError('to_png() needs matplotlib: pip install "lrpx[viz]"') from error
+    matplotlib = import_optional("matplotlib", "to_png()", extra="viz")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()  # the user's style is for plots; it comes back on leaving
         # Typeface has logged what cannot be drawn well; matplotlib would repeat it for every letter.

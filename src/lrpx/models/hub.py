@@ -42,7 +42,10 @@ def pin(name: str, revision: str | None, token: str | bool | None, *, hint: str 
     from huggingface_hub import errors
 
     logger.info("looking for %s on the Hub", name)
-    failed = (OSError, errors.HTTPError)  # the Hub's own errors, no network, a full disk; the latter is httpx's, or httpx2's
+    failed = (
+        OSError,
+        errors.HTTPError,
+    )  # the Hub's own errors, no network, a full disk; the latter is httpx's, or httpx2's
     problem: Exception | None = None
     try:
         huggingface_hub.get_hf_file_metadata(huggingface_hub.hf_hub_url(name, _FILE, revision=revision), token=token)
@@ -57,7 +60,9 @@ def pin(name: str, revision: str | None, token: str | bool | None, *, hint: str 
     except failed as error:
         problem = problem or error
         raise InputError(_explain(problem, name, revision, hint)) from problem
-    commit = Path(file).parent.name  # .../snapshots/<commit>/config.json: huggingface.co/docs/huggingface_hub/guides/manage-cache
+    commit = Path(
+        file
+    ).parent.name  # .../snapshots/<commit>/config.json: huggingface.co/docs/huggingface_hub/guides/manage-cache
     return Pinned(commit, local=problem is not None)
 
 

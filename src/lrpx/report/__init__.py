@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..benchmark.storage import write_text
 from ..errors import InputError, nearest
 from ..evaluation.records import find_runs
+from ..files import write_text
 from .results import results_of
 
 __all__ = ["FORMATS", "SUFFIXES", "report", "write"]

