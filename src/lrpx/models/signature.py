@@ -56,9 +56,10 @@ def filler(model: PreTrainedModel) -> int:
 def context_length(model: PreTrainedModel) -> int | None:
     """How many tokens the model can read; ``None`` if it has no limit."""
     config = model.config.get_text_config()
-    names = ("max_position_embeddings", "n_positions", "max_seq_len")
-    limit = next((n for name in names if isinstance(n := getattr(config, name, None), int) and n > 0), None)
-    if limit is not None and counts_from_padding(model):
+    limit = getattr(config, "max_position_embeddings", None) or getattr(config, "max_seq_len", None)  # the latter: MPT
+    if limit is None or limit <= 0:
+        return None
+    if counts_from_padding(model):
         limit -= config.pad_token_id + 1  # positions are numbered from pad_token_id + 1
     return limit
 
