@@ -166,7 +166,7 @@ def read_file(path: Path, rows: Sequence[Row]) -> list[Truth]:
     truths: dict[int, Truth] = {}
     seen: set[int] = set()
     for where, entry in _entries(path):
-        sample_id = _whole(entry.get("sample_id"), f"{where}: sample_id")
+        sample_id = _whole_number(entry.get("sample_id"), f"{where}: sample_id")
         if sample_id is None:
             raise InputError(f"{where}: there is no sample_id.")
         if sample_id in seen:
@@ -205,7 +205,7 @@ def _entries(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield where, fields
 
 
-def _whole(value: Any, what: str) -> int | None:
+def _whole_number(value: Any, what: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not re.fullmatch(r"\s*\d{1,9}\s*", str(value), re.ASCII):
@@ -217,7 +217,7 @@ def _entry(where: str, entry: dict[str, Any], row: Row) -> Truth:
     """The truth of ``row`` that one entry gives."""
 
     def word(value: Any, what: str) -> int | None:
-        index = _whole(value, f"{where}: {what}")
+        index = _whole_number(value, f"{where}: {what}")
         if index is not None and index >= len(row.words):
             raise InputError(f"{where}: {what} {index} is outside the sentence, which has {len(row.words)} words.")
         return index

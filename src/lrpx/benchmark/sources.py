@@ -54,7 +54,7 @@ class Dropped(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceFile:
     """A file that was read.
 
     Attributes:
@@ -80,7 +80,7 @@ class _BadRow(ValueError):
 
 def read_source(
     source: str | Path, *, format: str | None = None, skip_bad_rows: bool = False, downloads: Path = Path()
-) -> Source:
+) -> SourceFile:
     """Read a source file.
 
     Args:
@@ -116,7 +116,7 @@ def read_source(
         )
     if not rows:
         raise InputError(f"{path.name}: none of its {total} rows can be used as {format} ({len(bad)} bad).")
-    return Source(path.name, format, sha256(path), published(path), rows, dropped)
+    return SourceFile(path.name, format, sha256(path), published(path), rows, dropped)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -36,7 +36,7 @@ from ..errors import InputError, LrpxError
 from ..methods import Method
 from ..models.default.download import ALIAS
 from ..passes.dispatch import DEFAULT, Execution
-from .external import Given
+from .external import ExternalRelevances
 from .ray_worker import ATTEMPTS, Job, Part, Worker, about, block_of
 
 logger = logging.getLogger("lrpx")
@@ -73,7 +73,7 @@ class Cluster:
         loading: Mapping[str, Any],
         model: PreTrainedModel,
         methods: Sequence[Method],
-        given: Given,
+        given: ExternalRelevances,
         execution: Execution = DEFAULT,
         *,
         proven: bool,

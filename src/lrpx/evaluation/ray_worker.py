@@ -26,7 +26,7 @@ from ..methods import METHODS, Method
 from ..models.loading import load
 from ..models.provenance import model_facts, provenance
 from ..passes.dispatch import Execution
-from .external import Given
+from .external import ExternalRelevances
 from .records import Record, part_bytes
 from .scoring import Explainer, sources
 
@@ -55,7 +55,7 @@ class Job:
     model: str
     loading: Mapping[str, Any]
     methods: Sequence[Method]
-    given: Given
+    given: ExternalRelevances
     execution: Execution
     proven: bool
     threads: int

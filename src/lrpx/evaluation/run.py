@@ -38,7 +38,7 @@ from ..models.provenance import model_facts, provenance
 from ..models.signature import task_of
 from ..passes.dispatch import Execution, say_what_is_idle
 from ..text.batching import allowed_waste, buckets
-from .external import check_relevances, label, read_relevances
+from .external import check_relevances, manifest_entry, read_relevances
 from .records import Record, Run, finish, open_run, part_is_done, write_part, write_part_bytes
 from .scoring import Explainer, recorded_names, sources
 
@@ -82,7 +82,7 @@ def evaluate(
         out: A new or empty folder, or one in which the same run was stopped or finished.
         tokenizer: The tokenizer of a loaded model.
         tokenized: Name of the tokenised set, if several fit.
-        relevances: A file of explanations made elsewhere, to be scored (``given.py`` describes it). Only samples that it
+        relevances: A file of explanations made elsewhere, to be scored (``external.py`` describes it). Only samples that it
             explains are evaluated.
         limit: Evaluate this many samples, chosen by ``seed`` and ``sample_id``: a smaller limit chooses among those of a
             larger one, and models with different tokenizers get the same sentences (those that both have).
@@ -148,7 +148,7 @@ def evaluate(
                 "limit": limit,
                 "seed": seed,
                 "batch_tokens": batch_tokens,
-                "relevances": label(relevances, given) if relevances is not None else None,
+                "relevances": manifest_entry(relevances, given) if relevances is not None else None,
                 **{name: True for name in ("compile", "tf32") if getattr(execution, name)},  # they change digits
             },
             "plan": {"samples": len(chosen), "parts": len(parts), "selection": _digest(s.sample_id for s in chosen)},

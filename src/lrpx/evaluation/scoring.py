@@ -33,7 +33,7 @@ from ..passes.attribution import Combine, attributions, run
 from ..passes.dispatch import DEFAULT, Execution
 from ..passes.forward_backward import explained_logits
 from ..text.batching import Attribution, Batch, Item, pad
-from .external import Given
+from .external import ExternalRelevances
 from .metrics import score
 from .records import METRICS, Record
 
@@ -61,7 +61,9 @@ def recorded_names(method: str) -> tuple[str, ...]:
     return ("gradient-l1", "gradient-l2") if method == "gradient" else (method,)
 
 
-def sources(names: Sequence[str], given: Given | None = None, execution: Execution = DEFAULT) -> list[Source]:
+def sources(
+    names: Sequence[str], given: ExternalRelevances | None = None, execution: Execution = DEFAULT
+) -> list[Source]:
     """The computations that give the relevance of the methods ``names`` and of the file ``given``.
 
     All that a plain gradient gives comes from one pass.
@@ -99,7 +101,7 @@ def _gradients(names: Sequence[str], execution: Execution) -> Callable[..., list
     return explain
 
 
-def _read(given: Given, execution: Execution) -> Callable[..., list[tuple[Attribution, ...]]]:
+def _read(given: ExternalRelevances, execution: Execution) -> Callable[..., list[tuple[Attribution, ...]]]:
     """Relevance from a file speaks for the predicted form already; a forward pass tells which one that is."""
 
     def explain(

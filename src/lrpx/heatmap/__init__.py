@@ -56,7 +56,7 @@ def render(explanations: Explanations, width: int | None = None, *, numbers: boo
     """
     from . import terminal
 
-    return terminal.render(views(explanations), width, numbers)
+    return terminal.terminal_maps(views(explanations), width, numbers)
 
 
 def html_fragment(explanations: Explanations) -> str:

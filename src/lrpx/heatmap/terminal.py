@@ -20,7 +20,7 @@ from .view import ALL_ZERO, MINUS, WITH_NUMBERS, Cell, View, colour, ink, short
 BAR = 33  # columns of the colour bar, odd
 
 
-def render(views: Sequence[View], width: int | None, numbers: bool | None) -> Group:
+def terminal_maps(views: Sequence[View], width: int | None, numbers: bool | None) -> Group:
     """The maps below one another, an empty line between them."""
     parts: list[Text | TerminalMap] = []
     for view in views:

@@ -23,7 +23,7 @@ Places = dict[
 _EXAMPLE = 'device_map="auto", or a dictionary such as {"model.embed_tokens": "cuda:0", "": "cuda:1"}'
 
 
-def parse(given: Any) -> str | Places:
+def parse_device_map(given: Any) -> str | Places:
     """One of ``STRATEGIES``, or places by name.
 
     Args:
@@ -140,7 +140,7 @@ def place_of(name: str, places: Mapping[str, Any]) -> Any:
     return places[name]
 
 
-def division(model: nn.Module) -> str:
+def describe_division(model: nn.Module) -> str:
     """How a loaded model was divided, for the log: per place its blocks and gigabytes of weights (1 GB = 1e9 bytes)."""
     places: Mapping[str, Any] = getattr(model, "hf_device_map", {})
     path = _longest_list(model)

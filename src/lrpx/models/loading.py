@@ -110,7 +110,7 @@ def load(
             model = _load_divided(place, auto_class, places, **options)
     if torch_device is not None and not getattr(model, "is_quantized", False):  # their library puts quantised weights
         model.to(torch_device)
-    where = model.device if places is None else device_maps.division(model)
+    where = model.device if places is None else device_maps.describe_division(model)
     logger.info(
         "%s: %s, %s on %s, attention implementation %s",
         *(place.name, type(model).__name__, model.dtype, where, model.config._attn_implementation),
@@ -118,7 +118,7 @@ def load(
     return Loaded(model, tokenizer)
 
 
-def identity(model: torch.nn.Module) -> dict[str, str | None]:
+def model_identity(model: torch.nn.Module) -> dict[str, str | None]:
     """What a model's numbers came from, for the provenance of an explanation.
 
     Returns:
@@ -170,7 +170,7 @@ def _places(device: Any, device_map: Any) -> str | device_maps.Places:
         )
     if importlib.util.find_spec("accelerate") is None:
         raise InputError('device_map needs accelerate: pip install "lrpx[multi-gpu]"')
-    return device_maps.parse(device_map)
+    return device_maps.parse_device_map(device_map)
 
 
 # 1. What the name means
@@ -181,19 +181,19 @@ def _locate(name: str, revision: str | None, token: str | bool | None, progress:
         raise InputError(f"the model's name is empty. Type a folder, an id on the Hub, or {default_model.ALIAS!r}.")
     path = Path(name).expanduser()
     if name == default_model.ALIAS:
-        _no_revision(name, revision)
+        _refuse_revision(name, revision)
         folder = default_model.default_model(progress=progress)
         return _Place(name, str(folder), {}, commit=default_model.revision())
     if path.is_dir():
-        _no_revision(name, revision)
+        _refuse_revision(name, revision)
         if not (path / "config.json").is_file():
             raise InputError(f"the folder {name} has no config.json. {_folder_hint(path)}")
         return _Place(name, str(path), {})
     if path.is_file():
-        _no_revision(name, revision)
+        _refuse_revision(name, revision)
         if path.suffix.lower() != ".gguf":
             raise InputError(f"{name} is a file, but not a .gguf file. Give the folder that holds config.json.")
-        _need_gguf(name)
+        _require_gguf(name)
         return _Place(name, str(path.parent), {"gguf_file": path.name}, gguf=path)
     if name.lower().endswith(".gguf") or name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1:
         raise InputError(f"{name}: no such file or folder. Current folder: {Path.cwd()}.")
@@ -202,7 +202,7 @@ def _locate(name: str, revision: str | None, token: str | bool | None, progress:
     return _Place(name, name, {"revision": pinned.commit, "local_files_only": pinned.local}, commit=pinned.commit)
 
 
-def _no_revision(name: str, revision: str | None) -> None:
+def _refuse_revision(name: str, revision: str | None) -> None:
     if revision is not None:
         raise InputError(f"revision={revision!r}: only models on the Hub have revisions, and {name} is on this disk.")
 
@@ -213,7 +213,7 @@ def _folder_hint(folder: Path) -> str:
     return "Give a folder written by save_pretrained (config.json, model.safetensors, tokenizer files)."
 
 
-def _need_gguf(name: str) -> None:
+def _require_gguf(name: str) -> None:
     missing = [p for p in ("gguf", "accelerate") if importlib.util.find_spec(p) is None]
     if missing:
         raise InputError(f'{name}: reading GGUF files needs {" and ".join(missing)}: pip install "lrpx[gguf]"')
@@ -260,7 +260,7 @@ def _load_config(place: _Place, options: dict[str, Any]) -> Any:
     try:
         return AutoConfig.from_pretrained(place.source, **options)
     except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
-        raise InputError(f"the configuration of {place.name} cannot be read: {_brief(error)}") from error
+        raise InputError(f"the configuration of {place.name} cannot be read: {_first_lines(error)}") from error
 
 
 def _load_tokenizer(place: _Place, options: dict[str, Any]) -> Any:
@@ -270,7 +270,7 @@ def _load_tokenizer(place: _Place, options: dict[str, Any]) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(place.source, **options)
     except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
-        raise InputError(f"the tokenizer of {place.name} cannot be loaded: {_brief(error)} {hint}") from error
+        raise InputError(f"the tokenizer of {place.name} cannot be loaded: {_first_lines(error)} {hint}") from error
     if len(tokenizer.get_vocab()) <= len(tokenizer.all_special_tokens):
         raise InputError(f"{place.name} has no tokenizer files (tokenizer.json, vocab.txt, ...). {hint}")
     if place.gguf is not None:
@@ -289,7 +289,7 @@ def _load_model(place: _Place, auto_class: Any, **options: Any) -> Any:
         )
     except (OSError, ValueError, ImportError, KeyError, RuntimeError, SafetensorError) as error:
         again = f" Delete {place.source} and try again." if place.name == default_model.ALIAS else ""
-        raise InputError(f"{place.name} cannot be loaded: {_brief(error)}{again}") from error
+        raise InputError(f"{place.name} cannot be loaded: {_first_lines(error)}{again}") from error
 
     absent = sorted(report["missing_keys"]) + sorted(name for name, *_ in report["mismatched_keys"])
     if absent:
@@ -331,7 +331,7 @@ def _load_divided(place: _Place, auto_class: Any, places: str | device_maps.Plac
     return model
 
 
-def _brief(error: Exception) -> str:
+def _first_lines(error: Exception) -> str:
     """The first lines of an error of transformers, which can be pages long."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines[:3]) or type(error).__name__

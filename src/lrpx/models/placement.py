@@ -20,27 +20,27 @@ from torch import Tensor, nn
 
 def is_divided(model: nn.Module) -> bool:
     """Whether hooks move tensors or weights while ``model`` runs."""
-    return not _is_whole(model) and any("_hf_hook" in module.__dict__ for module in _modules(model))
+    return not _is_undivided(model) and any("_hf_hook" in module.__dict__ for module in _modules(model))
 
 
-_whole: weakref.WeakKeyDictionary[nn.Module, tuple[Any, ...]] = weakref.WeakKeyDictionary()
+_undivided: weakref.WeakKeyDictionary[nn.Module, tuple[Any, ...]] = weakref.WeakKeyDictionary()
 
 
-def _is_whole(model: nn.Module) -> bool:
+def _is_undivided(model: nn.Module) -> bool:
     """Whether ``model`` has no hooks and all its weights. Asked for every text, so what was seen once is remembered.
 
     accelerate puts a hook on the model itself too, and moving a model moves its first weight.
     """
     first = next(model.parameters(), None)
     now = ("_hf_hook" in model.__dict__, None if first is None else first.device)
-    if _whole.get(model) == now:
+    if _undivided.get(model) == now:
         return True
     modules = _modules(model)
     hooked = any("_hf_hook" in module.__dict__ for module in modules)
     missing = any(p is not None and p.is_meta for m in modules for p in m._parameters.values())
     if hooked or missing:
         return False
-    _whole[model] = now
+    _undivided[model] = now
     return True
 
 
@@ -55,7 +55,7 @@ def _modules(model: nn.Module) -> list[nn.Module]:
 
 def is_offloaded(model: nn.Module) -> bool:
     """Whether some weights are only there while their module runs."""
-    if _is_whole(model):
+    if _is_undivided(model):
         return False
     return any(p is not None and p.is_meta for m in _modules(model) for p in m._parameters.values())
 

@@ -57,11 +57,11 @@ def report(
     if format == "html":
         from . import html
 
-        return html.page(results, examples)
+        return html.report_page(results, examples)
     if format == "latex":
         from . import latex
 
-        return latex.document(results)
+        return latex.report_document(results)
     from . import text
 
     if format == "terminal":

@@ -67,7 +67,7 @@ def examples(result: Result, count: int) -> list[Example]:
 
 def _example(result: Result, records: Sequence[dict[str, Any]]) -> Example:
     first = records[0]
-    units = units_of(first["tokens"], [role == "special" for role in first["roles"]])
+    units = units_from_tokens(first["tokens"], [role == "special" for role in first["roles"]])
     return Example(
         sample_id=first["sample_id"],
         predicted=first["predicted"],
@@ -97,7 +97,7 @@ def _explanation(result: Result, record: dict[str, Any], units: list[Unit]) -> E
     )
 
 
-def units_of(tokens: Sequence[str], special: Sequence[bool]) -> list[Unit]:
+def units_from_tokens(tokens: Sequence[str], special: Sequence[bool]) -> list[Unit]:
     """Readable text for raw pieces, in order; several tokens share a unit where a character is split over them."""
     byte_level = any("Ġ" in token for token in tokens)
     units: list[Unit] = []

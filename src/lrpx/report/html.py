@@ -12,7 +12,7 @@ from ..heatmap import html_fragment
 from . import charts, tables
 from .examples import Example, examples
 from .results import Result
-from .tables import Cell, Table
+from .tables import Table, TableCell
 
 _MODELS = ("#2f6fb5", "#d97a1f", "#2f9162", "#9a5fb4", "#b5473c", "#6b7a8c")
 _ROLES = {"subject": "#2a8f5b", "attractor": "#d4572f", "other": "#8b97a8", "special": "#7761b8"}
@@ -82,7 +82,7 @@ rect{{print-color-adjust:exact;-webkit-print-color-adjust:exact}}}}
 """
 
 
-def page(results: Sequence[Result], count: int) -> str:
+def report_page(results: Sequence[Result], count: int) -> str:
     """The complete page.
 
     Args:
@@ -107,7 +107,7 @@ def _body(results: Sequence[Result], count: int) -> Iterator[str]:
     for result in results:
         for note in result.notes:
             yield f'<p class="note">{escape(result.label)}: {escape(note)}</p>\n'
-    yield _card(tables.main(results))
+    yield _card(tables.scores(results))
     yield _metric_charts(results)
     if norms := tables.norms(results):
         yield _card(norms)
@@ -165,7 +165,7 @@ def _start(column: int) -> str:
     return ' class="start"' if column == 0 else ""
 
 
-def _cell(cell: Cell, column: int) -> str:
+def _cell(cell: TableCell, column: int) -> str:
     text = {0: "{}", 1: "<b>{}</b>", 2: "<u>{}</u>"}[cell.rank].format(escape(cell.text))
     kind = " ".join(["start"] * (column == 0) + ["best"] * (cell.rank == 1))
     return f'<td class="{kind}">{text}' + (f"<small>{cell.interval}</small>" if cell.interval else "") + "</td>"

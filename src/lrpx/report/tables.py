@@ -19,7 +19,7 @@ HEADS = {"pg2": "PG2", "mrr": "MRR", "rma": "RMA", "pta": "PTA"}
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """One entry.
 
     Attributes:
@@ -60,7 +60,7 @@ class Table:
     title: str
     caption: str
     groups: list[tuple[str, list[str]]]
-    rows: list[tuple[str, list[list[Cell]]]]
+    rows: list[tuple[str, list[list[TableCell]]]]
     summary: int = 0
 
     def part(self, start: int, stop: int) -> Table:
@@ -74,16 +74,16 @@ class Table:
             yield self.part(start, start + most)
 
 
-NONE = Cell("–")
+NONE = TableCell("–")
 
 
-def main(results: Sequence[Result]) -> Table:
+def scores(results: Sequence[Result]) -> Table:
     """Methods x metrics per model."""
     methods = rows(results)
     body = [(name_of(m), [_scores(r, m) for r in results]) for m in methods]
     body = _ranked(body)
-    body.append(("Random, mean", [[Cell(f"{r.random[m][0]:.3f}") for m in METRICS] for r in results]))
-    body.append(("Random, ±std", [[Cell(f"{r.random[m][1]:.3f}") for m in METRICS] for r in results]))
+    body.append(("Random, mean", [[TableCell(f"{r.random[m][0]:.3f}") for m in METRICS] for r in results]))
+    body.append(("Random, ±std", [[TableCell(f"{r.random[m][1]:.3f}") for m in METRICS] for r in results]))
     chosen = [f"{name_of(r.norm).removeprefix('Gradient, ')} for {r.label}" for r in results if r.norm]
     caption = (
         "PG2: pointing game, top 2. MRR: mean reciprocal rank. RMA: relevance mass accuracy. PTA: per-token accuracy. All lie "
@@ -98,9 +98,9 @@ def main(results: Sequence[Result]) -> Table:
 
 
 def intervals(results: Sequence[Result]) -> Table:
-    """The confidence intervals of ``main``, in the same places."""
+    """The confidence intervals of ``scores``, in the same places."""
     own = [r for r in results if not r.of_paper]
-    body = [(name_of(m), [[Cell(c.interval or NONE.text) for c in _scores(r, m)] for r in own]) for m in rows(own)]
+    body = [(name_of(m), [[TableCell(c.interval or NONE.text) for c in _scores(r, m)] for r in own]) for m in rows(own)]
     caption = "Bootstrap over samples, 1,000 resamples, percentiles."
     return Table("95 % confidence intervals", caption, _groups(own), body)
 
@@ -121,7 +121,7 @@ def roles(results: Sequence[Result]) -> Table:
     body = [
         (
             "Share of the tokens",
-            [[Cell(f"{r.token_roles[x]:.3f}") if r.token_roles[x] else NONE for x in ROLES] for r in own],
+            [[TableCell(f"{r.token_roles[x]:.3f}") if r.token_roles[x] else NONE for x in ROLES] for r in own],
         )
     ]
     body += [(name_of(m), [_role_cells(r, m) for r in own]) for m in rows(own)]
@@ -138,15 +138,15 @@ def accuracy(results: Sequence[Result]) -> Table:
     columns = ["accuracy", "samples", *(["failed"] if failed else []), "params", "layers", "heads", "width", "vocab"]
     columns.append("tokenizer")
 
-    def row(r: Result) -> list[Cell]:
+    def row(r: Result) -> list[TableCell]:
         facts = r.facts
         parameters = facts["parameters"]
         size = _rounded(parameters) if isinstance(parameters, int) else str(parameters)
         rest = [facts["layers"], facts["heads"], facts["width"], facts["vocabulary"], facts["tokenizer"]]
-        first = [_mean(r.accuracy, not r.of_paper), Cell(f"{r.samples:,}")]
+        first = [_mean(r.accuracy, not r.of_paper), TableCell(f"{r.samples:,}")]
         if failed:
-            first.append(NONE if r.of_paper else Cell(f"{r.failed:,}"))
-        return [*first, Cell(size), *(NONE if value is None else Cell(str(value)) for value in rest)]
+            first.append(NONE if r.of_paper else TableCell(f"{r.failed:,}"))
+        return [*first, TableCell(size), *(NONE if value is None else TableCell(str(value)) for value in rest)]
 
     caption = "Share of all samples in which the model gives the right verb form the larger logit."
     return Table("Prediction accuracy", caption, [("", columns)], [(r.label, [row(r)]) for r in results])
@@ -156,17 +156,17 @@ def _groups(results: Sequence[Result]) -> list[tuple[str, list[str]]]:
     return [(r.label, [HEADS[m] for m in METRICS]) for r in results]
 
 
-def _scores(result: Result, method: str) -> list[Cell]:
+def _scores(result: Result, method: str) -> list[TableCell]:
     scored = result.reported(method)
     return [NONE] * len(METRICS) if scored is None else [_mean(scored.scores[m], not result.of_paper) for m in METRICS]
 
 
-def _mean(interval: Interval, has_interval: bool) -> Cell:
+def _mean(interval: Interval, has_interval: bool) -> TableCell:
     ends = (interval.low, interval.high) if has_interval else (None, None)
-    return Cell(f"{interval.mean:.3f}", 0, *ends)
+    return TableCell(f"{interval.mean:.3f}", 0, *ends)
 
 
-def _role_cells(result: Result, method: str) -> list[Cell]:
+def _role_cells(result: Result, method: str) -> list[TableCell]:
     scored = result.reported(method)
     if scored is None:
         return [NONE] * len(ROLES)
@@ -174,11 +174,11 @@ def _role_cells(result: Result, method: str) -> list[Cell]:
     for role in ROLES:
         positive, negative = scored.roles[role]
         parts = [f"+{positive:.3f}"] * bool(positive) + [f"−{negative:.3f}"] * bool(negative)
-        found.append(Cell(" ".join(parts)) if parts else NONE)
+        found.append(TableCell(" ".join(parts)) if parts else NONE)
     return found
 
 
-Body = list[tuple[str, list[list[Cell]]]]
+Body = list[tuple[str, list[list[TableCell]]]]
 
 
 def _ranked(body: Body, *, second: bool = True) -> Body:
@@ -187,14 +187,14 @@ def _ranked(body: Body, *, second: bool = True) -> Body:
     Equal numbers share their place; a number that stands alone has none.
     """
 
-    def ranked(group: int, column: int) -> Callable[[Cell], Cell]:
+    def ranked(group: int, column: int) -> Callable[[TableCell], TableCell]:
         values = [float(cells[group][column].text) for _, cells in body if cells[group][column] is not NONE]
 
-        def mark(cell: Cell) -> Cell:
+        def mark(cell: TableCell) -> TableCell:
             if cell is NONE or len(values) < 2:
                 return cell
             rank = 1 + sum(value > float(cell.text) for value in values)
-            return Cell(cell.text, rank if rank <= 1 + second else 0, cell.low, cell.high)
+            return TableCell(cell.text, rank if rank <= 1 + second else 0, cell.low, cell.high)
 
         return mark
 
