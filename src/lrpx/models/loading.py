@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
 import os
@@ -310,11 +311,10 @@ def _load_divided(place: _Place, auto_class: Any, places: str | device_maps.Plac
         with torch.device("meta"):  # the modules, without numbers
             empty = auto_class.from_config(options["config"], trust_remote_code=options["trust_remote_code"])
         places = device_maps.complete(places, empty)
-    folder = tempfile.TemporaryDirectory(
-        prefix="lrpx-"
-    )  # for weights that go to disk and are not there as they are needed
-    try:
-        model = _load_model(place, auto_class, device_map=places, offload_folder=folder.name, **options)
+    with contextlib.ExitStack() as on_error:
+        # For weights that go to disk and are not there in the form that is needed; it lives as long as the model.
+        folder = on_error.enter_context(tempfile.TemporaryDirectory(prefix="lrpx-"))
+        model = _load_model(place, auto_class, device_map=places, offload_folder=folder, **options)
         device_maps.check_blocks(getattr(model, "hf_device_map", {}), model)
         # transformers 5.0 leaves out a model that is all on disk, and the second name of a tied weight that is.
         tied = [name for name in getattr(model, "all_tied_weights_keys", {}) if model.get_parameter(name).is_meta]
@@ -324,10 +324,7 @@ def _load_divided(place: _Place, auto_class: Any, places: str | device_maps.Plac
                 f"device_map={places!r} puts more of {place.name} on disk than this version of transformers can load. Upgrade "
                 'it, or give the embeddings another place, such as "cpu".'
             )
-    except BaseException:
-        folder.cleanup()
-        raise
-    weakref.finalize(model, folder.cleanup)
+        weakref.finalize(model, on_error.pop_all().close)
     return model
 
 

@@ -200,13 +200,15 @@ def _encode_chat(tokenizer: Any, messages: Sequence[Any], decode: Decode) -> Enc
         raise InputError(
             "chat messages need a tokenizer with a chat template; this one has none. Give a string instead."
         )
-    # An assistant's message at the end is a reply that the model is to go on with.
+    from jinja2 import TemplateError  # installed with torch
+
+    # An assistant's message at the end is a reply for the model to continue.
     reply = messages[-1]["role"] == "assistant"
     try:
         text = tokenizer.apply_chat_template(
             list(messages), tokenize=False, add_generation_prompt=not reply, continue_final_message=reply
         )
-    except Exception as error:  # a template is code of its author, and raises what it likes
+    except (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
         raise InputError(f"the tokenizer's chat template refuses these messages: {error}.") from error
     return _encode_text(tokenizer, text, decode, specials=False)  # the template has written them already
 
