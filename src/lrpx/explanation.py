@@ -29,7 +29,7 @@ class Token(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """Tokens ``start`` to ``end`` (exclusive) as a reader sees them; several where a character is split over tokens."""
+    """Tokens ``start`` to ``end`` (exclusive) as readable text; several tokens where a character is split over them."""
 
     start: int
     end: int

@@ -1,9 +1,9 @@
 """Explanations as pictures: in the terminal, as HTML, as LaTeX and as PNG.
 
-Every renderer draws the same ``View`` (``view.py``): the text once, each unit of it coloured by its relevance, red
-where it speaks for the value, blue where it speaks against it, white where it carries nothing. Each map has one
-symmetric scale that ends at its largest absolute relevance, and a colour bar that says so; several explanations
-stand below one another, each with its own scale. Only ``show`` and the ``to_...`` functions do anything outside.
+Every renderer draws the same ``View`` (``view.py``): the text, each unit coloured by its relevance. Red raises the explained
+value, blue lowers it, white is zero. Each map has one symmetric colour scale that ends at its largest absolute relevance, and a
+colour bar that shows it. Several explanations are drawn below one another, each with its own scale. Only ``show`` and the
+``to_...`` functions print or write anything.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def show(explanations: Explanations) -> None:
     """Print the heatmap to the terminal; in a notebook, display it as HTML.
 
     Raises:
-        InputError: The list is empty or holds something else than explanations.
+        InputError: The list is empty or holds something other than explanations.
     """
     from . import notebook
 
@@ -43,16 +43,16 @@ def show(explanations: Explanations) -> None:
 def render(explanations: Explanations, width: int | None = None, *, numbers: bool | None = None) -> RenderableType:
     """The heatmap as something ``rich`` can print.
 
-    On a terminal with colours each token stands on its colour. Without colours (a pipe, a file, ``NO_COLOR``) the
+    On a terminal with colours each token has a coloured background. Without colours (a pipe, a file, ``NO_COLOR``) the
     same renderable prints a table: position, id, relevance and text of each unit.
 
     Args:
         explanations: One explanation or several.
         width: Columns to use; the console's width if ``None``.
-        numbers: Print the relevance below each token. By default up to 40 units get their numbers.
+        numbers: Print the relevance below each token. By default maps of up to 40 units show their numbers.
 
     Raises:
-        InputError: The list is empty or holds something else than explanations.
+        InputError: The list is empty or holds something other than explanations.
     """
     from . import terminal
 
@@ -63,7 +63,7 @@ def html_fragment(explanations: Explanations) -> str:
     """The heatmap as HTML to place in a page: one ``<style>`` and one ``<section>`` per explanation, no script.
 
     Raises:
-        InputError: The list is empty or holds something else than explanations.
+        InputError: The list is empty or holds something other than explanations.
     """
     from . import html
 
@@ -74,7 +74,7 @@ def to_html(explanations: Explanations, path: str | os.PathLike[str] | None = No
     """The heatmap as a self-contained HTML page; also written to ``path`` if given.
 
     Raises:
-        InputError: The list is empty or holds something else than explanations.
+        InputError: The list is empty or holds something other than explanations.
         OSError: ``path`` cannot be written.
     """
     from . import html
@@ -97,10 +97,10 @@ def to_latex(
     Args:
         explanations: One explanation or several.
         path: File to write.
-        numbers: Print the relevance below each token. By default up to 40 units get their numbers.
+        numbers: Print the relevance below each token. By default maps of up to 40 units show their numbers.
 
     Raises:
-        InputError: The list is empty or holds something else than explanations.
+        InputError: The list is empty or holds something other than explanations.
         OSError: ``path`` cannot be written.
     """
     from . import latex
@@ -120,7 +120,7 @@ def to_png(explanations: Explanations, path: str | os.PathLike[str], *, numbers:
     Args:
         explanations: One explanation or several.
         path: File to write.
-        numbers: Print the relevance below each token. By default up to 40 units get their numbers.
+        numbers: Print the relevance below each token. By default maps of up to 40 units show their numbers.
 
     Raises:
         ImportError: matplotlib is not installed.

@@ -1,6 +1,6 @@
-"""Fonts for the PNG: what DejaVu Sans (which matplotlib carries) lacks comes from fonts installed on the machine.
+"""Fonts for the PNG: DejaVu Sans, which comes with matplotlib, and installed fonts for the characters it lacks.
 
-A character that no font has is drawn as its code point, so no box of a missing glyph and no warning about one remains.
+A character that no font has is drawn as its code point, ``U+4E2D``, instead of an empty box.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NOT_FOR_TEXT = re.compile("Last ?Resort|Color")  # fonts of placeholder boxes, 
 
 
 class Typeface:
-    """Font families that together have as many of ``characters`` as the machine allows, and a ruler for them."""
+    """Font families that together cover as many of ``characters`` as possible, and the width of text drawn in them."""
 
     def __init__(self, characters: set[str]) -> None:
         from matplotlib import __version__ as version
@@ -55,7 +55,7 @@ class Typeface:
         return self._manager.FontProperties(family=self.families, size=size, weight="bold" if bold else "normal")
 
     def width(self, text: str, size: float, bold: bool = False) -> float:
-        """Pixels that ``text`` takes."""
+        """The width of ``text`` in pixels."""
         if not text:
             return 0.0
         if (text, size, bold) not in self._widths:
@@ -65,7 +65,7 @@ class Typeface:
 
 
 def _covered(path: str, characters: set[str]) -> set[str]:
-    """Those of ``characters`` that the font at ``path`` has; none if it cannot be read."""
+    """The subset of ``characters`` that the font at ``path`` has; empty if the font cannot be read."""
     from matplotlib.font_manager import get_font
 
     try:
@@ -76,5 +76,5 @@ def _covered(path: str, characters: set[str]) -> set[str]:
 
 
 def _ignorable(char: str) -> bool:
-    """Joiners and variation selectors: they change how others look and are nothing themselves."""
+    """Joiners and variation selectors: they change how their neighbours look and are invisible themselves."""
     return unicodedata.category(char) == "Cf" or "\ufe00" <= char <= "\ufe0f"

@@ -1,8 +1,7 @@
-"""Heatmaps as PNG, drawn with matplotlib: measured text, laid out here line by line, no axes and no pyplot.
+"""Heatmaps as PNG, drawn with matplotlib. The text is measured and laid out here, line by line; pyplot is not used.
 
-1. Lines: units flow and wrap like words. Where letters run from right to left, the units of a line are put in the
-   order in which they stand on paper.
-2. Drawing: header, cells, colour bar, in units of one pixel.
+1. Lines: units flow and wrap like words. In right-to-left text the units of a line are put into visual order.
+2. Drawing: header, cells and colour bar. All lengths are in pixels.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from .fonts import DPI, Typeface
 from .rtl import RTL_MARK, direction, levels, visual_order, with_joiners
 from .view import ALL_ZERO, MINUS, WITH_NUMBERS, Cell, Rgb, View, colour, ink, short
 
-WIDTH, MARGIN = 1800, 50  # pixels; a map that needs less width takes less
+WIDTH, MARGIN = 1800, 50  # pixels; a narrower map gets a narrower picture
 ROOM = WIDTH - 2 * MARGIN
-HIGHEST = 65_000  # matplotlib draws less than 2 ** 16 pixels
+HIGHEST = 65_000  # matplotlib's limit is 2 ** 16 pixels
 BODY, SMALL, TINY = 13.0, 9.0, 6.5  # points
 PAD, GAP, LINE = 9, 15, 62  # pixels: inside a cell, between words, from line to line
 SOFT, FRAME = (0.38, 0.4, 0.44), (0.83, 0.84, 0.86)
@@ -39,7 +38,7 @@ def draw(views: Sequence[View], path: str | os.PathLike[str], numbers: bool | No
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(), warnings.catch_warnings():
-        matplotlib.rcdefaults()  # the user's style is for plots; it comes back on leaving
+        matplotlib.rcdefaults()  # ignore the user's plot style; rc_context restores it
         # Typeface has logged what cannot be drawn well; matplotlib would repeat it for every letter.
         warnings.filterwarnings("ignore", message="(Glyph|Matplotlib currently does not support)", category=UserWarning)
         canvas = _Canvas(Typeface(_characters(views)))
@@ -67,7 +66,7 @@ def _characters(views: Iterable[View]) -> set[str]:
 
 @dataclass(frozen=True)
 class _Box:
-    """Something that takes room in a line: a unit, or a part of a long one, or a gap (no cell)."""
+    """An element of a line: a unit, a part of a long unit, or a gap (without a cell)."""
 
     width: float
     cell: Cell | None = None
@@ -82,7 +81,7 @@ def _lines(face: Typeface, view: View, numbers: bool) -> Iterator[list[_Box]]:
     for word in _words(face, view, numbers):
         whole = sum(box.width for box in word.boxes)
         gap = GAP if word.gap and line else 0.0
-        if used + gap + whole > ROOM >= whole and line:  # only a word longer than a line is broken
+        if used + gap + whole > ROOM >= whole and line:  # a word is broken only if it is longer than a line
             yield line
             line, used, gap = [], 0.0, 0.0
         if gap:
@@ -151,7 +150,7 @@ def _parts(face: Typeface, piece: str) -> Iterator[str]:
 
 
 def _on_paper(view: View, line: list[_Box]) -> Iterator[_Box]:
-    """A line's boxes from left to right; a mark tells matplotlib to mirror brackets between right-to-left units."""
+    """A line's boxes from left to right. Brackets between right-to-left units get a mark, so that matplotlib mirrors them."""
     directions = [direction(box.text) for box in line]
     depth = levels(directions, view.rtl)
     for i in visual_order(depth):
@@ -162,7 +161,7 @@ def _on_paper(view: View, line: list[_Box]) -> Iterator[_Box]:
 
 
 class _Canvas:
-    """Collects texts and rectangles from the top down, then paints them: the size is known only at the end."""
+    """Collects texts and rectangles from the top down and paints them at the end, when the size is known."""
 
     def __init__(self, face: Typeface) -> None:
         self.face, self.y, self.right = face, float(MARGIN), 0.0
@@ -192,7 +191,7 @@ class _Canvas:
         )
 
     def paragraph(self, parts: Sequence[tuple[str, bool]], size: float, ink: Any = "black") -> None:
-        """Words of running text, ``(text, bold)`` in order, wrapped; moves down."""
+        """Place running text, given as ``(text, bold)`` parts, with line wrapping, and move down."""
         x, step = float(MARGIN), size * DPI / 72 * 1.45
         self.y += step
         for text, bold in parts:
@@ -204,7 +203,7 @@ class _Canvas:
                 x += width + (len(word) - len(word.rstrip())) * size * DPI / 72 * 0.32
 
     def paint(self, figure: Any, width: float, height: float) -> None:
-        """Draw everything on ``figure``, one unit of its axes to a pixel."""
+        """Draw everything on ``figure``; one unit of its axes is one pixel."""
         from matplotlib.patches import Rectangle
 
         axes = figure.add_axes((0, 0, 1, 1))
@@ -277,5 +276,5 @@ def _bar(canvas: _Canvas, view: View) -> None:
 
 
 def _unit(rgb: Rgb) -> tuple[float, float, float]:
-    """Matplotlib counts colours from 0 to 1."""
+    """A colour with components from 0 to 1, as matplotlib expects."""
     return rgb[0] / 255, rgb[1] / 255, rgb[2] / 255

@@ -16,7 +16,7 @@ RTL_MARK, JOINER = "\N{RIGHT-TO-LEFT MARK}", "\N{ZERO WIDTH JOINER}"
 
 
 def direction(text: str) -> str:
-    """``R`` for right-to-left letters, ``L`` for left-to-right, ``N`` for a number, ``S`` for its separator, or blank."""
+    """The direction of a unit: ``R`` right to left, ``L`` left to right, ``N`` number, ``S`` number separator, else a blank."""
     if any(is_rtl(c) or is_ltr(c) for c in text):
         return "R" if mostly_rtl(text) else "L"
     return "N" if any(c.isdigit() for c in text) else "S" if text and text in ".,:/" else " "
@@ -62,14 +62,14 @@ def visual_order(levels: Sequence[int]) -> list[int]:
 
 
 def with_joiners(text: str, before: str = "", after: str = "") -> str:
-    """``text`` with a joiner at an end where its Arabic letter joins one of the neighbouring text, which is drawn apart."""
+    """``text`` with a joiner at each end where an Arabic letter joins the neighbouring unit, which is drawn separately."""
     first = JOINER if _join(before[-1:], text[:1]) else ""
     last = JOINER if _join(text[-1:], after[:1]) else ""
     return first + text + last
 
 
 def _join(letter: str, following: str) -> bool:
-    """Whether two Arabic letters join. Unicode names the forms of each: one with an initial form joins what follows."""
+    """Whether two Arabic letters join. A letter that joins its successor has an initial form in Unicode; others do not."""
     return _has_form(letter, "INITIAL") and _has_form(following, "FINAL")
 
 

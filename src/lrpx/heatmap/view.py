@@ -21,7 +21,7 @@ from .drawable import Drawable
 from .text import EMPTY, NEWLINE, legible, mostly_rtl, readable, visible
 
 RED, WHITE, BLUE = (205, 26, 38), (255, 255, 255), (28, 88, 188)
-WITH_NUMBERS = 40  # maps of up to so many units show their numbers, where the format has no tooltips
+WITH_NUMBERS = 40  # maps of up to this many units show their numbers, in formats without tooltips
 MINUS = "\N{MINUS SIGN}"
 ALL_ZERO = "every relevance is 0"
 
@@ -36,7 +36,7 @@ class Cell:
     value: float
     tokens: tuple[tuple[int, str, int, float], ...]  # position, raw token, id, relevance
     gap: bool  # a space stands before it
-    rtl: bool  # its letters run from right to left; without letters, as the whole text does
+    rtl: bool  # right to left, by its letters; without letters, the direction of the whole text
     explained: bool  # holds the token whose logits are explained
 
     @property
@@ -68,7 +68,7 @@ class View:
         return fixed(value, self.scale, sign)
 
     def share(self, value: float) -> float:
-        """Where a relevance stands on this map's scale, from -1 to 1."""
+        """A relevance divided by this map's scale: from -1 to 1."""
         return value / self.scale if self.scale else 0.0
 
     def colour(self, value: float) -> Rgb:
@@ -100,7 +100,7 @@ def views(explanations: Drawable | Sequence[Drawable]) -> list[View]:
     """One view per explanation.
 
     Raises:
-        InputError: The list is empty or holds something else than explanations; units do not cover the tokens.
+        InputError: The list is empty or holds something other than explanations; units do not cover the tokens.
     """
     several = [explanations] if isinstance(explanations, Drawable) else list(explanations)
     if not several:
@@ -156,7 +156,7 @@ def _cells(e: Drawable) -> list[Cell]:
     def cell(start: int, end: int, text: str) -> Cell:
         if word := text.startswith(" ") and text[1:2].strip() != "":
             text = text[1:]
-        elif wordpiece and not spaced:  # these tokenizers mark where a word goes on, not where it starts
+        elif wordpiece and not spaced:  # these tokenizers mark continuations of a word, not its start
             word = not e.tokens[start].startswith("##")
         *lines, last = text.split("\n")
         pieces = (*(visible(line) + NEWLINE for line in lines), visible(last))
