@@ -1,7 +1,8 @@
-"""A source as a checked local file: a path, or a URL whose content must be the one that was meant.
+"""A source as a checked local file: a path, or a URL whose content has the expected checksum.
 
-A checksum comes from the caller (``...#sha256=<64 hex digits>``) or from the table of published files below. A URL without
-either is refused, and the error shows the checksum of what is there, so that trusting it is a decision someone makes.
+A checksum comes from the caller (``...#sha256=<64 hex digits>``) or from the table of published files below. A URL
+without either is refused. The error shows the checksum of the downloaded content, so that the user can decide to trust
+it.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def _split_checksum(source: str) -> tuple[str, str | None]:
 
 
 def _download(url: str) -> bytes:
-    """What ``url`` gives, all of it."""
+    """The complete content of ``url``."""
     try:
         with urllib.request.urlopen(url, timeout=_TIMEOUT) as response:  # http(s) only, see local_file
             return bytes(response.read())

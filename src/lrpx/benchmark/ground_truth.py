@@ -23,7 +23,7 @@ from .sources import Row
 
 _VERB_NUMBER = {"VBZ": "singular", "VBP": "plural"}
 _NOUN_NUMBER = {"NN": "singular", "NNP": "singular", "NNS": "plural", "NNPS": "plural"}
-_UNUSED_PIPES = ("ner", "lemmatizer")  # nothing here reads what they write
+_UNUSED_PIPES = ("ner", "lemmatizer")  # their results are not used here
 _BATCH = 128  # sentences per parser call
 
 
@@ -139,7 +139,7 @@ def start_worker(name: str, threads: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """A worker whose parent was killed would wait for work for ever."""
+    """End this worker with its parent; if the parent was killed, the worker would wait for work for ever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

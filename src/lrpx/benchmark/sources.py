@@ -2,13 +2,14 @@
 
 - ``lgd`` (Goldberg 2019, ``lgd_dataset.tsv``): tab-separated, no header: number of attractors, sentence, sentence with
   ``***mask***`` for the verb, verb, verb in the other number.
-- ``linzen`` (Linzen et al. 2016, ``agr_50_mostcommon_10K.tsv``, also gzipped): tab-separated with a header. Kept are rows
-  with 1 to 4 nouns between subject and verb, all of the other number; the verb's other form is looked up among the
+- ``linzen`` (Linzen et al. 2016, ``agr_50_mostcommon_10K.tsv``, also gzipped): tab-separated with a header. Rows are
+  kept with 1 to 4 nouns between subject and verb, all of the other number; the verb's other form is looked up among the
   forms that the file itself contains.
 - ``blimp`` (Warstadt et al. 2020): JSON lines whose ``sentence_good`` and ``sentence_bad`` differ in the verb only.
 
 A sentence is its words, joined by single spaces. A row that does not have this form is *bad*: it is reported with its
-line number, and skipped only on request. A row of good form that the benchmark does not want is *dropped*, with a reason.
+line number, and skipped only on request. A row of good form that the benchmark does not want is *dropped*, with a
+reason.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Row(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """A row that does not make it into the benchmark, and why."""
+    """A row that is not in the benchmark, and why."""
 
     sample_id: int
     line: int
@@ -147,7 +148,7 @@ def _check_text(text: str) -> None:
 
 
 def _recognise(path: Path) -> str:
-    """The format of ``path``, from its first lines; one broken line is no reason to not recognise a file."""
+    """The format of ``path``, by its first lines, some of which may be broken."""
     first = [text for _, text in islice(_filled(path), 20)]
     if not first:
         raise InputError(f"{path} is empty.")

@@ -1,7 +1,8 @@
-"""Files of a benchmark folder: written atomically, with a schema version, never mixed up.
+"""Files of a benchmark folder: written atomically, with a schema version and a manifest.
 
 - Parquet files carry the schema version and what they hold in their metadata; another version is refused.
-- A folder's ``manifest.json`` says what it was made from; going on with something else is refused, naming what differs.
+- A folder's ``manifest.json`` says what it was made from. Continuing with other inputs is refused; the error names what
+  differs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ..errors import InputError, import_optional
 from ..files import atomic_write, read_json, write_json
 
 SCHEMA = 1
-DOWNLOADS = "download"  # subfolder for a source that came from the network
+DOWNLOADS = "download"  # subfolder for downloaded sources
 _KEY = b"lrpx"
 
 
@@ -61,7 +62,7 @@ def write_dropped(path: Path, dropped: Sequence[Any]) -> None:
 
 
 def count(total: int, dropped: Sequence[Any], reasons: dict[str, str]) -> dict[str, Any]:
-    """What each filter took of ``total`` rows, in the order of ``reasons`` (name -> what it means)."""
+    """How many of ``total`` rows each filter dropped, in the order of ``reasons`` (name -> what it means)."""
     numbers = Counter(d.reason for d in dropped)
     steps, left = [], total
     for reason, what in reasons.items():
@@ -99,14 +100,14 @@ def read_table(path: Path, kind: str) -> Any:
 
 
 def claim(folder: Path, manifest: dict[str, Any], *, what: str) -> None:
-    """Make ``folder`` the place of what ``manifest`` describes, or check that it already is, as ``check_claim`` does."""
+    """Check ``folder`` as ``check_claim`` does, and write its manifest if it has none."""
     check_claim(folder, manifest, what=what)
     if not (folder / "manifest.json").exists():
         write_json(folder / "manifest.json", manifest)
 
 
 def check_claim(folder: Path, manifest: dict[str, Any], *, what: str) -> None:
-    """Refuse a folder that was made from something else than ``manifest`` describes, or that is not ours.
+    """Refuse a folder that was made from anything but what ``manifest`` describes, or that is not ours.
 
     Args:
         folder: An empty, new or already claimed folder.
@@ -129,7 +130,7 @@ def check_claim(folder: Path, manifest: dict[str, Any], *, what: str) -> None:
 
 
 def check_place(folder: Path, *, what: str) -> None:
-    """Refuse a folder that holds something which is not ours.
+    """Refuse a folder with foreign content.
 
     Raises:
         InputError: ``folder`` is a file, or a non-empty folder without a manifest.

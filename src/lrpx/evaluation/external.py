@@ -80,7 +80,7 @@ def check_relevances(external: ExternalRelevances, samples: Sequence[TokenizedSa
 
 
 def manifest_entry(path: str | Path, external: ExternalRelevances) -> dict[str, Any]:
-    """What a run depends on, for its manifest."""
+    """What the manifest of a run says about such a file."""
     return {"file": Path(path).name, "sha256": sha256(Path(path)), "methods": sorted(external)}
 
 

@@ -1,12 +1,12 @@
 """The records of an evaluation: one row per sample and method, in a folder from which every table can be recomputed.
 
     RUN/manifest.json             which benchmark, model, methods, options and versions; another run is refused
-    RUN/records/part-00000.parquet ...   the rows, in parts that are written whole or not at all
+    RUN/records/part-00000.parquet ...   the rows, in parts that are written atomically
     RUN/counts.json               written last: its presence means *finished*
 
-What a part holds follows from the manifest alone. So a run that was killed keeps its finished parts, computes the others,
-and ends with the same bytes as one that was not. A row whose ``error`` is set is a sample that failed: it has no relevance.
-``docs/evaluate.md`` describes every column. Only pyarrow is needed to read; no torch.
+The manifest alone determines what each part holds. So a run that was killed keeps its finished parts, computes the
+others, and ends with the same bytes as an uninterrupted run. A row whose ``error`` is set is a sample that failed: it
+has no relevance. ``docs/evaluate.md`` describes every column. Only pyarrow is needed to read; no torch.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _KIND = "records"
 class Record(NamedTuple):
     """One sample explained by one method. Positions count the T tokens that the model sees, from 0.
 
-    ``relevance`` and ``value`` speak for the *predicted* form against the other one: ``value`` is
-    ``logit[predicted] - logit[other]``, which is not negative. Where ``error`` is set there is no relevance and no score;
-    where the prediction failed too, there is neither ``predicted`` nor ``value``.
+    ``relevance`` and ``value`` are those of the *predicted* form against the other one. ``value`` is
+    ``logit[predicted] - logit[other]``, which is not negative. Where ``error`` is set there is no relevance and no
+    score; where the prediction failed too, there is neither ``predicted`` nor ``value``.
     """
 
     sample_id: int  # the row of the benchmark's source
@@ -178,7 +178,7 @@ def write_part(run: Run, number: int, records: Sequence[Record]) -> None:
 
 
 def part_bytes(records: Sequence[Record]) -> bytes:
-    """The file of one part, made where the records are; ``write_part_bytes`` puts it into a run, elsewhere."""
+    """The content of one part, for another process that writes it with ``write_part_bytes``."""
     return table_bytes(_KIND, _columns(records), _types())
 
 
@@ -235,6 +235,6 @@ def finish(run: Run) -> Run:
         "failures": [{"method": m, "reason": e, "samples": n} for (m, e), n in sorted(Counter(reasons).items())],
     }
     write_json(run.path / "counts.json", counts)
-    for left_over in (run.path / "records").glob(".*.tmp"):  # of a write that was killed
+    for left_over in (run.path / "records").glob(".*.tmp"):  # of a killed process
         left_over.unlink(missing_ok=True)
     return Run(run.path, run.manifest, counts)

@@ -1,9 +1,9 @@
 """Explanations as pictures: in the terminal, as HTML, as LaTeX and as PNG.
 
-Every renderer draws the same ``View`` (``view.py``): the text, each unit coloured by its relevance. Red raises the explained
-value, blue lowers it, white is zero. Each map has one symmetric colour scale that ends at its largest absolute relevance, and a
-colour bar that shows it. Several explanations are drawn below one another, each with its own scale. Only ``show`` and the
-``to_...`` functions print or write anything.
+Every renderer draws the same ``View`` (``view.py``): the text, each unit coloured by its relevance. Red raises the
+explained value, blue lowers it, white is zero. Each map has one symmetric colour scale that ends at its largest
+absolute relevance, and a colour bar that shows it. Several explanations are drawn below one another, each with its own
+scale. Only ``show`` and the ``to_...`` functions print or write anything.
 """
 
 from __future__ import annotations

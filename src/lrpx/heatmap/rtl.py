@@ -1,8 +1,8 @@
 """Right-to-left text in a picture whose units are drawn one by one.
 
-matplotlib 3.11 and newer shape each string and put its letters in order (with libraqm). Two things concern several strings
-and are done here: the order of the units in a line, by the part of the Unicode bidirectional algorithm (UAX 9) that one line
-needs; and the joins of Arabic letters where a word is divided over units.
+matplotlib 3.11 and newer shape each string and put its letters in order (with libraqm). Two things concern several
+strings and are done here: the order of the units in a line, by the part of the Unicode bidirectional algorithm (UAX 9)
+that one line needs; and the joins of Arabic letters where a word is divided over units.
 """
 
 from __future__ import annotations

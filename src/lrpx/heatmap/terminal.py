@@ -1,7 +1,7 @@
 """Heatmaps in the terminal, through ``rich``.
 
-The console decides how a map looks when it is printed: shades with true colour or 256 colours, three steps each way with 16
-colours, and a plain table without colours.
+The console decides how a map looks when it is printed: shades with true colour or 256 colours, three steps each way
+with 16 colours, and a plain table without colours.
 """
 
 from __future__ import annotations

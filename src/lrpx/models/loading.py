@@ -1,10 +1,10 @@
 """From a name to a model and its tokenizer, ready to be explained.
 
-1. Say what the name means: the default model, a folder, a GGUF file, or an id on the Hugging Face Hub, which is pinned
-   to one commit.
+1. Find out what the name means: the default model, a folder, a GGUF file, or an id on the Hugging Face Hub, which is
+   pinned to one commit.
 2. Choose the class by the architecture in the model's configuration: causal or masked language model.
-3. Load, and refuse what would give wrong maps without a word: missing weights (transformers fills them with random
-   numbers) and a missing tokenizer (transformers 5 makes one that knows no word).
+3. Load, and refuse what would silently give wrong maps: missing weights (transformers fills them with random numbers)
+   and a missing tokenizer (transformers 5 makes one with an empty vocabulary).
 4. Log the dtype, the device and the attention implementation that were chosen, and how a model was divided.
 """
 
@@ -109,7 +109,7 @@ def load(
             model = _load_model(place, auto_class, **options)
         else:
             model = _load_divided(place, auto_class, places, **options)
-    if torch_device is not None and not getattr(model, "is_quantized", False):  # their library puts quantised weights
+    if torch_device is not None and not getattr(model, "is_quantized", False):  # else their library places them
         model.to(torch_device)
     where = model.device if places is None else device_maps.describe_division(model)
     logger.info(
@@ -232,8 +232,8 @@ def _auto_class(config: Any, name: str) -> Any:
     masked: dict[str, str] = dict(modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES)
     architecture = (getattr(config, "architectures", None) or [None])[0]
     model_type = getattr(config, "model_type", "")
-    # Families in both tables are encoders that can be told to look only back; their configuration says so.
-    looks_back = getattr(config, "is_decoder", False) or getattr(config, "causal", False)
+    # Families in both tables are encoders; the configuration says if they are used as causal decoders.
+    used_as_decoder = getattr(config, "is_decoder", False) or getattr(config, "causal", False)
 
     if architecture is None:
         is_causal, is_masked = model_type in causal, model_type in masked
@@ -248,7 +248,7 @@ def _auto_class(config: Any, name: str) -> Any:
             "(like GPT2LMHeadModel, LlamaForCausalLM, BertForMaskedLM)."
         )
     if is_causal and is_masked:
-        is_causal = looks_back
+        is_causal = used_as_decoder
     return AutoModelForCausalLM if is_causal else AutoModelForMaskedLM
 
 
@@ -312,7 +312,7 @@ def _load_divided(place: _Place, auto_class: Any, places: str | device_maps.Plac
             empty = auto_class.from_config(options["config"], trust_remote_code=options["trust_remote_code"])
         places = device_maps.complete(places, empty)
     with contextlib.ExitStack() as on_error:
-        # For weights that go to disk and are not there in the form that is needed; it lives as long as the model.
+        # For weights that are offloaded to disk in another form than in the checkpoint. Kept as long as the model.
         folder = on_error.enter_context(tempfile.TemporaryDirectory(prefix="lrpx-"))
         model = _load_model(place, auto_class, device_map=places, offload_folder=folder, **options)
         device_maps.check_blocks(getattr(model, "hf_device_map", {}), model)
@@ -329,7 +329,7 @@ def _load_divided(place: _Place, auto_class: Any, places: str | device_maps.Plac
 
 
 def _first_lines(error: Exception) -> str:
-    """The first lines of an error of transformers, which can be pages long."""
+    """The first lines of an error message; those of transformers can be pages long."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines[:3]) or type(error).__name__
 
@@ -338,7 +338,7 @@ def _first_lines(error: Exception) -> str:
 
 
 def _dequantize() -> dict[str, Any]:
-    """Newer versions of transformers would keep the weights packed, behind kernels that no rule can see."""
+    """Options to unpack the weights: newer versions of transformers keep them packed, in kernels without a rule."""
     try:
         from transformers import GgufConfig
     except ImportError:  # older versions always unpack
@@ -347,7 +347,7 @@ def _dequantize() -> dict[str, Any]:
 
 
 def _forget_quantization(model: Any) -> None:
-    """The weights are plain numbers now; marks left on the model would keep it from being moved, cast or saved."""
+    """Remove marks of quantisation, which would prevent moving, casting and saving the unpacked model."""
     for mark in ("hf_quantizer", "is_quantized", "quantization_method"):
         if mark in vars(model):
             delattr(model, mark)
@@ -356,7 +356,7 @@ def _forget_quantization(model: Any) -> None:
 
 
 def _match_bos(tokenizer: Any, file: Path) -> None:
-    """Put a BOS token in front exactly if the file says so; transformers 5.0 always does."""
+    """Let the tokenizer prepend a BOS token only if the file says so; transformers 5.0 always does."""
     from gguf import GGUFReader
 
     field = GGUFReader(file).fields.get("tokenizer.ggml.add_bos_token")

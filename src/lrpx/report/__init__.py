@@ -1,4 +1,4 @@
-"""Runs -> a report: the paper's tables for one's own models, charts, and the heatmaps of the clearest predictions.
+"""Runs -> a report: the paper's tables for your own models, charts, and heatmaps of the clearest predictions.
 
     lrpx.report.report(["RUN"], format="html", compare_paper=True)
 

@@ -1,7 +1,7 @@
-"""Charts as inline SVG: no script, sizes in pixels, colours by class so that the page's style sheet decides them.
+"""Charts as inline SVG: no script, sizes in pixels, colours by class, set in the page's style sheet.
 
-``metric_bars``: one metric, methods below one another, one bar per model with its confidence interval. ``role_bars``: one
-model, where each method's relevance goes: to the right what speaks for the prediction, to the left what speaks against.
+``metric_bars``: one metric, methods below one another, one bar per model with its confidence interval. ``role_bars``:
+one model, which roles each method's relevance goes to; positive relevance to the right, negative to the left.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _RIGHT = 44  # for the number after a bar
 
 
 def kinds(results: Sequence[Result]) -> list[str]:
-    """The class of each result's bars: one of six colours per model; the paper's numbers are a paler twin of the one before."""
+    """The class of each result's bars: one of six colours per model, paler for the paper's numbers of that model."""
     found, own = [], -1
     for result in results:
         own += not result.of_paper

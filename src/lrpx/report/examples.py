@@ -1,6 +1,6 @@
 """The samples with the highest difference of logits, as explanations that a heatmap can draw.
 
-The records hold all that is needed but readable text; the raw pieces of the tokenizer are turned into it here.
+The records hold everything except readable text, which is made here from the tokenizer's raw pieces.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A report as one self-contained page: no script, no request to anywhere, legible on light and dark screens and on paper."""
+"""A report as one self-contained page without scripts or external resources, for light and dark screens and print."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def _cell(cell: TableCell, column: int) -> str:
 
 
 def _metric_charts(results: Sequence[Result]) -> str:
-    """The user's models and their twins in the paper."""
+    """Charts of the user's models and of the same models in the paper."""
     shown = [r for n, r in enumerate(results) if not r.of_paper or _is_twin(results, n)]
     kinds = zip(charts.kinds(shown), shown, strict=True)
     legend = "".join(f'<span><i class="{kind}"></i>{escape(r.label)}</span>' for kind, r in kinds)
@@ -193,7 +193,7 @@ _FULL = {
 
 
 def _is_twin(results: Sequence[Result], place: int) -> bool:
-    """Whether the paper's model at ``place`` stands beside the user's own."""
+    """Whether the result at ``place`` is the paper's version of the user's model before it."""
     from .paper import twin
 
     before = results[place - 1] if place else None

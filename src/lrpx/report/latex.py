@@ -48,7 +48,7 @@ def _table(table: Table) -> Iterator[str]:
             yield r"\par\medskip"
         sides = "|".join("c" * len(columns) for _, columns in block.groups)
         columns = sum(len(columns) for _, columns in block.groups)
-        # Shrunk to the page where it is wider, never stretched.
+        # Shrunk if wider than the page, never stretched.
         yield r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
         yield f"\\begin{{tabular}}{{l|{sides}}}"
         yield r"\toprule"

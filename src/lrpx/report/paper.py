@@ -1,8 +1,8 @@
 """The numbers of the paper, read from ``paper.json``: Table 2 (accuracy of the explanations) and Table 3 (its models).
 
 Source: Arras, Puri, Kahardipraja, Lapuschkin and Samek (2025), "A Close Look at Decomposition-based XAI-Methods for
-Transformer Language Models". About 28,600 samples per tokenizer, subjects by spaCy's ``en_core_web_trf``, double precision
-(``Llama-3.2-3B``: bfloat16). ALTI-Logit was not computed for BERT.
+Transformer Language Models". About 28,600 samples per tokenizer, subjects by spaCy's ``en_core_web_trf``, double
+precision (``Llama-3.2-3B``: bfloat16). ALTI-Logit was not computed for BERT.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Records -> numbers: what every table and chart of a report shows.
 
-Per model and method, over the correctly predicted samples: the mean of each metric with a bootstrap 95 % interval, and how
-the relevance is spread over the roles of tokens. Per model: prediction accuracy over all samples, and what random
+Per model and method, over the correctly predicted samples: the mean of each metric with a bootstrap 95 % interval, and
+how the relevance is spread over the roles of tokens. Per model: prediction accuracy over all samples, and what random
 relevance scores. Runs of one model on the same samples become one ``Result``, so methods can be added by another run.
 """
 
@@ -107,7 +107,7 @@ def rows(results: Sequence[Result]) -> list[str]:
 
 
 def name_of(method: str) -> str:
-    """How a method is called in a table."""
+    """The name of a method in a table."""
     return NAMES.get(method, method)
 
 
@@ -180,7 +180,7 @@ def _rows_of(table: Any, method: str) -> Any:
 
 
 def _union(tables: Sequence[Any]) -> Any:
-    """One record of every sample whose prediction is known, whichever method told it."""
+    """One record of each sample whose prediction is known, from any of the methods."""
     pa, pc = import_optional("pyarrow", "A report"), import_optional("pyarrow.compute", "A report")
     known = pa.concat_tables([t.filter(pc.is_valid(t.column("correct"))) for t in tables]).sort_by("sample_id")
     ids = known.column("sample_id").to_numpy()
@@ -243,7 +243,7 @@ def _token_roles(table: Any) -> dict[str, float]:
 
 
 def _places(table: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Per token of all samples laid end to end: its sample and its role, as numbers."""
+    """Per token of the concatenated samples: its sample and its role, as numbers."""
     pa, pc = import_optional("pyarrow", "A report"), import_optional("pyarrow.compute", "A report")
     column = table.column("roles")
     role = pc.index_in(_flat(column), pa.array(ROLES)).to_numpy()
@@ -260,7 +260,7 @@ def _lengths(column: Any) -> np.ndarray:
 
 
 def _notes(runs: Sequence[Run], tables: dict[str, Any]) -> list[str]:
-    """What is missing."""
+    """Sentences about what is missing."""
     notes = []
     for run in runs:
         parts = run.manifest["plan"]["parts"]

@@ -1,7 +1,7 @@
-"""The tables of a report, before any format: groups of columns, rows of cells, which cell is best.
+"""The tables of a report, independent of the output format: groups of columns, rows of cells, which cell is best.
 
-``main`` has the layout of the paper's Table 2: methods x (PG2, MRR, RMA, PTA) per model, best and second best per column,
-and what random relevance scores below. ``accuracy`` has that of its Table 3.
+``scores`` has the layout of the paper's Table 2: methods x (PG2, MRR, RMA, PTA) per model, best and second best per
+column, and what random relevance scores below. ``accuracy`` has that of its Table 3.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ Body = list[tuple[str, list[list[TableCell]]]]
 
 
 def _ranked(body: Body, *, second: bool = True) -> Body:
-    """Mark the best and the second best of each column, by what is printed.
+    """Mark the best and the second best of each column, by the printed numbers.
 
     Equal numbers share their place; a number that stands alone has none.
     """

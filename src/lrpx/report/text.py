@@ -16,7 +16,7 @@ from .results import Result
 from .tables import Table, TableCell
 
 STYLES = {0: "", 1: "bold", 2: "underline"}
-MARKS = {0: " ", 1: "*", 2: "+"}  # where there is neither bold nor underlined type
+MARKS = {0: " ", 1: "*", 2: "+"}  # without bold and underlined text
 
 
 def terminal(results: Sequence[Result], *, color: bool, width: int) -> str:
@@ -63,7 +63,7 @@ def _lines(table: Table, *, marked: bool) -> Iterator[Text]:
         [max([len(column), *(groups[g][c].cell_len for _, groups in body)]) for c, column in enumerate(columns)]
         for g, (_, columns) in enumerate(table.groups)
     ]
-    for g, (label, _) in enumerate(table.groups):  # a head longer than its columns widens the last one
+    for g, (label, _) in enumerate(table.groups):  # a head longer than its columns widens the last column
         widths[g][-1] += max(0, len(label) - sum(widths[g]) - 2 * (len(widths[g]) - 1))
 
     def line(name: Text, groups: Sequence[Sequence[Text]]) -> Text:
