@@ -9,31 +9,10 @@ import pytest
 from lrpx import files
 from lrpx.benchmark import storage
 from lrpx.benchmark.storage import check_place, claim, read_table, write_table
-from lrpx.errors import InputError, LrpxError, import_optional
-from lrpx.files import atomic_write, read_json, write_json, write_text
+from lrpx.errors import InputError, LrpxError
+from lrpx.files import read_json
 
 pa = pytest.importorskip("pyarrow")
-
-
-def test_a_file_that_fails_half_way_leaves_the_old_one(tmp_path):
-    path = tmp_path / "a.txt"
-    write_text(path, "first")
-
-    def fail():
-        with atomic_write(path) as temporary:
-            temporary.write_text("half")
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        fail()
-    assert path.read_text() == "first"
-    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
-
-
-def test_a_written_file_has_the_usual_mode(tmp_path):
-    write_text(tmp_path / "a", "x")
-    (tmp_path / "b").write_text("x")
-    assert (tmp_path / "a").stat().st_mode == (tmp_path / "b").stat().st_mode
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
@@ -87,18 +66,6 @@ def test_a_missing_or_damaged_table_is_named(tmp_path):
         read_table(path, "samples")
 
 
-def test_json_that_is_missing_broken_or_no_object(tmp_path):
-    path = tmp_path / "a.json"
-    with pytest.raises(InputError, match="does not exist"):
-        read_json(path)
-    path.write_text("{")
-    with pytest.raises(InputError, match="not JSON"):
-        read_json(path)
-    path.write_text("[1]")
-    with pytest.raises(InputError, match="holds list"):
-        read_json(path)
-
-
 def test_claiming_again_is_fine_and_another_claim_names_every_difference(tmp_path):
     folder = tmp_path / "out"
     manifest = {"kind": "benchmark", "source": {"sha256": "aa", "name": "x"}, "skip": False}
@@ -126,13 +93,3 @@ def test_leftovers_of_our_own_are_no_obstacle(tmp_path):
     (tmp_path / storage.DOWNLOADS).mkdir()
     (tmp_path / ".manifest.json.abc.tmp").write_text("")
     claim(tmp_path, {"kind": "benchmark"}, what="benchmark")
-
-
-def test_a_missing_package_says_which_extra_has_it():
-    with pytest.raises(ImportError, match=r'Parsing needs no_such_package: pip install "lrpx\[sva\]"'):
-        import_optional("no_such_package.part", "Parsing")
-
-
-def test_json_is_readable_text(tmp_path):
-    write_json(tmp_path / "a.json", {"é": 1})
-    assert (tmp_path / "a.json").read_text(encoding="utf-8") == '{\n  "é": 1\n}\n'

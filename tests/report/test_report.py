@@ -23,7 +23,7 @@ from lrpx.evaluation.metrics import bootstrap, random_baseline
 from lrpx.evaluation.records import METRICS, find_runs, open_run
 from lrpx.report import FORMATS, paper, report, tables, write
 from lrpx.report.examples import examples, units_from_tokens
-from lrpx.report.results import name_of, results_of, rows
+from lrpx.report.results import method_label, methods_in, results_of
 
 METHODS = ["lrp", "attnlrp", "gradient-l1", "gradient-l2", "gradient-x-input", "alti-logit"]
 ROLES = ("subject", "attractor", "other", "special")
@@ -98,10 +98,10 @@ def test_the_better_norm_is_the_gradient(run, result):
     assert average("gradient-l1") != average("gradient-l2")
     assert result.norm == better
     assert result.reported("gradient") is result.methods[better]
-    assert rows([result]) == ["alti-logit", "lrp", "attnlrp", "gradient", "gradient-x-input"]
+    assert methods_in([result]) == ["alti-logit", "lrp", "attnlrp", "gradient", "gradient-x-input"]
     norms = tables.norms([result])
     assert [name for name, _ in norms.rows] == ["Gradient, L1", "Gradient, squared L2"]
-    told = f"Gradient: the better norm, {name_of(better).removeprefix('Gradient, ')} for made-up."
+    told = f"Gradient: the better norm, {method_label(better).removeprefix('Gradient, ')} for made-up."
     assert told in tables.scores([result]).caption
 
 
@@ -148,7 +148,7 @@ def test_runs_of_one_model_share_a_column(tmp_path, caplog):
         ("another", ["lrp"]),
     ]
     assert "attnlrp is in an earlier run already" in caplog.text
-    assert rows(found) == ["lrp", "attnlrp", "theirs"]
+    assert methods_in(found) == ["lrp", "attnlrp", "theirs"]
     assert tables.scores(found).rows[2][1][1] == [tables.NONE] * 4  # the other model has no such method
 
 
@@ -464,7 +464,7 @@ def test_html_roles_add_up(result):
     total = {}
     for name, _, width in bars:
         total[name] = total.get(name, 0) + float(width)
-    assert set(total) == {"tokens", *(name_of(m) for m in rows([result]))}
+    assert set(total) == {"tokens", *(method_label(m) for m in methods_in([result]))}
     assert list(total.values()) == pytest.approx([total["tokens"]] * len(total), abs=1)
 
 
@@ -478,8 +478,8 @@ def test_examples_are_the_highest_differences(run, result):
     assert [e.sample_id for e in found] == best
     by_key = {(r["sample_id"], r["method"]): r for r in records(run)}
     for example in found:
-        shown = [m if m != "gradient" else result.norm for m in rows([result])]
-        assert [e.method for e in example.explanations] == [name_of(m) for m in shown]
+        shown = [m if m != "gradient" else result.norm for m in methods_in([result])]
+        assert [e.method for e in example.explanations] == [method_label(m) for m in shown]
         for method, e in zip(shown, example.explanations, strict=True):
             record = by_key[example.sample_id, method]
             assert e.relevance.tolist() == record["relevance"]

@@ -114,8 +114,8 @@ def to_latex(
 def to_png(explanations: Explanations, path: str | os.PathLike[str], *, numbers: bool | None = None) -> None:
     """Draw the heatmap into a PNG file, with matplotlib (extra ``viz``).
 
-    Text is set in DejaVu Sans and, for what it lacks, in fonts found on the machine. A character that none of them
-    has is drawn as its code point, ``U+4E2D`` for 中, and named once in the log.
+    Text is drawn in DejaVu Sans and, for characters it lacks, in installed fonts. A character that no font has is drawn
+    as its code point, ``U+4E2D`` for 中, and named in the log. Right-to-left text needs matplotlib 3.11 (Python 3.11).
 
     Args:
         explanations: One explanation or several.

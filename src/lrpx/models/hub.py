@@ -22,7 +22,7 @@ class Pinned(NamedTuple):
     local: bool  # the Hub could not be asked: read from the local cache only
 
 
-def pin(name: str, revision: str | None, token: str | bool | None, *, hint: str = "") -> Pinned:
+def resolve_commit(name: str, revision: str | None, token: str | bool | None, *, hint: str = "") -> Pinned:
     """The commit of ``revision`` on the Hub or, if the Hub does not answer, in the local cache.
 
     All files are then read from this one commit. If the Hub does not answer, transformers is told so; otherwise it

@@ -199,7 +199,7 @@ def _locate(name: str, revision: str | None, token: str | bool | None, progress:
     if name.lower().endswith(".gguf") or name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1:
         raise InputError(f"{name}: no such file or folder. Current folder: {Path.cwd()}.")
     hint, _, _ = nearest(name, [default_model.ALIAS]).partition("Known:")  # empty unless the name is close
-    pinned = hub.pin(name, revision, token, hint=hint.strip())
+    pinned = hub.resolve_commit(name, revision, token, hint=hint.strip())
     return _Place(name, name, {"revision": pinned.commit, "local_files_only": pinned.local}, commit=pinned.commit)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import import_optional
 from ..explanation import Explanation, Token, Unit
 from ..heatmap.text import readable
-from .results import Result, name_of, rows
+from .results import Result, method_label, methods_in
 
 _LONGEST = 4  # bytes of a character in UTF-8, so tokens that may share one
 
@@ -49,7 +49,7 @@ class Example:
 def examples(result: Result, count: int) -> list[Example]:
     """The ``count`` correctly predicted samples with the highest difference of logits, highest first."""
     pa, pc = import_optional("pyarrow", "A report"), import_optional("pyarrow.compute", "A report")
-    reported = [result.norm if method == "gradient" and result.norm else method for method in rows([result])]
+    reported = [result.norm if method == "gradient" and result.norm else method for method in methods_in([result])]
     records: dict[int, dict[str, Any]] = {}
     for run in result.runs:
         table = run.table()
@@ -92,7 +92,7 @@ def _explanation(result: Result, record: dict[str, Any], units: list[Unit]) -> E
         target=Token(record["predicted_id"], record["predicted"]),
         contrast=Token(record["other_id"], record["other"]),
         position=record["position"],
-        method=name_of(record["method"]),
+        method=method_label(record["method"]),
         provenance={"model": result.label},
     )
 

@@ -174,7 +174,7 @@ def _cell(cell: TableCell, column: int) -> str:
 def _metric_charts(results: Sequence[Result]) -> str:
     """Charts of the user's models and of the same models in the paper."""
     shown = [r for n, r in enumerate(results) if not r.of_paper or _is_twin(results, n)]
-    kinds = zip(charts.kinds(shown), shown, strict=True)
+    kinds = zip(charts.bar_classes(shown), shown, strict=True)
     legend = "".join(f'<span><i class="{kind}"></i>{escape(r.label)}</span>' for kind, r in kinds)
     drawn = "".join(f"<div><h3>{tables.HEADS[m]}: {_FULL[m]}</h3>{charts.metric_bars(shown, m)}</div>" for m in METRICS)
     return (

@@ -95,18 +95,18 @@ class Result:
         return max(found, key=lambda name: sum(i.mean for i in self.methods[name].scores.values()), default=None)
 
     def reported(self, method: str) -> Scored | None:
-        """The scores under a name of ``rows``: ``gradient`` is the better of its two norms."""
+        """The scores under a name of ``methods_in``: ``gradient`` is the better of its two norms."""
         return self.methods.get(self.norm if method == "gradient" and self.norm else method)
 
 
-def rows(results: Sequence[Result]) -> list[str]:
+def methods_in(results: Sequence[Result]) -> list[str]:
     """The methods to report, in the order of the paper; those it does not have come last."""
     found = {"gradient" if name in NORMS else name for result in results for name in result.methods}
     known = [name for name in NAMES if name in found]
     return known + sorted(found - set(known))
 
 
-def name_of(method: str) -> str:
+def method_label(method: str) -> str:
     """The name of a method in a table."""
     return NAMES.get(method, method)
 
@@ -272,7 +272,7 @@ def _notes(runs: Sequence[Run], tables: dict[str, Any]) -> list[str]:
     for method, table in tables.items():
         if failed := _failed(table):
             notes.append(
-                f"{name_of(method)} failed on {len(failed)} of {len(table)} samples, which it is not scored on."
+                f"{method_label(method)} failed on {len(failed)} of {len(table)} samples, which it is not scored on."
             )
     return notes
 

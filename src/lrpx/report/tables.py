@@ -13,7 +13,7 @@ from ..benchmark.folder import ROLES
 from ..evaluation.metrics import Interval
 from ..evaluation.records import METRICS
 from .paper import SOURCE
-from .results import NORMS, Result, name_of, rows
+from .results import NORMS, Result, method_label, methods_in
 
 HEADS = {"pg2": "PG2", "mrr": "MRR", "rma": "RMA", "pta": "PTA"}
 
@@ -79,12 +79,12 @@ NONE = TableCell("–")
 
 def scores(results: Sequence[Result]) -> Table:
     """Methods x metrics per model."""
-    methods = rows(results)
-    body = [(name_of(m), [_scores(r, m) for r in results]) for m in methods]
+    methods = methods_in(results)
+    body = [(method_label(m), [_scores(r, m) for r in results]) for m in methods]
     body = _ranked(body)
     body.append(("Random, mean", [[TableCell(f"{r.random[m][0]:.3f}") for m in METRICS] for r in results]))
     body.append(("Random, ±std", [[TableCell(f"{r.random[m][1]:.3f}") for m in METRICS] for r in results]))
-    chosen = [f"{name_of(r.norm).removeprefix('Gradient, ')} for {r.label}" for r in results if r.norm]
+    chosen = [f"{method_label(r.norm).removeprefix('Gradient, ')} for {r.label}" for r in results if r.norm]
     caption = (
         "PG2: pointing game, top 2. MRR: mean reciprocal rank. RMA: relevance mass accuracy. PTA: per-token accuracy. All lie "
         "between 0 and 1, higher is better. Means over the correctly predicted samples; best and second best per column "
@@ -100,7 +100,10 @@ def scores(results: Sequence[Result]) -> Table:
 def intervals(results: Sequence[Result]) -> Table:
     """The confidence intervals of ``scores``, in the same places."""
     own = [r for r in results if not r.of_paper]
-    body = [(name_of(m), [[TableCell(c.interval or NONE.text) for c in _scores(r, m)] for r in own]) for m in rows(own)]
+    body = [
+        (method_label(m), [[TableCell(c.interval or NONE.text) for c in _scores(r, m)] for r in own])
+        for m in methods_in(own)
+    ]
     caption = "Bootstrap over samples, 1,000 resamples, percentiles."
     return Table("95 % confidence intervals", caption, _groups(own), body)
 
@@ -110,7 +113,7 @@ def norms(results: Sequence[Result]) -> Table | None:
     both = [r for r in results if all(n in r.methods for n in NORMS)]
     if not both:
         return None
-    body = _ranked([(name_of(n), [_scores(r, n) for r in both]) for n in NORMS], second=False)
+    body = _ranked([(method_label(n), [_scores(r, n) for r in both]) for n in NORMS], second=False)
     caption = "The better one by the average of the four metrics is the row Gradient of the main table."
     return Table("Norms of the gradient", caption, _groups(both), body)
 
@@ -124,7 +127,7 @@ def roles(results: Sequence[Result]) -> Table:
             [[TableCell(f"{r.token_roles[x]:.3f}") if r.token_roles[x] else NONE for x in ROLES] for r in own],
         )
     ]
-    body += [(name_of(m), [_role_cells(r, m) for r in own]) for m in rows(own)]
+    body += [(method_label(m), [_role_cells(r, m) for r in own]) for m in methods_in(own)]
     caption = (
         "Positive and negative relevance as shares of the sum of absolute relevance of a sample, averaged over the correctly "
         "predicted samples. Attractors: nouns of the other number between subject and verb."
