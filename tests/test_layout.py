@@ -24,6 +24,7 @@ ROOMS = [
     ["text"],
     ["models"],
     ["benchmark"],
+    ["explanations"],
     ["explanation"],
     ["heatmap"],
     ["files", "_torch_internals"],

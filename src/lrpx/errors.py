@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -40,3 +41,8 @@ def import_optional(module: str, needed_for: str, *, extra: str = "sva") -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise ImportError(f'{needed_for} needs {module.partition(".")[0]}: pip install "lrpx[{extra}]"') from error
+
+
+def strict() -> bool:
+    """Whether failures that only make a pass slower are raised: where the environment says ``LRPX_STRICT=1``."""
+    return os.environ.get("LRPX_STRICT") == "1"

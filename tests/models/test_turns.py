@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from lrpx.models.turns import _Turns, _turns, is_exact, matrix_precision
 
 import lrpx
 from lrpx.evaluation.scoring import sources
-from lrpx.models.turns import _Turns, _turns, is_exact, matrix_precision
 from lrpx.text.batching import Item, pad
 
 

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from lrpx.passes.forward_backward import PassSpec, compute
+from lrpx.passes.forward_backward import PassOptions, PassSpec, compute
 from lrpx.passes.model_state import Fingerprint, foreign_code, surroundings
 from lrpx.text.batching import Item, pad
 
@@ -298,7 +298,7 @@ def test_passes_are_no_change(family):
     for n in LENGTHS:
         batch = pad([Item(tuple(tiny.inputs(model, n_tokens=n)["input_ids"][0].tolist()), 1, 11, 13)], model)
         for rules in ("attnlrp", {}):
-            compute(model, batch, PassSpec(rules, ("input", "embedding"), checkpoint=n == 12))
+            compute(model, batch, PassSpec(rules, ("input", "embedding")), PassOptions(checkpoint=n == 12))
             assert known.in_place()
             assert known.holds()
 

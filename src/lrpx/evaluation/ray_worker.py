@@ -1,7 +1,7 @@
 """One model that turns parts of an evaluation into their files, in whatever process, on whatever machine.
 
 A part comes in as an Arrow block of one row, and leaves as the bytes of its Parquet file. What the workers of a run have in
-common is a ``Job``. ``distributed.py`` has them run by Ray.
+common is a ``Job``. ``ray_engine.py`` has them run by Ray.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from ..errors import InputError, LrpxError, import_optional
 from ..methods import METHODS, Method
 from ..models.loading import load
 from ..models.provenance import model_facts, provenance
-from ..passes.dispatch import Execution
+from ..passes.dispatch import Execution, PassRunner
 from .external import ExternalRelevances
 from .records import Record, part_bytes
-from .scoring import Explainer, sources
+from .scoring import BatchExplainer, sources
 
 logger = logging.getLogger("lrpx")
 
@@ -47,8 +47,9 @@ class Job:
         methods: Those of lrpx, in order.
         given: Relevance from a file, as for ``sources``.
         execution: How passes are run.
-        proven: As for ``Explainer``.
+        proven: As for ``BatchExplainer``.
         threads: Of torch, on a CPU.
+        tf32: The caller's process uses TF32 matrix products.
         same: What the manifest says of the model and the versions, to be compared.
     """
 
@@ -59,6 +60,7 @@ class Job:
     execution: Execution
     proven: bool
     threads: int
+    tf32: bool
     same: Mapping[str, Any]
 
 
@@ -77,12 +79,15 @@ class Worker:
         self.refused: LrpxError | None = None
         if job.loading["device"] == "cpu":
             torch.set_num_threads(job.threads)
+        if job.tf32:
+            torch.set_float32_matmul_precision("high")
         METHODS.update({method.name: method for method in job.methods})  # one of the caller's own is not known here
         try:
             model = load(job.model, **job.loading).model
             check_same(job, model)
             names = [method.name for method in job.methods]
-            self.explain = Explainer(model, sources(names, job.given, job.execution), proven=job.proven)
+            runner = PassRunner(model, job.execution)
+            self.explain = BatchExplainer(model, sources(names, runner, job.given), proven=job.proven)
             gc.freeze()  # the collector need not look at what is here to stay: a tenth of the time per sample
         except Exception as error:
             self.refused = _ours(error)

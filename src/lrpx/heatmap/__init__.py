@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = ["html_fragment", "render", "show", "to_html", "to_latex", "to_png"]
 
-Explanations = Drawable | Sequence[Drawable]  # of lrpx.Explanation
+Drawables = Drawable | Sequence[Drawable]  # of lrpx.Explanation
 
 
-def show(explanations: Explanations) -> None:
+def show(explanations: Drawables) -> None:
     """Print the heatmap to the terminal; in a notebook, display it as HTML.
 
     Raises:
@@ -40,7 +40,7 @@ def show(explanations: Explanations) -> None:
     Console().print(render(explanations))
 
 
-def render(explanations: Explanations, width: int | None = None, *, numbers: bool | None = None) -> RenderableType:
+def render(explanations: Drawables, width: int | None = None, *, numbers: bool | None = None) -> RenderableType:
     """The heatmap as something ``rich`` can print.
 
     On a terminal with colours each token has a coloured background. Without colours (a pipe, a file, ``NO_COLOR``) the
@@ -59,7 +59,7 @@ def render(explanations: Explanations, width: int | None = None, *, numbers: boo
     return terminal.terminal_maps(views(explanations), width, numbers)
 
 
-def html_fragment(explanations: Explanations) -> str:
+def html_fragment(explanations: Drawables) -> str:
     """The heatmap as HTML to place in a page: one ``<style>`` and one ``<section>`` per explanation, no script.
 
     Raises:
@@ -70,7 +70,7 @@ def html_fragment(explanations: Explanations) -> str:
     return html.fragment(views(explanations))
 
 
-def to_html(explanations: Explanations, path: str | os.PathLike[str] | None = None) -> str:
+def to_html(explanations: Drawables, path: str | os.PathLike[str] | None = None) -> str:
     """The heatmap as a self-contained HTML page; also written to ``path`` if given.
 
     Raises:
@@ -86,7 +86,7 @@ def to_html(explanations: Explanations, path: str | os.PathLike[str] | None = No
 
 
 def to_latex(
-    explanations: Explanations, path: str | os.PathLike[str] | None = None, *, numbers: bool | None = None
+    explanations: Drawables, path: str | os.PathLike[str] | None = None, *, numbers: bool | None = None
 ) -> str:
     """The heatmap as a LaTeX document for plain ``pdflatex``; also written to ``path`` if given.
 
@@ -111,7 +111,7 @@ def to_latex(
     return document
 
 
-def to_png(explanations: Explanations, path: str | os.PathLike[str], *, numbers: bool | None = None) -> None:
+def to_png(explanations: Drawables, path: str | os.PathLike[str], *, numbers: bool | None = None) -> None:
     """Draw the heatmap into a PNG file, with matplotlib (extra ``viz``).
 
     Text is drawn in DejaVu Sans and, for characters it lacks, in installed fonts. A character that no font has is drawn

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -77,6 +78,32 @@ def _parameters(function: Callable[..., Any]) -> frozenset[str]:
     return frozenset(inspect.signature(function).parameters)
 
 
+@dataclass(frozen=True)
+class ModelSignature:
+    """What a model reads and predicts.
+
+    Attributes:
+        name: Of its class, for messages.
+        task: ``"causal"`` or ``"masked"``.
+        vocabulary: Number of token ids.
+        context: How many tokens it can read; ``None`` if it has no limit.
+        extras: Per-token inputs besides the ids that its ``forward`` takes.
+    """
+
+    name: str
+    task: str
+    vocabulary: int
+    context: int | None
+    extras: frozenset[str]
+
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> ModelSignature:
+        """Read it off the model and its configuration."""
+        extras = frozenset(name for name in ("token_type_ids",) if takes(model, name))
+        vocabulary = model.config.get_text_config().vocab_size
+        return cls(type(model).__name__, task_of(model), vocabulary, context_length(model), extras)
+
+
 _counts_from_padding: weakref.WeakKeyDictionary[PreTrainedModel, bool] = weakref.WeakKeyDictionary()
 
 
@@ -93,3 +120,22 @@ def _has_padded_positions(model: PreTrainedModel) -> bool:
         "position" in name and isinstance(module, torch.nn.Embedding) and module.padding_idx is not None
         for name, module in model.named_modules()
     )
+
+
+def longest_alike(model: PreTrainedModel, length: int) -> int | None:
+    """Up to which length a batch may be padded without changing what a text of ``length`` tokens gets; ``None``: any.
+
+    Rotations of the kinds ``longrope`` and ``dynamic`` depend on the longest text of a batch once that is longer than the
+    model was made for.
+    """
+    config = model.config.get_text_config()
+    rope = getattr(config, "rope_parameters", None) or {}
+    limits = []
+    for parameters in (rope, *(value for value in rope.values() if isinstance(value, dict))):
+        kind = parameters.get("rope_type")
+        if kind == "longrope":
+            switch = parameters.get("original_max_position_embeddings") or config.max_position_embeddings
+            limits.append(switch if length <= switch else None)
+        elif kind == "dynamic":
+            limits.append(config.max_position_embeddings if length <= config.max_position_embeddings else length)
+    return min((limit for limit in limits if limit is not None), default=None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -144,20 +144,29 @@ def allowed_waste(model: PreTrainedModel, task: str) -> float:
 _SELF_ATTENTION = re.compile(r"^(?!.*(vision|image|audio|encoder)).*(self_attn|self_attention|attention|attn)$")
 
 
-def buckets(lengths: Sequence[int], *, max_tokens: int, waste: float = 0.1) -> list[list[int]]:
+def buckets(
+    lengths: Sequence[int],
+    *,
+    max_tokens: int,
+    waste: float = 0.1,
+    alike: Callable[[int], int | None] = lambda length: None,
+) -> list[list[int]]:
     """Group indices so that groups have little padding; longest first, so that running out of memory happens early.
 
     Args:
         lengths: Number of tokens of each item.
         max_tokens: A padded group has at most this many tokens (an item longer than that is alone).
         waste: At most this share of a group's tokens is padding.
+        alike: Up to which length a text may be padded; see ``signature.longest_alike``.
     """
     groups: list[list[int]] = []
     real = 0
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         group = groups[-1] if groups else []
         padded = (len(group) + 1) * (lengths[group[0]] if group else lengths[i])
-        if group and padded <= max_tokens and padded - (real + lengths[i]) <= waste * padded:
+        longest = alike(lengths[i])
+        fits = longest is None or not group or lengths[group[0]] <= longest
+        if group and fits and padded <= max_tokens and padded - (real + lengths[i]) <= waste * padded:
             group.append(i)
             real += lengths[i]
         else:
