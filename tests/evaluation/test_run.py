@@ -18,7 +18,8 @@ from support import fingerprint
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
 import lrpx
-from lrpx.benchmark import load_benchmark, storage, tokenize
+from lrpx import files
+from lrpx.benchmark import load_benchmark, tokenize
 from lrpx.errors import InputError, LrpxError, NonFiniteError, UnsupportedModelError
 from lrpx.evaluation import run as module
 from lrpx.evaluation import scoring as explaining
@@ -850,7 +851,7 @@ def test_a_slow_tokenizer(sva, tmp_path):
 
 def test_progress_shows_speed_and_counts_what_was_done(sva, tmp_path, small_parts, monkeypatch, capsys):
     model, tokenizer = gpt2()
-    real = storage.whole
+    real = files.atomic_write
     run = evaluate(sva, model, ["lrp"], tmp_path / "run", tokenizer=tokenizer, batch_tokens=30, progress=True)
     assert "sample/s" in capsys.readouterr().err
     run.part(3).unlink()
@@ -859,6 +860,6 @@ def test_progress_shows_speed_and_counts_what_was_done(sva, tmp_path, small_part
     bars = capsys.readouterr().err
     assert "/40 [" in bars
     assert " 0/40" not in bars  # it goes on where it stopped
-    assert storage.whole is real
+    assert files.atomic_write is real
     evaluate(sva, model, ["lrp"], tmp_path / "quiet", tokenizer=tokenizer, progress=False)
     assert capsys.readouterr().err == ""

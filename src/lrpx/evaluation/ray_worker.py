@@ -21,13 +21,12 @@ from transformers import PreTrainedModel
 
 from ..benchmark import TokenizedSample
 from ..benchmark.folder import samples_in
-from ..benchmark.storage import need
-from ..errors import InputError, LrpxError
+from ..errors import InputError, LrpxError, import_optional
 from ..methods import METHODS, Method
 from ..models.loading import load
 from ..models.provenance import model_facts, provenance
 from ..passes.dispatch import Execution, PassRunner
-from .external import Given
+from .external import ExternalRelevances
 from .records import Record, part_bytes
 from .scoring import BatchExplainer, sources
 
@@ -57,7 +56,7 @@ class Job:
     model: str
     loading: Mapping[str, Any]
     methods: Sequence[Method]
-    given: Given
+    given: ExternalRelevances
     execution: Execution
     proven: bool
     threads: int
@@ -106,7 +105,7 @@ class Worker:
                 result |= self._compute(number, batches, attempt)
             except Exception as found:
                 error = pickle.dumps(_ours(found))
-        pa = need("pyarrow", "An evaluation")
+        pa = import_optional("pyarrow", "An evaluation")
         return pa.Table.from_pylist([{**result, "notes": notes, "error": error}], schema=result_schema())
 
     def _compute(self, number: int, batches: Part, attempt: int) -> dict[str, Any]:
@@ -183,7 +182,7 @@ def block_of(number: int, part: Part, table: Any) -> Any:
         part: Its batches.
         table: Rows of the tokenised set, in the order of the part.
     """
-    pa = need("pyarrow", "An evaluation")
+    pa = import_optional("pyarrow", "An evaluation")
     samples = table.combine_chunks().to_struct_array()
     samples = samples.combine_chunks() if isinstance(samples, pa.ChunkedArray) else samples
     return pa.table(
@@ -197,7 +196,7 @@ def block_of(number: int, part: Part, table: Any) -> Any:
 
 def part_of(block: Any) -> tuple[int, Part]:
     """The number and the batches in a block that ``block_of`` made."""
-    pa = need("pyarrow", "An evaluation")
+    pa = import_optional("pyarrow", "An evaluation")
     rows = pa.Table.from_batches([pa.RecordBatch.from_struct_array(block.column("samples").combine_chunks().flatten())])
     samples = iter(samples_in(rows))
     (number,), (sizes,) = block.column("part").to_pylist(), block.column("sizes").to_pylist()
@@ -206,7 +205,7 @@ def part_of(block: Any) -> tuple[int, Part]:
 
 def result_schema() -> Any:
     """Of what a worker returns: ``content`` is the part's file, ``notes`` are warnings, ``error`` is a pickled ``LrpxError``."""
-    pa = need("pyarrow", "An evaluation")
+    pa = import_optional("pyarrow", "An evaluation")
     whole = {name: pa.int64() for name in ("part", "samples", "failed")}
     types = {**whole, "content": pa.large_binary(), "notes": pa.list_(pa.string()), "error": pa.binary()}
     return pa.schema(list(types.items()))

@@ -26,9 +26,10 @@ from transformers import PreTrainedModel
 
 from ..benchmark import Benchmark, TokenizedSample, TokenizedSet, fingerprint, load_benchmark, load_tokenized, tokenize
 from ..benchmark.folder import set_name
-from ..benchmark.storage import SCHEMA, check_place, claim, sha256
+from ..benchmark.storage import SCHEMA, check_place, claim
 from ..benchmark.tokenized import load_tokenizer
 from ..errors import InputError, UnsupportedModelError, nearest
+from ..files import sha256
 from ..methods import METHODS, get_method
 from ..methods.alti.families import find_family
 from ..models.loading import load
@@ -37,7 +38,7 @@ from ..models.provenance import model_facts, provenance
 from ..models.signature import ModelSignature, task_of
 from ..passes.dispatch import Execution, PassRunner
 from ..text.batching import allowed_waste, buckets
-from .external import check_relevances, label, read_relevances
+from .external import check_relevances, manifest_entry, read_relevances
 from .records import Record, Run, finish, open_run, part_is_done, write_part, write_part_bytes
 from .scoring import BatchExplainer, recorded_names, sources
 
@@ -145,7 +146,7 @@ def evaluate(
                 "limit": limit,
                 "seed": seed,
                 "batch_tokens": batch_tokens,
-                "relevances": label(relevances, given) if relevances is not None else None,
+                "relevances": manifest_entry(relevances, given) if relevances is not None else None,
                 # These change digits.
                 **{name: True for name, on in (("compile", compile), ("tf32", not is_exact())) if on},
             },

@@ -33,7 +33,7 @@ from ..passes.attribution import Combine, attributions, run
 from ..passes.dispatch import PassRunner
 from ..passes.forward_backward import explained_logits
 from ..text.batching import Attribution, Batch, Item, pad
-from .external import Given
+from .external import ExternalRelevances
 from .metrics import score
 from .records import METRICS, Record
 
@@ -64,7 +64,7 @@ def recorded_names(method: str) -> tuple[str, ...]:
     return ("gradient-l1", "gradient-l2") if method == "gradient" else (method,)
 
 
-def sources(names: Sequence[str], runner: PassRunner, given: Given | None = None) -> list[Source]:
+def sources(names: Sequence[str], runner: PassRunner, given: ExternalRelevances | None = None) -> list[Source]:
     """The computations that give, for the runner's model, the relevance of the methods ``names`` and of the file ``given``.
 
     All that a plain gradient gives comes from one pass.
@@ -102,7 +102,7 @@ def _gradients(names: Sequence[str], runner: PassRunner) -> Explain:
     return explain
 
 
-def _read(given: Given, model: PreTrainedModel) -> Explain:
+def _read(given: ExternalRelevances, model: PreTrainedModel) -> Explain:
     """Relevance from a file speaks for the predicted form already; a forward pass tells which one that is."""
 
     def explain(batch: Batch, samples: Sequence[TokenizedSample]) -> list[tuple[Attribution, ...]]:

@@ -1,4 +1,4 @@
-"""What a model reads and predicts: its task, its inputs, and how many tokens."""
+"""What a model reads and predicts: its task, its inputs and its context length."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def task_of(model: PreTrainedModel) -> str:
     """
     kind: Any = type(model)
     is_masked, is_causal = _classes(kind)
-    if is_masked and is_causal:  # an encoder that can be told to look only back (XLM); its configuration says so
+    if is_masked and is_causal:  # an encoder that may be used as a decoder (XLM); its configuration says so
         is_masked = not (getattr(model.config, "is_decoder", False) or getattr(model.config, "causal", False))
     if not is_masked and not is_causal:
         raise UnsupportedModelError(
@@ -49,7 +49,7 @@ def _classes(kind: Any) -> tuple[bool, bool]:
 
 
 def filler(model: PreTrainedModel) -> int:
-    """The token id that padding consists of."""
+    """The token id used for padding."""
     padding = getattr(model.config.get_text_config(), "pad_token_id", None)
     return 0 if padding is None or padding < 0 else padding
 
@@ -57,9 +57,10 @@ def filler(model: PreTrainedModel) -> int:
 def context_length(model: PreTrainedModel) -> int | None:
     """How many tokens the model can read; ``None`` if it has no limit."""
     config = model.config.get_text_config()
-    names = ("max_position_embeddings", "n_positions", "max_seq_len")
-    limit = next((n for name in names if isinstance(n := getattr(config, name, None), int) and n > 0), None)
-    if limit is not None and counts_from_padding(model):
+    limit = getattr(config, "max_position_embeddings", None) or getattr(config, "max_seq_len", None)  # the latter: MPT
+    if limit is None or limit <= 0:
+        return None
+    if counts_from_padding(model):
         limit -= config.pad_token_id + 1  # positions are numbered from pad_token_id + 1
     return limit
 
@@ -67,7 +68,7 @@ def context_length(model: PreTrainedModel) -> int | None:
 def takes(model: PreTrainedModel, name: str) -> bool:
     """Whether the model's ``forward`` names an argument."""
     forward: Any = model.forward
-    if "forward" in vars(model):  # a model's own, which must not be kept
+    if "forward" in vars(model):  # set on this instance: do not cache it
         return name in inspect.signature(forward).parameters
     return name in _parameters(forward.__func__)
 
@@ -108,7 +109,7 @@ _counts_from_padding: weakref.WeakKeyDictionary[PreTrainedModel, bool] = weakref
 
 def counts_from_padding(model: PreTrainedModel) -> bool:
     """Whether the model numbers its positions from ``pad_token_id + 1``, padding skipped, as RoBERTa does."""
-    known = _counts_from_padding.get(model)  # asked for every text, and a model's structure stays as it is
+    known = _counts_from_padding.get(model)  # asked for every text, so the answer is remembered
     if known is None:
         known = _counts_from_padding[model] = _has_padded_positions(model)
     return known

