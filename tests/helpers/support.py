@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedConfig
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
-GOLDEN = SHARED / "golden" / "dev"
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 CI = os.environ.get("CI") == "true"
 
 
