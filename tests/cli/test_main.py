@@ -293,8 +293,8 @@ def commands(group=cli.app, path=()):
     """Every command of the command line: (its words, its function)."""
     for command in group.registered_commands:
         yield [*path, command.name or command.callback.__name__], command.callback
-    for group in group.registered_groups:
-        yield from commands(group.typer_instance, (*path, group.name))
+    for subgroup in group.registered_groups:
+        yield from commands(subgroup.typer_instance, (*path, subgroup.name))
 
 
 @pytest.mark.parametrize(("words", "function"), [pytest.param(*c, id=" ".join(c[0])) for c in commands()])
