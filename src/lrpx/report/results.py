@@ -257,7 +257,8 @@ def _flat(column: Any) -> Any:
 
 
 def _lengths(column: Any) -> np.ndarray:
-    return need("pyarrow.compute", "A report").list_value_length(column).to_numpy()
+    lengths: np.ndarray = need("pyarrow.compute", "A report").list_value_length(column).to_numpy()
+    return lengths
 
 
 def _notes(runs: Sequence[Run], tables: dict[str, Any]) -> list[str]:
