@@ -167,7 +167,9 @@ def test_large(bench):
     assert abs(lrp["value"] - lrp["sum_of_parts"]) < 0.1 * lrp["sum_of_magnitudes"]  # bfloat16
 
 
+@pytest.mark.ray
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")  # its own use of what it deprecated
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # older releases of Ray
 def test_scale(bench):
     pytest.importorskip("ray")
     found, _ = bench("scale", "--smoke", "--device", "cpu", "--local", "--workers", 1)

@@ -1,16 +1,15 @@
-"""LRP, AttnLRP and gradients against ``golden/dev``: explicit oracles in float64 on tiny random models."""
+"""LRP, AttnLRP and gradients against ``tests/golden``: explicit oracles in float64 on tiny random models."""
 
 import json
 
 import numpy as np
 import pytest
-from support import GOLDEN, lift_float32_norms, needs_shared
+from support import GOLDEN, lift_float32_norms
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from lrpx.methods import METHODS
 from lrpx.text.batching import Item, pad
 
-pytestmark = needs_shared(GOLDEN)
 BLOCKS = {"gpt2": "transformer.h.{}", "bert": "bert.encoder.layer.{}", "llama": "model.layers.{}"}
 
 
@@ -21,11 +20,10 @@ def load(name):
 
 def cases():
     for name in BLOCKS:
-        if (GOLDEN / name / "cases.json").exists():
-            data = json.loads((GOLDEN / name / "cases.json").read_text())
-            for i, case in enumerate(data["cases"]):
-                for scalar in ("contrast", "target"):
-                    yield pytest.param(name, case, scalar, id=f"{name}-{i}-{scalar}")
+        data = json.loads((GOLDEN / name / "cases.json").read_text(encoding="utf-8"))
+        for i, case in enumerate(data["cases"]):
+            for scalar in ("contrast", "target"):
+                yield pytest.param(name, case, scalar, id=f"{name}-{i}-{scalar}")
 
 
 def explain(model, case, scalar, method, **options):

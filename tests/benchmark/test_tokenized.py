@@ -341,7 +341,8 @@ def test_slow_and_missing_tokenizers(folder, tmp_path):
     with pytest.raises(InputError, match=r"ByT5Tokenizer is a slow tokenizer.*tokenizer.json"):
         tokenize(folder, ByT5Tokenizer())
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=r"'.*empty' cannot be loaded"):
+    # transformers 5.0 makes a tokenizer without words of an empty folder.
+    with pytest.raises(InputError, match=r"'.*empty' cannot be loaded|empty: no sample is left"):
         tokenize(folder, str(tmp_path / "empty"))
 
 

@@ -1,12 +1,15 @@
 """The command line as a person meets it: what it writes, where, and with which exit status."""
 
+import inspect
 import io
 import json
 import os
+import re
 
 import numpy as np
 import pytest
 import tiny_files
+import typer
 from transformers import BertForMaskedLM, GPT2LMHeadModel, MambaConfig, MambaForCausalLM
 
 import lrpx
@@ -284,6 +287,31 @@ def test_help_names_every_option(lrpx_command):
         assert f"--{name} " in out
     for name in "attn-implementation revision batch-tokens format output verbose".split():
         assert f"--{name} " in out
+
+
+def commands(group=cli.app, path=()):
+    """Every command of the command line: (its words, its function)."""
+    for command in group.registered_commands:
+        yield [*path, command.name or command.callback.__name__], command.callback
+    for subgroup in group.registered_groups:
+        yield from commands(subgroup.typer_instance, (*path, subgroup.name))
+
+
+@pytest.mark.parametrize(("words", "function"), [pytest.param(*c, id=" ".join(c[0])) for c in commands()])
+def test_every_option_is_called_as_its_parameter(lrpx_command, monkeypatch, words, function):
+    """Whatever typer makes of a metavar: some releases name an option without a name after it, ``--FORMAT``."""
+    options = {
+        name: parameter.annotation.__metadata__[0]
+        for name, parameter in inspect.signature(function, eval_str=True).parameters.items()
+        if isinstance(parameter.annotation.__metadata__[0], typer.models.OptionInfo)
+    }
+    monkeypatch.setenv("COLUMNS", "160")
+    out = lrpx_command(*words, "--help", model=None)[1]
+    for name, option in options.items():
+        long = "--" + name.replace("_", "-")
+        assert long in str(option.default).split("/")  # the first name, where typer keeps it
+        assert re.search(rf"{long}(?![\w-])", out)
+    assert not re.search(r"--\w*[A-Z]", out)
 
 
 def test_no_command_shows_the_help(lrpx_command, monkeypatch):

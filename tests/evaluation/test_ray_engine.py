@@ -29,7 +29,13 @@ from lrpx.evaluation.ray_worker import ATTEMPTS, Worker, block_of, part_of
 from lrpx.evaluation.records import open_run
 from lrpx.evaluation.run import evaluate, plan
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")  # Ray's own use of what it deprecated
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"),  # Ray's own use of what it deprecated
+    # Older releases of Ray leave files and processes to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 METHODS = ["lrp", "gradient"]
 
 

@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig
 from lrpx.passes.dispatch import Execution, PassRunner
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
-GOLDEN = SHARED / "golden" / "dev"
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 CI = os.environ.get("CI") == "true"
 
 

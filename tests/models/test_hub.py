@@ -87,6 +87,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
 ASK = """
 import json, sys, time, warnings
 warnings.simplefilter("error")
+warnings.filterwarnings("ignore", "Implicitly cleaning up", ResourceWarning)  # a folder that torch 2.6 makes on import
 time.sleep = lambda seconds: None  # Hugging Face waits between attempts
 import lrpx.models.hub, lrpx.models.loading
 for line in sys.stdin:

@@ -99,7 +99,8 @@ def assert_equal(found, expected, *, exactly=False):
         assert (one is None) == (other is None)
         if other is not None:
             rtol, atol = (0, 0) if exactly else (1e-11, 1e-12)
-            np.testing.assert_allclose(one, other, rtol=rtol, atol=atol, strict=True)
+            assert (np.shape(one), np.asarray(one).dtype) == (np.shape(other), np.asarray(other).dtype)
+            np.testing.assert_allclose(one, other, rtol=rtol, atol=atol)
 
 
 def explained(model, method, **options):

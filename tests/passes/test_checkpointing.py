@@ -14,10 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import lrpx
+from lrpx._torch_internals import saved_tensor_hooks
 from lrpx.passes import checkpointing
 from lrpx.passes.checkpointing import checkpointed, outer_blocks
 from lrpx.passes.forward_backward import PassOptions, PassSpec, compute
-from lrpx.propagation.propagate import Propagation, propagate, saving_hooks
+from lrpx.propagation.propagate import Propagation, propagate
 from lrpx.propagation.rulesets import ATTNLRP
 from lrpx.text.batching import Item, pad
 
@@ -279,7 +280,7 @@ def test_the_model_is_as_it_was_after_an_exception(place, run):
         with pytest.raises(ZeroDivisionError) as caught:
             attempt()
         assert len(calls) == run
-        assert saving_hooks() is None, caught  # even while the exception, and with it the pass, is kept
+        assert saved_tensor_hooks() is None, caught  # even while the exception, and with it the pass, is kept
     hook.remove()
     assert fingerprint(model) == before
     assert_equal(compute(model, batch_for(model), PassSpec("attnlrp"), PassOptions(checkpoint=True)), expected)

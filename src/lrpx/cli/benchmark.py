@@ -25,15 +25,16 @@ def build(
         Path, typer.Option("--out", "-o", metavar="DIR", help="A new folder, or one where this build was stopped.")
     ],
     parser: Annotated[
-        str, typer.Option(metavar="NAME", help="spaCy pipeline that finds the subjects.")
+        str, typer.Option("--parser", metavar="NAME", help="spaCy pipeline that finds the subjects.")
     ] = "en_core_web_trf",
     ground_truth: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Subjects found elsewhere, instead of a parser.")
+        Path | None,
+        typer.Option("--ground-truth", metavar="FILE", help="Subjects found elsewhere, instead of a parser."),
     ] = None,
     format: Annotated[
-        str | None, typer.Option(metavar="FORMAT", help="lgd, linzen or blimp. Default: by content.")
+        str | None, typer.Option("--format", metavar="FORMAT", help="lgd, linzen or blimp. Default: by content.")
     ] = None,
-    workers: Annotated[int, typer.Option(metavar="N", help="Processes that parse.")] = 1,
+    workers: Annotated[int, typer.Option("--workers", metavar="N", help="Processes that parse.")] = 1,
     skip_bad_rows: Annotated[
         bool, typer.Option("--skip-bad-rows", help="Leave unusable rows out; they are listed.")
     ] = False,
@@ -59,9 +60,10 @@ def build(
 @benchmark.command("tokenize")
 def tokenize(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A folder made by [b]lrpx benchmark build[/b].")],
-    tokenizer: Annotated[list[str], typer.Option(metavar="NAME", help="Hub id or folder. Repeatable.")],
+    tokenizer: Annotated[list[str], typer.Option("--tokenizer", metavar="NAME", help="Hub id or folder. Repeatable.")],
     input: Annotated[
-        str | None, typer.Option(metavar="KIND", help="causal or masked. Default: as the tokenizer's model is.")
+        str | None,
+        typer.Option("--input", metavar="KIND", help="causal or masked. Default: as the tokenizer's model is."),
     ] = None,
 ) -> None:
     """Prepare the sentences for one or more tokenizers. [b]lrpx evaluate[/b] does it by itself where it is missing."""
@@ -80,26 +82,40 @@ def evaluate(
     ],
     method: Annotated[
         list[str] | None,
-        typer.Option(metavar="METHOD", help="Repeatable; see [b]lrpx methods[/b]. Default: the paper's."),
+        typer.Option("--method", metavar="METHOD", help="Repeatable; see [b]lrpx methods[/b]. Default: the paper's."),
     ] = None,
-    relevances: Annotated[Path | None, typer.Option(metavar="FILE", help="Score explanations made elsewhere.")] = None,
+    relevances: Annotated[
+        Path | None, typer.Option("--relevances", metavar="FILE", help="Score explanations made elsewhere.")
+    ] = None,
     limit: Annotated[
-        int | None, typer.Option(metavar="N", help="Evaluate this many samples, chosen by --seed.")
+        int | None, typer.Option("--limit", metavar="N", help="Evaluate this many samples, chosen by --seed.")
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="For --limit.")] = 0,
-    dtype: Annotated[str | None, typer.Option(metavar="DTYPE", help="Default: the checkpoint's own.")] = None,
-    device: Annotated[str | None, typer.Option(metavar="DEVICE", help="Default: a GPU if there is one.")] = None,
-    device_map: Annotated[str | None, typer.Option(metavar="MAP", help="Divide a large model: auto, or JSON.")] = None,
-    batch_tokens: Annotated[int | None, typer.Option(metavar="N", help="Tokens per batch, padding included.")] = None,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="For --limit.")] = 0,
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", metavar="DTYPE", help="Default: the checkpoint's own.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option("--device", metavar="DEVICE", help="Default: a GPU if there is one.")
+    ] = None,
+    device_map: Annotated[
+        str | None, typer.Option("--device-map", metavar="MAP", help="Divide a large model: auto, or JSON.")
+    ] = None,
+    batch_tokens: Annotated[
+        int | None, typer.Option("--batch-tokens", metavar="N", help="Tokens per batch, padding included.")
+    ] = None,
     engine: Annotated[
-        str, typer.Option(metavar="ENGINE", help="local: this process. ray: workers, on many GPUs or machines.")
+        str,
+        typer.Option("--engine", metavar="ENGINE", help="local: this process. ray: workers, on many GPUs or machines."),
     ] = "local",
     address: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Of a Ray cluster, or auto. Default: this machine alone.")
+        str | None,
+        typer.Option("--address", metavar="HOST:PORT", help="Of a Ray cluster, or auto. Default: this machine alone."),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(metavar="N", help="For --engine ray. Default: one per GPU, else per share of the CPUs."),
+        typer.Option(
+            "--workers", metavar="N", help="For --engine ray. Default: one per GPU, else per share of the CPUs."
+        ),
     ] = None,
     fast: FastOption = None,
     compile: CompileOption = False,
@@ -150,9 +166,14 @@ def evaluate(
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders made by [b]lrpx evaluate[/b].")],
     format: Annotated[
-        str | None, typer.Option(metavar="FORMAT", help="terminal, markdown, latex, html or csv. Default: by --output.")
+        str | None,
+        typer.Option(
+            "--format", metavar="FORMAT", help="terminal, markdown, latex, html or csv. Default: by --output."
+        ),
     ] = None,
-    compare: Annotated[str | None, typer.Option(metavar="paper", help="Put the paper's numbers beside yours.")] = None,
+    compare: Annotated[
+        str | None, typer.Option("--compare", metavar="paper", help="Put the paper's numbers beside yours.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here.")] = None,
 ) -> None:
     """Print the paper's tables for your runs.

@@ -124,31 +124,41 @@ def explain(
     target: Annotated[
         str | None,
         typer.Option(
-            metavar="TOKEN", help="The token to explain; a leading space matters. Default: the top prediction."
+            "--target",
+            metavar="TOKEN",
+            help="The token to explain; a leading space matters. Default: the top prediction.",
         ),
     ] = None,
     contrast: Annotated[
-        str | None, typer.Option(metavar="TOKEN", help="Explain why the target and not this token.")
+        str | None, typer.Option("--contrast", metavar="TOKEN", help="Explain why the target and not this token.")
     ] = None,
-    target_id: Annotated[int | None, typer.Option(metavar="ID", help="The target as a token id.")] = None,
-    contrast_id: Annotated[int | None, typer.Option(metavar="ID", help="The contrast as a token id.")] = None,
+    target_id: Annotated[
+        int | None, typer.Option("--target-id", metavar="ID", help="The target as a token id.")
+    ] = None,
+    contrast_id: Annotated[
+        int | None, typer.Option("--contrast-id", metavar="ID", help="The contrast as a token id.")
+    ] = None,
     position: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Whose prediction, counted over the tokens. Default: the last, or the mask."),
+        typer.Option(
+            "--position", metavar="N", help="Whose prediction, counted over the tokens. Default: the last, or the mask."
+        ),
     ] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(metavar="METHOD", help="Repeatable; see [b]lrpx methods[/b]. Default: attnlrp."),
+        typer.Option("--method", metavar="METHOD", help="Repeatable; see [b]lrpx methods[/b]. Default: attnlrp."),
     ] = None,
     at: Annotated[
         list[str] | None,
         typer.Option(
+            "--at",
             metavar="PLACE",
             help="input, embedding, or names and globs of modules (kept whole in JSON). Repeatable. Default: input.",
         ),
     ] = None,
     norm: Annotated[
-        str | None, typer.Option(metavar="NORM", help="For the method gradient: l1 or l2 (squared). Default: l1.")
+        str | None,
+        typer.Option("--norm", metavar="NORM", help="For the method gradient: l1 or l2 (squared). Default: l1."),
     ] = None,
     direct: Annotated[
         bool | None,
@@ -172,6 +182,7 @@ def explain(
     format: Annotated[
         str | None,
         typer.Option(
+            "--format",
             metavar="FORMAT",
             rich_help_panel=_OUTPUT,
             help="terminal, json, html, latex or png. Default: by the suffix of --output, or terminal.",

@@ -69,7 +69,7 @@ def activation_modules(modules: Iterable[nn.Module]) -> dict[nn.Module, str]:
     found = {}
     for module in modules:
         kind = type(module)
-        if _may_be_activation(kind) and not getattr(module, "inplace", False):
+        if _may_be_activation(kind.__module__, kind.__name__) and not getattr(module, "inplace", False):
             if module not in _tried:
                 _tried[module] = _try(module)
             if _tried[module] or (_tried[module] is None and kind.__module__ == "transformers.activations"):
@@ -81,12 +81,10 @@ _tried: WeakKeyDictionary[nn.Module, str | None] = WeakKeyDictionary()  # what a
 
 
 @cache
-def _may_be_activation(kind: type[nn.Module]) -> bool:
-    if kind.__module__ == "transformers.activations":
+def _may_be_activation(file: str, name: str) -> bool:
+    if file == "transformers.activations":
         return True
-    return not kind.__module__.startswith("torch.") and bool(
-        re.search(r"gelu|silu|swish|relu|mish", kind.__name__, re.I)
-    )
+    return not file.startswith("torch.") and bool(re.search(r"gelu|silu|swish|relu|mish", name, re.IGNORECASE))
 
 
 def _try(module: nn.Module) -> str | None:

