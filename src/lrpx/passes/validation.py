@@ -159,12 +159,18 @@ _KNOWN_NODES = re.compile(
 
 def foreign_nodes(values: Tensor) -> list[str]:
     """Names of autograd nodes that come neither from PyTorch's own operations nor from our rules."""
-    found = set()
     kinds: dict[Any, Any] = {}  # one look per type
-    for node in _nodes(values):
-        kind = type(node)
-        # Nodes of C++ extensions may share the type CppFunction.
-        kinds[kind if kind.__name__ != "CppFunction" else node.name()] = node
+    seen, stack = {None, values.grad_fn}, [values.grad_fn]  # written out: a graph has thousands of nodes
+    while stack:
+        node: Any = stack.pop()
+        kinds[type(node)] = node
+        if type(node).__name__ == "CppFunction":  # nodes of C++ extensions may share it
+            kinds[node.name()] = node
+        for parent, _ in node.next_functions:
+            if parent not in seen:
+                seen.add(parent)
+                stack.append(parent)
+    found = set()
     for node in kinds.values():
         custom = isinstance(node, torch.autograd.function.BackwardCFunction)
         if (custom and not isinstance(node, OURS)) or not _KNOWN_NODES.match(node.name()):

@@ -175,6 +175,8 @@ class Propagation(TorchFunctionMode):
                 self.unknown["activation checkpointing inside the model"] += 1
             self.hits[kind] += 1
             output = rule(call)
+        if kind in ("softmax", "sigmoid"):
+            return _ranked(output, gates.CONSTANT)
         if kind == "activation":
             return _ranked(output, gates.ACTIVATION) if name.strip("_") in GATING else output
         return self._magnitude(output) if kind == "magnitude" else output
