@@ -6,7 +6,8 @@
 
 28,629 samples are the paper's for Llama-3 (App. B); their lengths are drawn from a distribution like theirs. From token ids to
 
-- lrpx: one call of an ``lrpx.Explainer`` with the whole list, which sorts by length and fills batches by tokens (``--batch-tokens``);
+- lrpx: one call of an ``lrpx.Explainer`` with the whole list: it sorts by length and fills batches by tokens
+  (``--batch-tokens``);
 - method (with ``--method``): what of that the method itself takes, over batches that are ready;
 - forward, explained row: hidden states over the very same batches, ready on the device, and logits of one position per sample;
 - forward, all logits: the same batches with the logits of every token, as ``model(**inputs)`` computes them;

@@ -6,7 +6,7 @@
     python bench/long_context.py --smoke --device cpu
 
 - forward: ``model(**inputs, logits_to_keep=1)`` under ``torch.no_grad``, without a cache for further tokens;
-- eager, compiled, checkpointed, checkpointed and compiled: an ``lrpx.Explainer`` with these options (``compile``, ``checkpoint``), and
+- eager, compiled, checkpointed, checkpointed and compiled: an ``lrpx.Explainer`` with these options, and
   default: with ``checkpoint=None``, where an estimate of the memory decides;
 - LXT efficient, with the logit of the last position only.
 

@@ -420,7 +420,7 @@ def test_an_explainer_gives_what_explain_gives(gpt2):
             expected = lrpx.explain(*gpt2, text, method=method or "lrp", target=5)
             for a, b in zip(*(each if isinstance(text, list) else [each] for each in (found, expected)), strict=True):
                 assert_same(a, b, 0)
-                assert a.method == method or "lrp"
+                assert a.method == (method or "lrp")
 
 
 def test_several_methods_of_one_text_or_of_several(gpt2):
