@@ -61,7 +61,7 @@ MethodName: TypeAlias = Literal[
     "attention-rollout",
 ]
 OneMethod: TypeAlias = MethodName | str
-Methods: TypeAlias = Sequence[OneMethod]
+Methods: TypeAlias = list[OneMethod] | tuple[OneMethod, ...]
 
 
 class Explainer:
@@ -188,7 +188,7 @@ class Explainer:
         chosen = _methods_with_options(self.method if method is None else method, options)
         if text is None:
             raise InputError("no text given: explainer(text), or lrpx.explain(model, tokenizer, text).")
-        several_methods = method is not None and not isinstance(method, str)
+        several_methods = isinstance(method, list | tuple)
         _, several_texts = split(text)
         given = {"target": target, "contrast": contrast, "position": position}
         encoded, items = self._read(text, given, several_texts)
@@ -406,7 +406,7 @@ def _methods_with_options(
     Raises:
         InputError: An unknown method, an option that none of the methods takes, or places or rules that are none.
     """
-    chosen = [get_method(name) for name in ([methods] if isinstance(methods, str) else methods)]
+    chosen = [get_method(name) for name in (methods if isinstance(methods, list | tuple) else [methods])]
     if not chosen:
         raise InputError("method=[]: give the name of a method, or several.")
     given = {name: value for name, value in options.items() if value is not None}

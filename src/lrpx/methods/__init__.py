@@ -44,13 +44,20 @@ class Method:
         """The function as ``(batch, **options) -> list[Attribution]``, for the runner's model and by its passes.
 
         It holds the model's lock meanwhile. A method without a backward pass has its own way.
+
+        Raises:
+            UnsupportedModelError: When called: the model cannot be explained correctly.
         """
-        model, function = runner.model, self.load()
-        passes = {"runner": runner} if self.has_passes else {}
+        from ..passes.validation import check_model
+
+        model, function, has_passes = runner.model, self.load(), self.has_passes
 
         def run(batch: Batch, **options: Any) -> list[Attribution]:
             with lock_of(model):
-                return function(model, batch, **passes, **options)
+                if has_passes:
+                    return function(model, batch, runner=runner, **options)
+                check_model(model, {})
+                return function(model, batch, **options)
 
         return run
 
