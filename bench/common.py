@@ -22,7 +22,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -418,6 +419,17 @@ def lxt(
     if args.lxt_transformers and (mode == "explicit" or found.get("unsupported")):
         found = _work(job, [args.lxt_transformers, older])
     return found
+
+
+@contextmanager
+def precision(tf32: bool) -> Iterator[None]:
+    """TF32 matrix products inside the block, or strict float32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _work(job: dict[str, Any], path: list[str]) -> dict[str, Any]:

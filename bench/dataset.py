@@ -6,7 +6,8 @@
 
 28,629 samples are the paper's for Llama-3 (App. B); their lengths are drawn from a distribution like theirs. From token ids to
 
-- lrpx: one ``lrpx.explain`` of the whole list, which sorts by length and fills batches by tokens (``--batch-tokens``);
+- lrpx: one call of an ``lrpx.Explainer`` with the whole list: it sorts by length and fills batches by tokens
+  (``--batch-tokens``);
 - method (with ``--method``): what of that the method itself takes, over batches that are ready;
 - forward, explained row: hidden states over the very same batches, ready on the device, and logits of one position per sample;
 - forward, all logits: the same batches with the logits of every token, as ``model(**inputs)`` computes them;
@@ -31,7 +32,7 @@ from lrpx.models.turns import matrix_precision
 import lrpx
 from lrpx.methods import get_method
 from lrpx.models.signature import task_of
-from lrpx.passes.dispatch import Execution
+from lrpx.passes.dispatch import Execution, PassRunner
 from lrpx.text.batching import Attribution, Batch, Item, allowed_waste, buckets, pad
 
 OUT_OF_MEMORY = "out of memory"
@@ -82,14 +83,14 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 def timings(model: Any, samples: Sequence[Sample], tokens: int, tf32: bool, args: argparse.Namespace) -> dict[str, Any]:
     """Seconds of every contender, round by round, in one precision and with one size of batches."""
     batches = batches_of(model, samples, tokens)
-    options = {"fast": args.fast, "compile": args.compile, "tf32": tf32, "batch_tokens": tokens}
+    explainer = lrpx.Explainer(model, fast=args.fast, compile=args.compile, batch_tokens=tokens)
     contenders: Contenders = {
-        "lrpx": lambda _: explain(model, samples, **options),
+        "lrpx": lambda _: explain(explainer, samples, tf32),
         "forward, explained row": lambda _: forward(model, batches, tf32, explained_row),
     }
     if args.method:
-        execution = Execution(fast=args.fast, compile=args.compile, tf32=tf32)
-        contenders["method"] = lambda _: method_alone(model, batches, execution)
+        runner = PassRunner(model, Execution(fast=args.fast, compile=args.compile))
+        contenders["method"] = lambda _: method_alone(runner, batches, tf32)
     if args.all_logits:
         contenders["forward, all logits"] = lambda _: forward(model, batches, tf32, all_logits)
     warm_up, failed = {}, {}
@@ -126,27 +127,25 @@ def timings(model: Any, samples: Sequence[Sample], tokens: int, tf32: bool, args
     }
 
 
-def explain(model: Any, samples: Sequence[Sample], **options: Any) -> list[lrpx.Explanation]:
-    return lrpx.explain(
-        model,
-        None,
-        [sample.ids for sample in samples],
-        target=[sample.target for sample in samples],
-        contrast=[sample.contrast for sample in samples],
-        position=[sample.position for sample in samples],
-        method="attnlrp",
-        progress=False,
-        **options,
-    )
+def explain(explainer: lrpx.Explainer, samples: Sequence[Sample], tf32: bool = False) -> Sequence[lrpx.Explanation]:
+    with common.precision(tf32):
+        return explainer(
+            [sample.ids for sample in samples],
+            target=[sample.target for sample in samples],
+            contrast=[sample.contrast for sample in samples],
+            position=[sample.position for sample in samples],
+            progress=False,
+        )
 
 
-def method_alone(model: Any, batches: Sequence[Batch], execution: Execution) -> list[Attribution]:
-    function = get_method("attnlrp").run_by(execution)
-    return [attribution for batch in batches for attribution in function(model, batch)]
+def method_alone(runner: PassRunner, batches: Sequence[Batch], tf32: bool) -> list[Attribution]:
+    function = get_method("attnlrp").run_by(runner)
+    with common.precision(tf32):
+        return [attribution for batch in batches for attribution in function(batch)]
 
 
 def batches_of(model: Any, samples: Sequence[Sample], tokens: int) -> list[Batch]:
-    """The padded batches that ``lrpx.explain`` makes of the samples."""
+    """The padded batches that an ``Explainer`` makes of the samples."""
     items = [Item(tuple(s.ids), s.position, s.target, s.contrast) for s in samples]
     groups = buckets([len(s.ids) for s in samples], max_tokens=tokens, waste=allowed_waste(model, task_of(model)))
     return [pad([items[i] for i in group], model) for group in groups]
@@ -155,7 +154,7 @@ def batches_of(model: Any, samples: Sequence[Sample], tokens: int) -> list[Batch
 def forward(model: Any, batches: Sequence[Batch], tf32: bool, logits_of: Any) -> None:
     """Values of all samples, moved to the CPU in the end."""
     values = []
-    with torch.no_grad(), matrix_precision(tf32):
+    with torch.no_grad(), common.precision(tf32):
         for batch in batches:
             logits = logits_of(model, batch)  # [B, vocabulary]
             rows = torch.arange(len(logits), device=logits.device)

@@ -31,9 +31,10 @@ from common import synchronise
 import lrpx
 from lrpx.evaluation.records import Run, write_part
 from lrpx.evaluation.run import evaluate, plan, select, tokenized_set
-from lrpx.evaluation.scoring import Explainer, sources
+from lrpx.evaluation.scoring import BatchExplainer, sources
 from lrpx.files import sha256
 from lrpx.models.signature import task_of
+from lrpx.passes.dispatch import PassRunner
 from lrpx.passes.forward_backward import accepted, explained_logits
 from lrpx.text.batching import Batch, Item, allowed_waste, pad
 
@@ -69,7 +70,7 @@ def main() -> None:
     )
 
     with tempfile.TemporaryDirectory() as folder:
-        explainer = Explainer(model, sources(args.method))
+        explainer = BatchExplainer(model, sources(args.method, PassRunner(model)))
         records = [[record for group in part for record in explainer(group)] for part in parts]
         target = Run(Path(folder) / "written", {}, None)
         runs: dict[str, Callable[[int], Any]] = {

@@ -151,10 +151,10 @@ def build(shape: dict[str, Any], dtype: torch.dtype, folder: str | None) -> tupl
 
 def measure(model: Any, ids: list[int], method: str, args: argparse.Namespace) -> dict[str, Any]:
     """Seconds, peak GiB per GPU above the weights, and how the parts sum."""
-    options = {"checkpoint": True} if args.checkpoint else {}
+    explainer = lrpx.Explainer(model, method=method, checkpoint=True if args.checkpoint else None)
 
     def run() -> Any:
-        return lrpx.explain(model, None, ids, target=11, contrast=12, method=method, **options)
+        return explainer(ids, target=11, contrast=12)
 
     explanation = run()
     before = memory(torch.cuda.memory_allocated)

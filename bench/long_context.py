@@ -6,7 +6,7 @@
     python bench/long_context.py --smoke --device cpu
 
 - forward: ``model(**inputs, logits_to_keep=1)`` under ``torch.no_grad``, without a cache for further tokens;
-- eager, compiled, checkpointed, checkpointed and compiled: ``lrpx.explain`` with these options (``compile``, ``checkpoint``), and
+- eager, compiled, checkpointed, checkpointed and compiled: an ``lrpx.Explainer`` with these options, and
   default: with ``checkpoint=None``, where an estimate of the memory decides;
 - LXT efficient, with the logit of the last position only.
 
@@ -55,7 +55,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     model = common.build(args.shape, args.device, getattr(torch, args.dtype))
     facts = common.environment(args.device)
     contenders: Contenders = {
-        name: functools.partial(forward, model) if name == "forward" else functools.partial(explain, model, WAYS[name])
+        name: functools.partial(forward, model)
+        if name == "forward"
+        else functools.partial(explain, lrpx.Explainer(model, batch_tokens=args.tokens, **WAYS[name]))
         for name in ways
     }
     # A single run is warmed up on a shorter text: it may take long, or only just fit.
@@ -113,9 +115,8 @@ def forward(model: Any, sample: Sample) -> Any:
         return model(**inputs_of(sample, model.device), **common.without_cache(model), **keep).logits
 
 
-def explain(model: Any, way: dict[str, Any], sample: Sample) -> lrpx.Explanation:
-    options = {"target": sample.target, "contrast": sample.contrast, "position": sample.position, **way}
-    return lrpx.explain(model, None, sample.ids, method="attnlrp", batch_tokens=len(sample.ids), **options)
+def explain(explainer: lrpx.Explainer, sample: Sample) -> Any:
+    return explainer(sample.ids, target=sample.target, contrast=sample.contrast, position=sample.position)
 
 
 def show(found: dict[str, Any]) -> None:

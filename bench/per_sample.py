@@ -23,8 +23,7 @@ import functools
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import common
 import numpy as np
@@ -33,7 +32,6 @@ from common import SHAPES, Contenders, Sample, inputs_of, ms
 
 import lrpx
 from lrpx.methods import get_method
-from lrpx.passes.dispatch import Execution, known_of
 from lrpx.text.batching import Batch, Item, pad
 
 
@@ -55,7 +53,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     samples, origin = common.samples_of(args.shape, args.samples, args.benchmark)
     model = common.build(args.shape, args.device, torch.float32)
     facts = common.environment(args.device)
-    contenders = contenders_of(model, args)
+    modes = modes_of(model, args)
+    contenders = contenders_of(model, modes)
     lengths = [(sample, batch_of(model, sample)) for sample in common.one_of_each_length(samples)]
     before = common.reserved(args.device)
     warm_up = common.warmed_up(contenders, lengths, args.device)
@@ -97,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             for name in contenders
             if name.startswith("lrpx")
         },
-        "graphs": len(known_of(model).graphs),
+        "graphs": sum(len(mode.explainer._runner.graphs) for mode in modes.values()),
         "reserved_by_warm_up_mib": held,
         "lxt": theirs,
     }
@@ -113,20 +112,28 @@ def batch_of(model: Any, sample: Sample) -> Batch:
     return pad([Item(tuple(sample.ids), sample.position, sample.target, sample.contrast)], model)
 
 
-def contenders_of(model: Any, args: argparse.Namespace) -> Contenders:
-    modes = {
-        "eager": Execution(fast=False),
-        "fast": Execution(fast=True),
-        "fast TF32": Execution(fast=True, tf32=True),
-    }
+class Mode(NamedTuple):
+    """A way to explain, with what it keeps."""
+
+    explainer: lrpx.Explainer
+    tf32: bool = False
+
+
+def modes_of(model: Any, args: argparse.Namespace) -> dict[str, Mode]:
+    fast = lrpx.Explainer(model, fast=True)
+    modes = {"eager": Mode(lrpx.Explainer(model, fast=False)), "fast": Mode(fast), "fast TF32": Mode(fast, tf32=True)}
     if args.compile:
-        both = Execution(fast=True, compile=True)
-        modes |= {"fast compiled": both, "fast compiled TF32": replace(both, tf32=True)}
+        both = lrpx.Explainer(model, fast=True, compile=True)
+        modes |= {"fast compiled": Mode(both), "fast compiled TF32": Mode(both, tf32=True)}
+    return modes
+
+
+def contenders_of(model: Any, modes: dict[str, Mode]) -> Contenders:
     contenders: Contenders = {"forward": functools.partial(forward, model)}
-    for name, execution in modes.items():
-        contenders[f"lrpx {name}"] = functools.partial(whole_call, model, execution)
-    for name in (mode for mode in modes if mode != "eager"):
-        contenders[f"method {name}"] = functools.partial(method_alone, model, modes[name])
+    for name, mode in modes.items():
+        contenders[f"lrpx {name}"] = functools.partial(whole_call, mode)
+    for name in (name for name in modes if name != "eager"):
+        contenders[f"method {name}"] = functools.partial(method_alone, modes[name])
     return contenders
 
 
@@ -135,14 +142,13 @@ def forward(model: Any, work: Work) -> Any:
         return model(**inputs_of(work[0], model.device), **common.without_cache(model)).logits
 
 
-def whole_call(model: Any, execution: Execution, work: Work) -> lrpx.Explanation:
-    return explain(model, work[0], **vars(execution))
+def whole_call(mode: Mode, work: Work) -> lrpx.Explanation:
+    with common.precision(mode.tf32):
+        return explain(mode.explainer, work[0])
 
 
-def explain(model: Any, sample: Sample, **options: Any) -> lrpx.Explanation:
-    return lrpx.explain(
-        model,
-        None,
+def explain(explainer: lrpx.Explainer, sample: Sample, **options: Any) -> Any:
+    return explainer(
         sample.ids,
         target=sample.target,
         contrast=sample.contrast,
@@ -152,8 +158,9 @@ def explain(model: Any, sample: Sample, **options: Any) -> lrpx.Explanation:
     )
 
 
-def method_alone(model: Any, execution: Execution, work: Work) -> Any:
-    return get_method("attnlrp").run_by(execution)(model, work[1])
+def method_alone(mode: Mode, work: Work) -> Any:
+    with common.precision(mode.tf32):
+        return get_method("attnlrp").run_by(mode.explainer._runner)(work[1])
 
 
 def compared(model: Any, args: argparse.Namespace, mode: str, samples: Sequence[Sample]) -> dict[str, Any]:
@@ -166,7 +173,8 @@ def compared(model: Any, args: argparse.Namespace, mode: str, samples: Sequence[
         found = common.lxt(args, mode, args.shape, samples, "float32", **more)
     if relevances := found.pop("relevance", None):
         some = samples[: len(relevances)]
-        ours = [explain(model, sample, fast=False, at="embedding").relevance for sample in some]
+        explainer = lrpx.Explainer(model, fast=False)
+        ours = [explain(explainer, sample, at="embedding").relevance for sample in some]
         found["differences"] = [
             float(np.abs(np.array(theirs) - mine).max() / np.abs(mine).max())
             for theirs, mine in zip(relevances, ours, strict=True)

@@ -54,7 +54,7 @@ def main() -> None:
     device = "cpu" if args.device == "cpu" else "cuda"
     options: dict[str, Any] = {"device": device, "batch_tokens": args.batch_tokens, "progress": False}
     if args.tf32:
-        options["tf32"] = True
+        torch.set_float32_matmul_precision("high")
 
     with tempfile.TemporaryDirectory(prefix="lrpx-scale-") as folder:
         place = Path(folder)

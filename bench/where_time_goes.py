@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--shape", choices=SHAPES, default="llama-3.2-1b")
     parser.add_argument("--tokens", type=int, help="of the text, or of the batch; default: 16,384, of one sample 11")
     parser.add_argument("--method", default="attnlrp")
-    parser.add_argument("--fast", action="store_true", help="as in lrpx.explain, likewise the next three")
+    parser.add_argument("--fast", action="store_true", help="as in lrpx.Explainer, likewise the next two")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--checkpoint", action="store_true")
     parser.add_argument("--tf32", action="store_true")
@@ -59,20 +59,22 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     model = common.build(args.shape, args.device, torch.bfloat16 if args.work == "long" else torch.float32)
     facts = common.environment(args.device)
 
+    torch.set_float32_matmul_precision("high" if args.tf32 else "highest")
+    explainer = lrpx.Explainer(
+        model,
+        method=args.method,
+        batch_tokens=max(1 << 14, len(samples[0].ids)),
+        fast=args.fast,
+        compile=args.compile,
+        checkpoint=args.checkpoint,
+    )
+
     def run() -> Any:
-        return lrpx.explain(
-            model,
-            None,
+        return explainer(
             [sample.ids for sample in samples],
             target=samples[0].target,
             contrast=samples[0].contrast,
-            method=args.method,
-            batch_tokens=max(1 << 14, len(samples[0].ids)),
             progress=False,
-            fast=args.fast,
-            compile=args.compile,
-            checkpoint=args.checkpoint,
-            tf32=args.tf32,
         )
 
     for _ in range(3):

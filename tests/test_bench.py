@@ -105,7 +105,7 @@ def test_dataset_measures_the_batches_that_lrpx_makes(bench, monkeypatch):
     common = sys.modules["common"]
     model = common.build("tiny", "cpu", torch.float32)
     samples, _ = common.samples_of("tiny", 12)
-    script["explain"](model, samples, batch_tokens=64)
+    script["explain"](lrpx.Explainer(model, batch_tokens=64), samples)
     batches = script["batches_of"](model, samples, 64)
     assert [b.inputs["input_ids"].tolist() for b in batches] == [b.inputs["input_ids"].tolist() for b in explained]
     for batch in batches:

@@ -409,6 +409,70 @@ def test_recomputing_blocks_changes_no_number(gpt2, bert, method):
         assert_same(lrpx.explain(model, tokenizer, text, method=method, checkpoint=True), plain, 0)
 
 
+# An Explainer
+
+
+def test_an_explainer_gives_what_explain_gives(gpt2):
+    explainer = lrpx.Explainer(*gpt2, method="lrp")
+    for method in (None, "attnlrp"):
+        for text in (TEXT, [TEXT, "the key"]):
+            found = explainer(text, method=method, target=5, progress=False)
+            expected = lrpx.explain(*gpt2, text, method=method or "lrp", target=5)
+            for a, b in zip(*(each if isinstance(text, list) else [each] for each in (found, expected)), strict=True):
+                assert_same(a, b, 0)
+                assert a.method == (method or "lrp")
+
+
+def test_several_methods_of_one_text_or_of_several(gpt2):
+    explainer, names = lrpx.Explainer(*gpt2), ["alti-logit", "attnlrp", "gradient"]
+    one = explainer(TEXT, method=names)
+    assert isinstance(one, lrpx.Explanations)
+    assert [e.method for e in one] == names
+    two = explainer([TEXT, "the key"], method=names[:2])
+    assert [(e.text, e.method) for e in two] == [(t, m) for t in (TEXT, "the key") for m in names[:2]]
+    assert_same(two[1], one[1], 1e-12)
+    assert isinstance(explainer([TEXT]), lrpx.Explanations)
+    assert isinstance(explainer(TEXT, method=["lrp"]), lrpx.Explanations)
+
+
+def test_each_method_gets_the_options_that_it_takes(gpt2):
+    explainer = lrpx.Explainer(*gpt2)
+    found = explainer(TEXT, method=["attnlrp", "gradient", "alti-logit"], norm="l2", at="embedding", direct=True)
+    assert found[1].provenance["options"]["norm"] == "l2"
+    assert [e.at for e in found[:2]] == ["embedding"] * 2
+    assert found[2].provenance["options"] == {"direct": True}
+    with pytest.raises(lrpx.InputError, match="attnlrp, lrp takes no option 'norm'"):
+        explainer(TEXT, method=["attnlrp", "lrp"], norm="l2")
+    with pytest.raises(lrpx.InputError, match="give the name of a method"):
+        explainer(TEXT, method=[])
+    with pytest.raises(lrpx.InputError, match="no text given"):
+        explainer(None)
+
+
+def test_refresh_forgets_what_is_kept():
+    explainer = lrpx.Explainer(tiny.build("causal:llama"))
+    runner = explainer._runner
+    runner.whole_head, kept = True, runner.graphs
+    explainer.refresh()
+    assert not runner.whole_head
+    assert runner.graphs is not kept
+
+
+def test_explain_recommends_an_explainer_once(gpt2, monkeypatch, caplog):
+    """On a GPU, where one saves time."""
+    module = sys.modules["lrpx.explainer"]
+    model, other = tiny.build("causal:llama"), tiny.build("causal:llama")
+    monkeypatch.setattr(module, "entry_device", lambda m: torch.device("cpu" if m is other else "cuda"))
+    with caplog.at_level("INFO", logger="lrpx"):
+        for _ in range(module.MANY_CALLS + 3):
+            for each in (model, other):
+                lrpx.explain(each, None, [5, 17, 3])
+    (said,) = [r.getMessage() for r in caplog.records if "Explainer" in r.getMessage()]
+    assert said.startswith(
+        "lrpx.explain was called 8 times with one LlamaForCausalLM. An lrpx.Explainer(model, tokenizer)"
+    )
+
+
 # What the model reads
 
 

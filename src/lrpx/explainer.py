@@ -22,8 +22,9 @@ from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 from .errors import InputError, NonFiniteError
 from .explanation import Explanation, Token
 from .explanations import Explanations
-from .methods import Method, get_method
+from .methods import Method, get_method, methods_with_options
 from .models.loading import load
+from .models.lock import lock_of
 from .models.placement import entry_device, is_unloaded
 from .models.precision import matmul_precision
 from .models.provenance import provenance
@@ -31,9 +32,9 @@ from .models.signature import ModelSignature, task_of
 from .passes.dispatch import Execution, PassRunner
 from .passes.hidden_states import place_first
 from .propagation.rulesets import RuleSet
-from .text.batching import Attribution, Item, allowed_waste, buckets, pad
-from .text.items import item_of
-from .text.tokenization import Encoded, as_python, encode, split
+from .text.batching import Attribution, Item, allowed_waste, pad
+from .text.items import groups_of, item_of, one_each
+from .text.tokenization import Encoded, encode, split
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,7 +62,7 @@ MethodName: TypeAlias = Literal[
     "attention-rollout",
 ]
 OneMethod: TypeAlias = MethodName | str
-Methods: TypeAlias = Sequence[OneMethod]
+Methods: TypeAlias = list[OneMethod] | tuple[OneMethod, ...]
 
 
 class Explainer:
@@ -119,7 +120,8 @@ class Explainer:
 
     def refresh(self) -> None:
         """Forget everything that is kept: after you have changed the model otherwise than its weights in place."""
-        self._runner.refresh()
+        with lock_of(self.model):
+            self._runner.refresh()
 
     @overload
     def __call__(
@@ -185,10 +187,10 @@ class Explainer:
             NonFiniteError: NaN or infinity appeared.
         """
         options |= {"at": at, "norm": norm, "direct": direct, "rules": rules}
-        chosen = _methods_with_options(self.method if method is None else method, options)
+        chosen = methods_with_options(self.method if method is None else method, options)
         if text is None:
             raise InputError("no text given: explainer(text), or lrpx.explain(model, tokenizer, text).")
-        several_methods = method is not None and not isinstance(method, str)
+        several_methods = isinstance(method, list | tuple)
         _, several_texts = split(text)
         given = {"target": target, "contrast": contrast, "position": position}
         encoded, items = self._read(text, given, several_texts)
@@ -203,7 +205,7 @@ class Explainer:
         signature = ModelSignature.of(self.model)
         if signature.task == "causal":
             encoded = [e.without_closing() for e in encoded]
-        each = zip(*(_each(value, name, len(encoded)) for name, value in given.items()), strict=True)
+        each = zip(*(one_each(value, name, len(encoded)) for name, value in given.items()), strict=True)
         items = []
         for i, (e, (target, contrast, position)) in enumerate(zip(encoded, each, strict=True)):
             with _naming(i, several):
@@ -231,7 +233,7 @@ class Explainer:
 
         function = method.run_by(self._runner)
         waste = allowed_waste(self.model, task_of(self.model)) if len(items) > 1 else 0.0
-        groups = _groups(items, self.batch_tokens, waste)
+        groups = groups_of(items, self.batch_tokens, waste)
 
         def finish(group: list[int], results: list[Attribution]) -> list[tuple[int, Explanation]]:
             return [(i, finished(i, result)) for i, result in zip(group, results, strict=True)]
@@ -309,7 +311,7 @@ def explain(
         >>> e.show()                                                                                        # doctest: +SKIP
     """
     options |= {"at": at, "norm": norm, "direct": direct, "rules": rules}
-    _methods_with_options(method, options)  # refused before a model is loaded
+    methods_with_options(method, options)  # refused before a model is loaded
     Execution(fast, compile, checkpoint)
     if text is None:
         raise InputError("no text given: lrpx.explain(model, tokenizer, text).")
@@ -330,7 +332,7 @@ def _recommend_an_explainer(model: PreTrainedModel) -> None:
     if _calls[model] == MANY_CALLS and entry_device(model).type == "cuda":
         logger.info(
             "lrpx.explain was called %d times with one %s. An lrpx.Explainer(model, tokenizer) keeps CUDA graphs between "
-            "calls: short texts then take about half the time.",
+            "calls, with which a short text takes a fraction of the time.",
             *(MANY_CALLS, type(model).__name__),
         )
 
@@ -396,58 +398,6 @@ def _model_and_tokenizer(
     if is_unloaded(model):
         raise InputError(f"the weights of this {type(model).__name__} are not loaded (device 'meta'). Load them first.")
     return model, tokenizer
-
-
-def _methods_with_options(
-    methods: OneMethod | Methods, options: Mapping[str, object]
-) -> list[tuple[Method, dict[str, Any]]]:
-    """Each method with its options, defaults filled in. Of several methods, each gets those of the options that it takes.
-
-    Raises:
-        InputError: An unknown method, an option that none of the methods takes, or places or rules that are none.
-    """
-    chosen = [get_method(name) for name in ([methods] if isinstance(methods, str) else methods)]
-    if not chosen:
-        raise InputError("method=[]: give the name of a method, or several.")
-    given = {name: value for name, value in options.items() if value is not None}
-    names = ", ".join(method.name for method in chosen)
-    for name in given:
-        if not any(name in method.options for method in chosen):
-            known = dict.fromkeys(option for method in chosen for option in method.options)
-            raise InputError(f"{names} takes no option {name!r}. It takes: {', '.join(known) or 'none'}.")
-    at = given.get("at", ())
-    if not isinstance(at, str) and not (isinstance(at, list | tuple) and all(isinstance(name, str) for name in at)):
-        raise InputError(f'at={at!r}: give "input", "embedding" or a module name, or a list of these.')
-    rules = given.get("rules", "")
-    if not isinstance(rules, str | Mapping):
-        raise InputError(
-            f"rules={rules!r}: give the name of a rule set, or a dictionary from kind of operation to rule."
-        )
-    return [
-        (method, {**method.options, **{k: v for k, v in given.items() if k in method.options}}) for method in chosen
-    ]
-
-
-def _groups(items: list[Item], max_tokens: int, waste: float) -> list[list[int]]:
-    """Indices of items to explain together: of similar length, and with the same extra inputs."""
-    by_extras: dict[frozenset[str], list[int]] = {}
-    for i, item in enumerate(items):
-        by_extras.setdefault(frozenset(item.extras), []).append(i)
-    return [
-        [indices[k] for k in group]
-        for indices in by_extras.values()
-        for group in buckets([len(items[i].token_ids) for i in indices], max_tokens=max_tokens, waste=waste)
-    ]
-
-
-def _each(given: Any, name: str, count: int) -> list[Any]:
-    """One value for each of ``count`` items."""
-    given = as_python(given)
-    if isinstance(given, list):
-        if len(given) != count:
-            raise InputError(f"{len(given)} values of {name} for {count} texts. Give one for all, or one each.")
-        return given
-    return [given] * count
 
 
 @contextmanager

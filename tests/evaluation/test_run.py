@@ -26,7 +26,7 @@ from lrpx.evaluation import scoring as explaining
 from lrpx.evaluation.metrics import score
 from lrpx.evaluation.records import METRICS, find_runs, open_run
 from lrpx.evaluation.run import evaluate, evaluate_all, plan, select
-from lrpx.evaluation.scoring import Explainer, sources
+from lrpx.evaluation.scoring import BatchExplainer, sources
 from lrpx.methods import METHODS, Method
 from lrpx.passes.dispatch import Execution, PassRunner
 from lrpx.text.batching import Attribution
@@ -221,7 +221,7 @@ def test_the_other_direction_is_the_negative_exactly(sva, tmp_path):
     swapped = [
         dataclasses.replace(s, verb_id=s.other_id, other_id=s.verb_id, verb=s.other, other=s.verb) for s in samples
     ]
-    explain = Explainer(model, sources(ALL))
+    explain = BatchExplainer(model, sources(ALL, PassRunner(model)))
     for a, b in zip(explain(samples), explain(swapped), strict=True):
         assert a.correct != b.correct
         assert a.predicted_id == b.predicted_id  # the same prediction, so the same explanation
@@ -243,7 +243,7 @@ def test_equal_logits_are_not_a_correct_prediction(sva):
     with torch.no_grad():
         for s in samples:
             model.lm_head.weight[[s.verb_id, s.other_id]] = 0  # equal rows may give logits that differ by rounding
-    for record in Explainer(model, sources(["lrp", "gradient"]))(samples):
+    for record in BatchExplainer(model, sources(["lrp", "gradient"], PassRunner(model)))(samples):
         assert record.value == 0
         assert record.correct is False
         assert record.error is None

@@ -1,7 +1,9 @@
 """CUDA graphs give what the eager pass gives for the same padded batch, bit for bit, and notice a model that has changed."""
 
 import contextlib
+import gc
 import unittest.mock
+import weakref
 
 import pytest
 import tiny
@@ -13,6 +15,7 @@ import lrpx
 from lrpx.passes import cuda_graphs as module
 from lrpx.passes.attribution import run
 from lrpx.passes.cuda_graphs import KEPT, MAX_TOKENS, Graphs, _padded, bucket
+from lrpx.passes.dispatch import Execution, PassRunner
 from lrpx.passes.forward_backward import PassSpec, compute
 from lrpx.propagation import rules
 from lrpx.propagation.rulesets import ATTNLRP
@@ -268,9 +271,11 @@ def test_from_the_second_use_on():
 def test_top_predictions_and_hidden_states_are_copied_out():
     model = on_cuda("causal:llama")
     ids = tiny.inputs(model, n_tokens=9)["input_ids"][0].tolist()
-    first = lrpx.explain(model, None, ids, fast=True, at=["input", "model.layers.*"])
+    explainer = lrpx.Explainer(model, fast=True)
+    first = explainer(ids, at=["input", "model.layers.*"])
     kept = first.layers["model.layers.1"].copy()
-    again = lrpx.explain(model, None, ids[::-1], fast=True, at=["input", "model.layers.*"])
+    again = explainer(ids[::-1], at=["input", "model.layers.*"])
+    assert len(explainer._runner.graphs) == 1
     assert (first.layers["model.layers.1"] == kept).all()
     plain = lrpx.explain(model, None, ids[::-1], fast=False, at=["input", "model.layers.*"])
     assert again.target == plain.target
@@ -344,13 +349,11 @@ def test_few_are_kept_and_large_batches_have_none():
 
 @needs_cuda
 def test_a_model_that_is_gone_leaves_nothing():
-    import gc
-    import weakref
-
     model = on_cuda("causal:llama")
-    run(model, batch_for(model), "attnlrp", runner=runner_of(model, fast=True))
-    gone, graphs = weakref.ref(model), weakref.ref(runner_of(model).graphs)
-    del model
+    runner = PassRunner(model, Execution(fast=True))
+    run(model, batch_for(model), "attnlrp", runner=runner)
+    assert len(runner.graphs) == 1
+    gone = [weakref.ref(each) for each in (model, runner.graphs)]
+    del model, runner
     gc.collect()
-    assert gone() is None
-    assert graphs() is None
+    assert [reference() for reference in gone] == [None] * 2

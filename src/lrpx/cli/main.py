@@ -205,8 +205,9 @@ def explain(
     kind = _format(format, output)
     methods = list(dict.fromkeys(method or ["attnlrp"]))
     given = {"at": at, "norm": norm, "direct": direct}
+    known = {option for m in methods for option in get_method(m).options}
     for name, value in given.items():
-        if value is not None and not any(name in get_method(m).options for m in methods):
+        if value is not None and name not in known:
             raise InputError(f"--{name} is not an option of {', '.join(methods)}. See: lrpx methods.")
     texts = _texts(text, file)
     if (target is not None and target_id is not None) or (contrast is not None and contrast_id is not None):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -44,13 +44,20 @@ class Method:
         """The function as ``(batch, **options) -> list[Attribution]``, for the runner's model and by its passes.
 
         It holds the model's lock meanwhile. A method without a backward pass has its own way.
+
+        Raises:
+            UnsupportedModelError: When called: the model cannot be explained correctly.
         """
-        model, function = runner.model, self.load()
-        passes = {"runner": runner} if self.has_passes else {}
+        from ..passes.validation import check_model
+
+        model, function, has_passes = runner.model, self.load(), self.has_passes
 
         def run(batch: Batch, **options: Any) -> list[Attribution]:
             with lock_of(model):
-                return function(model, batch, **passes, **options)
+                if has_passes:
+                    return function(model, batch, runner=runner, **options)
+                check_model(model, {})
+                return function(model, batch, **options)
 
         return run
 
@@ -129,3 +136,34 @@ def get_method(name: str) -> Method:
     if name not in METHODS:
         raise InputError(f"unknown method {name!r}. {nearest(name, METHODS)}")
     return METHODS[name]
+
+
+def methods_with_options(
+    methods: str | Sequence[str], options: Mapping[str, object]
+) -> list[tuple[Method, dict[str, Any]]]:
+    """Each method with its options, defaults filled in. Of several methods, each gets those of the options that it takes.
+
+    Raises:
+        InputError: An unknown method, an option that none of the methods takes, or places or rules that are none.
+    """
+    several = isinstance(methods, list | tuple)
+    chosen = [get_method(name) for name in methods] if several else [get_method(methods)]  # type: ignore[arg-type]
+    if not chosen:
+        raise InputError("method=[]: give the name of a method, or several.")
+    given = {name: value for name, value in options.items() if value is not None}
+    names = ", ".join(method.name for method in chosen)
+    for name in given:
+        if not any(name in method.options for method in chosen):
+            known = dict.fromkeys(option for method in chosen for option in method.options)
+            raise InputError(f"{names} takes no option {name!r}. It takes: {', '.join(known) or 'none'}.")
+    at = given.get("at", ())
+    if not isinstance(at, str) and not (isinstance(at, list | tuple) and all(isinstance(name, str) for name in at)):
+        raise InputError(f'at={at!r}: give "input", "embedding" or a module name, or a list of these.')
+    rules = given.get("rules", "")
+    if not isinstance(rules, str | Mapping):
+        raise InputError(
+            f"rules={rules!r}: give the name of a rule set, or a dictionary from kind of operation to rule."
+        )
+    return [
+        (method, {**method.options, **{k: v for k, v in given.items() if k in method.options}}) for method in chosen
+    ]

@@ -80,12 +80,15 @@ class PassRunner:
 
     def __init__(self, model: PreTrainedModel, execution: Execution = DEFAULT) -> None:
         self.model, self.execution = model, execution
-        self._changes = 0
         self._told: set[str] = set()
         self.refresh()
 
     def refresh(self) -> None:
         """Forget everything that is kept."""
+        self._changes = 0
+        self._forget()
+
+    def _forget(self) -> None:
         self.graphs, self.compiled = Graphs(self.model), CompiledPasses(self.model)
         self.whole_head = False
         self.state: ModelState | None = None
@@ -132,7 +135,7 @@ class PassRunner:
             return found
         logger.debug("%s has changed: %s", type(self.model).__name__, self.state.what_changed())
         self._changes += 1
-        self.refresh()
+        self._forget()
         return None
 
     def _checkpoints(self, batch: Batch) -> bool:

@@ -4,7 +4,7 @@
 2. ``value = logit[target] - logit[contrast]`` at each item's position; its gradient with respect to those states.
 3. What speaks against the result is noted as tensors, so that nothing waits for a GPU on the way, and read at the end.
 
-So the same function can be run as it is, captured as a CUDA graph, or traced and compiled (``execution.py``).
+So the same function can be run as it is, captured as a CUDA graph, or traced and compiled (``dispatch.py``).
 """
 
 from __future__ import annotations

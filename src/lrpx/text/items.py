@@ -1,4 +1,4 @@
-"""A tokenised input with its position, target and contrast -> an item to explain."""
+"""Tokenised inputs with their positions, targets and contrasts -> items to explain, grouped."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 from ..errors import InputError
 from ..models.signature import ModelSignature
-from .batching import Item
+from .batching import Item, buckets
 from .targets import resolve_position, resolve_token
-from .tokenization import Encoded
+from .tokenization import Encoded, as_python
 
 
 def item_of(
@@ -46,3 +46,29 @@ def item_of(
             "Give two that differ."
         )
     return Item(ids, where, chosen, other, {k: v for k, v in encoded.extras.items() if k in signature.extras})
+
+
+def groups_of(items: list[Item], max_tokens: int, waste: float) -> list[list[int]]:
+    """Indices of items to explain together: of similar length, and with the same extra inputs."""
+    by_extras: dict[frozenset[str], list[int]] = {}
+    for i, item in enumerate(items):
+        by_extras.setdefault(frozenset(item.extras), []).append(i)
+    return [
+        [indices[k] for k in group]
+        for indices in by_extras.values()
+        for group in buckets([len(items[i].token_ids) for i in indices], max_tokens=max_tokens, waste=waste)
+    ]
+
+
+def one_each(given: Any, name: str, count: int) -> list[Any]:
+    """One value of ``name`` for each of ``count`` texts.
+
+    Raises:
+        InputError: A list of another length was given.
+    """
+    given = as_python(given)
+    if isinstance(given, list):
+        if len(given) != count:
+            raise InputError(f"{len(given)} values of {name} for {count} texts. Give one for all, or one each.")
+        return given
+    return [given] * count
