@@ -58,6 +58,7 @@ def folder(tmp_path_factory):
     return root
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path", [p for p in PAGES if program(p.read_text(encoding="utf-8")).strip()], ids=lambda p: p.stem
 )
