@@ -26,11 +26,11 @@ from typing import Any
 import common
 import torch
 from common import SHAPES, Contenders, Sample
+from lrpx.models.turns import matrix_precision
 
 import lrpx
 from lrpx.methods import get_method
 from lrpx.models.signature import task_of
-from lrpx.models.turns import matrix_precision
 from lrpx.passes.dispatch import Execution
 from lrpx.text.batching import Attribution, Batch, Item, allowed_waste, buckets, pad
 

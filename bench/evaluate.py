@@ -29,10 +29,10 @@ import torch
 from common import synchronise
 
 import lrpx
-from lrpx.benchmark.storage import sha256
 from lrpx.evaluation.records import Run, write_part
 from lrpx.evaluation.run import evaluate, plan, select, tokenized_set
 from lrpx.evaluation.scoring import Explainer, sources
+from lrpx.files import sha256
 from lrpx.models.signature import task_of
 from lrpx.passes.forward_backward import accepted, explained_logits
 from lrpx.text.batching import Batch, Item, allowed_waste, pad

@@ -25,7 +25,7 @@ from common import environment, heading, parser_of, report, summary, table
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import lrpx
-from lrpx.models.device_map import division, place_of
+from lrpx.models.device_map import describe_division, place_of
 
 LLAMA_70B: dict[str, Any] = {
     "hidden_size": 8192,
@@ -80,7 +80,7 @@ def main() -> None:
         model, places = build(shape, getattr(torch, args.dtype), folder if args.cpu else None)
         results: dict[str, Any] = {
             "parameters": sum(p.numel() for p in model.parameters()),
-            "division": division(model),
+            "division": describe_division(model),
             "device_map": {name: str(place) for name, place in places.items()},
             "seconds_to_build": time.perf_counter() - start,
             "weights_gib": memory(torch.cuda.memory_allocated),

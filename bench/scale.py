@@ -28,10 +28,11 @@ from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from lrpx.benchmark import TokenizedSample
-from lrpx.benchmark.storage import SCHEMA, write_json
+from lrpx.benchmark.storage import SCHEMA
 from lrpx.benchmark.tokenized import _write, fingerprint
 from lrpx.evaluation.records import Run
 from lrpx.evaluation.run import evaluate
+from lrpx.files import write_json
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ import compiled_tools
 import pytest
 import torch
 
-from lrpx.passes import model_state as fingerprint
+from lrpx.passes import model_state
 
 
 def pytest_configure(config):
@@ -14,8 +14,19 @@ def pytest_configure(config):
 @pytest.fixture
 def trusted(monkeypatch):
     """Code of these tests counts as known code, which reads nothing but what modules hold."""
-    tests = {"support", "tests", "test_compiled", "test_fingerprint", "test_graphs"}
-    monkeypatch.setattr(fingerprint, "KNOWN_CODE", {*fingerprint.KNOWN_CODE, *tests})
+    monkeypatch.setattr(model_state, "KNOWN_CODE", {*model_state.KNOWN_CODE, "support", "tests"})
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch):
+    """A failure that would only make a pass slower is raised."""
+    monkeypatch.setenv("LRPX_STRICT", "1")
+
+
+@pytest.fixture
+def lenient(strict, monkeypatch):
+    """As users have it: what cannot be captured or compiled runs as usual."""
+    monkeypatch.delenv("LRPX_STRICT")
 
 
 @pytest.fixture

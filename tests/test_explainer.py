@@ -16,16 +16,16 @@ from transformers import GPT2LMHeadModel
 
 import lrpx
 from lrpx.errors import UnsupportedModelError
-from lrpx.explainer import Reads, item_of
 from lrpx.methods import METHODS
+from lrpx.models.precision import matmul_precision
 from lrpx.models.provenance import provenance
-from lrpx.models.signature import context_length
-from lrpx.passes import attribution as capture
+from lrpx.models.signature import ModelSignature, context_length
 from lrpx.passes.attribution import run
-from lrpx.passes.dispatch import Execution
+from lrpx.passes.dispatch import Execution, PassRunner
 from lrpx.propagation import rules as lrpx_rules
 from lrpx.text import batching
 from lrpx.text.batching import Item, pad
+from lrpx.text.items import item_of
 from lrpx.text.tokenization import encode
 
 TEXT = tiny_tokenizers.TEXT
@@ -356,15 +356,15 @@ def test_a_name_loads_the_model_and_its_tokenizer(tmp_path):
 
 @pytest.fixture
 def passes(monkeypatch):
-    """Notes how each pass is to be run, and in which precision; runs it as usual."""
+    """Notes how each pass is to be run; runs it as usual."""
     seen = []
+    real = PassRunner.run
 
-    def answer(model, batch, question, execution):
-        seen.append((execution, torch.get_float32_matmul_precision()))
-        return real(model, batch, question, Execution())
+    def noting(self, batch, spec):
+        seen.append(self.execution)
+        return real(PassRunner(self.model), batch, spec)
 
-    real = capture.answer
-    monkeypatch.setattr(capture, "answer", answer)
+    monkeypatch.setattr(PassRunner, "run", noting)
     return seen
 
 
@@ -378,22 +378,20 @@ def passes(monkeypatch):
         {"compile": True},
         {"checkpoint": True},
         {"checkpoint": False},
-        {"tf32": True},
     ],
 )
 def test_speed_and_memory_options_reach_every_pass(gpt2, passes, method, options):
-    before = torch.get_float32_matmul_precision()
     e = lrpx.explain(*gpt2, TEXT, method=method, **options)
     several = lrpx.explain(*gpt2, [TEXT, "the key"], method=method, batch_tokens=5, **options)
     backward = METHODS[method].function.split(":")[0] in ("lrp", "gradient")  # the others have no such pass
-    assert passes == [(Execution(**options), "high" if options.get("tf32") else before)] * (3 if backward else 0)
-    assert torch.get_float32_matmul_precision() == before
+    assert passes == [Execution(**options)] * (3 if backward else 0)
     assert_same(several[0], e, 1e-12)
     assert not set(options) & set(e.provenance["options"])  # the method's own only
-    assert e.provenance["execution"] == {"fast": None, "compile": False, "checkpoint": None, "tf32": False} | options
+    usual = {"fast": None, "compile": False, "checkpoint": None, "float32_matmul_precision": matmul_precision()}
+    assert e.provenance["execution"] == usual | options
 
 
-@pytest.mark.parametrize("name", ["fast", "compile", "checkpoint", "tf32"])
+@pytest.mark.parametrize("name", ["fast", "compile", "checkpoint"])
 @pytest.mark.parametrize("value", [1, "yes"])
 def test_bad_speed_and_memory_options_are_refused_first(gpt2, passes, name, value):
     with pytest.raises(lrpx.InputError, match=f"{name}={value!r}: give True or False"):
@@ -401,18 +399,6 @@ def test_bad_speed_and_memory_options_are_refused_first(gpt2, passes, name, valu
     with pytest.raises(lrpx.InputError, match=f"{name}={value!r}: give True or False"):
         lrpx.explain("no/such-model", None, None, **{name: value})
     assert passes == []
-
-
-def test_the_precision_comes_back_after_an_error(gpt2, monkeypatch):
-    def fail(*_):
-        assert torch.get_float32_matmul_precision() == "high"
-        raise ZeroDivisionError
-
-    before = torch.get_float32_matmul_precision()
-    monkeypatch.setattr(capture, "answer", fail)
-    with pytest.raises(ZeroDivisionError):
-        lrpx.explain(*gpt2, TEXT, tf32=True)
-    assert torch.get_float32_matmul_precision() == before != "high"
 
 
 @pytest.mark.parametrize("method", ["lrp", "attnlrp", "gradient", "gradient-x-input"])
@@ -442,16 +428,21 @@ def test_context_length(family, context):
     model = tiny.build(family, dtype=torch.float32)
     assert context_length(model) == context
     longest = context or 80
-    item = item_of(Reads.of(model), None, encode(None, [9] * longest)[0], target=3, position=0)
+    item = item_of(ModelSignature.of(model), None, encode(None, [9] * longest)[0], target=3, position=0)
     result = run(model, pad([item], model), {}, ["embedding"])  # can be read
     assert np.isfinite(result.values).all()
 
 
 def test_what_a_model_reads():
-    reads = Reads.of(tiny.build("masked:bert"))
-    assert (reads.name, reads.task, reads.vocabulary, reads.context) == ("BertForMaskedLM", "masked", 97, 64)
-    assert reads.extras == {"token_type_ids"}
-    assert Reads.of(tiny.build("causal:opt")).extras == frozenset()
+    signature = ModelSignature.of(tiny.build("masked:bert"))
+    assert (signature.name, signature.task, signature.vocabulary, signature.context) == (
+        "BertForMaskedLM",
+        "masked",
+        97,
+        64,
+    )
+    assert signature.extras == {"token_type_ids"}
+    assert ModelSignature.of(tiny.build("causal:opt")).extras == frozenset()
 
 
 def test_a_rule_set_of_ones_own_is_recorded_by_the_names_of_its_rules():

@@ -2,7 +2,8 @@
 
     import lrpx
 
-    e = lrpx.explain(model, tokenizer, "The keys to the cabinet", target=" are", contrast=" is", method="attnlrp")
+    explainer = lrpx.Explainer("openai-community/gpt2", method="attnlrp")
+    e = explainer("The keys to the cabinet", target=" are", contrast=" is")
     e.show()
 
 The command line does the same: ``lrpx explain "The keys to the cabinet" --target " are" --contrast " is"``.
@@ -11,8 +12,9 @@ The command line does the same: ``lrpx explain "The keys to the cabinet" --targe
 import logging
 
 from .errors import InputError, LrpxError, NonFiniteError, UnsupportedModelError
-from .explainer import explain
+from .explainer import Explainer, explain
 from .explanation import Explanation
+from .explanations import Explanations
 from .methods import METHODS
 from .models.loading import load
 from .propagation.propagate import propagate
@@ -20,7 +22,9 @@ from .version import __version__
 
 __all__ = [
     "METHODS",
+    "Explainer",
     "Explanation",
+    "Explanations",
     "InputError",
     "LrpxError",
     "NonFiniteError",

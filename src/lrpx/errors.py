@@ -1,7 +1,10 @@
-"""The errors lrpx raises on purpose. Each says what was given, what was expected and what to type next."""
+"""The errors that lrpx raises on purpose. Each says what was given, what was expected and what to type next."""
 
 import difflib
+import importlib
+import os
 from collections.abc import Iterable
+from typing import Any
 
 
 class LrpxError(Exception):
@@ -9,7 +12,7 @@ class LrpxError(Exception):
 
 
 class InputError(LrpxError, ValueError):
-    """Something the caller gave cannot be used: a text, a target, a position, a name, a file."""
+    """An input cannot be used: a text, a target, a position, a name, a file."""
 
 
 class UnsupportedModelError(LrpxError, ValueError):
@@ -21,8 +24,25 @@ class NonFiniteError(LrpxError, ArithmeticError):
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """A sentence that lists ``known`` names and, where one is close to ``name`` (in any case), suggests it."""
+    """A sentence that lists the ``known`` names and suggests the one closest to ``name``, ignoring case."""
     by_lower = {k.lower(): k for k in sorted(known)}
     close = difflib.get_close_matches(str(name).lower(), by_lower, n=1, cutoff=0.5)
     hint = f"Did you mean {by_lower[close[0]]!r}? " if close else ""
     return f"{hint}Known: {', '.join(by_lower.values())}."
+
+
+def import_optional(module: str, needed_for: str, *, extra: str = "sva") -> Any:
+    """Import a module that an extra of lrpx installs.
+
+    Raises:
+        ImportError: It is not installed; the error says how to install it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(f'{needed_for} needs {module.partition(".")[0]}: pip install "lrpx[{extra}]"') from error
+
+
+def strict() -> bool:
+    """Whether failures that only make a pass slower are raised: where the environment says ``LRPX_STRICT=1``."""
+    return os.environ.get("LRPX_STRICT") == "1"

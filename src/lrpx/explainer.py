@@ -1,208 +1,338 @@
-"""``lrpx.explain``: from a model, a text and a target to explanations. Everything it needs lies in the files below it.
+"""``lrpx.Explainer`` and ``lrpx.explain``: from a model, texts and targets to explanations.
 
 1. Tokenise, find the position, resolve target and contrast; refuse what cannot be explained before computing anything.
-2. Group by length, pad, and let the method explain each group in one pass.
-3. Put names and provenance to the numbers.
+2. Group by length, pad, and let each method explain each group in one pass.
+3. Build the ``Explanation`` objects.
 """
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel
+from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 from .errors import InputError, NonFiniteError
 from .explanation import Explanation, Token
+from .explanations import Explanations
 from .methods import Method, get_method
 from .models.loading import load
-from .models.placement import is_unloaded
+from .models.placement import entry_device, is_unloaded
+from .models.precision import matmul_precision
 from .models.provenance import provenance
-from .models.signature import context_length, task_of
-from .passes.dispatch import Execution, say_what_is_idle
-from .passes.forward_backward import accepted
+from .models.signature import ModelSignature, task_of
+from .passes.dispatch import Execution, PassRunner
 from .passes.hidden_states import place_first
-from .passes.validation import check_model
-from .text import targets
+from .propagation.rulesets import RuleSet
 from .text.batching import Attribution, Item, allowed_waste, buckets, pad
+from .text.items import item_of
 from .text.tokenization import Encoded, as_python, encode, split
 
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+logger = logging.getLogger("lrpx")
+
 BATCH_TOKENS = 4096
+MANY_CALLS = 8  # of ``explain`` with one model on a GPU, before the log says what an ``Explainer`` would save
+
+Model: TypeAlias = PreTrainedModel | str | os.PathLike[str]
+Ids: TypeAlias = "Sequence[int] | Sequence[Sequence[int]] | torch.Tensor | np.ndarray | BatchEncoding"
+Chat: TypeAlias = Sequence[Mapping[str, object]]
+Text: TypeAlias = "str | Ids | Chat | Sequence[str] | Sequence[Ids] | Sequence[Chat]"
+Target: TypeAlias = "str | int | Sequence[str | int | None] | torch.Tensor | np.ndarray | None"
+Position: TypeAlias = "int | Sequence[int | None] | torch.Tensor | np.ndarray | None"
+MethodName: TypeAlias = Literal[
+    "attnlrp",
+    "lrp",
+    "lrp-uniform-gate",
+    "gradient",
+    "gradient-x-input",
+    "alti-logit",
+    "alti",
+    "attention-rollout",
+]
+OneMethod: TypeAlias = MethodName | str
+Methods: TypeAlias = Sequence[OneMethod]
 
 
-def explain(
-    model: Any,
-    tokenizer: Any = None,
-    text: Any = None,
-    *,
-    target: Any = None,
-    contrast: Any = None,
-    position: Any = None,
-    method: str = "attnlrp",
-    batch_tokens: int = BATCH_TOKENS,
-    progress: bool | None = None,
-    fast: bool | None = None,
-    compile: bool = False,
-    checkpoint: bool | None = None,
-    tf32: bool = False,
-    **options: Any,
-) -> Any:
-    """Explain what ``model`` predicts for ``text``.
+class Explainer:
+    """Explains what one model predicts, and keeps what makes the next call faster.
+
+    Kept are CUDA graphs, compiled passes, and what was learnt about the model. The contract: **weights may change in place at
+    any time; whatever else you change in the model (modules, adapters, hooks, configuration, attributes), call** ``refresh()``.
+    As a safety net each call compares, while the device works, the addresses of the weights, the modules, the numbers of hooks,
+    training mode, and the plain values that modules and configurations hold (numbers, strings, and short lists of them). A
+    difference refreshes by itself. A model that runs code from outside PyTorch, transformers and PEFT (a hook, a module of your
+    own) is neither captured nor compiled; the log says so. Weights that were moved or replaced stay in memory until then.
+
+    An ``Explainer`` may be shared by threads: one at a time explains with a model.
 
     Args:
         model: A causal or masked language model in eval mode, or a name or path for ``lrpx.load``.
         tokenizer: Its tokenizer; ``None`` if ``model`` is a name, or if ids are given for text, target and contrast.
-        text: A string, token ids, a ``BatchEncoding``, or chat messages; or several, to explain in batches: a list of these,
-            ids as a 2-D tensor or array, or the ``BatchEncoding`` of a batch. Special tokens that the tokenizer puts after
-            a string are left out for a causal model, which goes on from the last token of the text.
-        target: The token to explain: an id, or a string that is exactly one token where it stands (``" are"``; a leading
-            space matters). Default: the model's top prediction. For several texts, one for all or a list.
-        contrast: Explain ``logit[target] - logit[contrast]`` instead of ``logit[target]``. Likewise.
-        position: Whose logits, as an index over the tokens without padding; negative from the end. Default: the last token
-            (causal), the mask token (masked). Likewise.
-        method: One of ``lrpx.METHODS``.
+        method: One of ``lrpx.METHODS``, used where a call names none.
         batch_tokens: Tokens per batch, padding included.
-        progress: Show a progress bar. Default: when a list needs more than one batch, on a terminal.
         fast: On a GPU, replay short passes as CUDA graphs. ``None``: from the second use of a shape on; ``True``: from the
-            first; ``False``: never. See ``execution.Execution`` for this and the next three.
-        compile: Fuse the pass with TorchInductor, once for all lengths; worth it for long or many texts.
-        checkpoint: Recompute each block in the backward pass, to save memory. ``None``: where an estimate says so.
-        tf32: Use TF32 matrix products in a float32 model, for this call.
-        **options: The method's own, e.g. ``at=["input", "model.layers.*"]`` or ``norm="l2"``.
-
-    Returns:
-        An ``Explanation``, or a list of them in the order of ``text`` if several texts were given.
+            first; ``False``: never.
+        compile: Trace the pass and fuse it with TorchInductor, once for all lengths: up to a minute; worth it for long or many
+            texts. A text alone, several together, and a text of one token are traced separately, and so is every method.
+        checkpoint: Recompute each block in the backward pass, for a fraction of the memory and a third more time. ``None``:
+            where an estimate says that it is needed.
 
     Raises:
-        InputError: A text, target, position, method or option that cannot be used. Of several texts, it names the one.
-        UnsupportedModelError: The model cannot be explained correctly.
-        NonFiniteError: NaN or infinity appeared.
+        InputError: The model, the method or an option cannot be used.
+
+    Example:
+        >>> explainer = lrpx.Explainer("openai-community/gpt2")                                     # doctest: +SKIP
+        >>> e = explainer("The keys to the cabinet", target=" are", contrast=" is")                 # doctest: +SKIP
+        >>> e.show()                                                                                # doctest: +SKIP
+        >>> explainer("The keys to the cabinet", method=["lrp", "attnlrp", "alti-logit"]).show()    # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        *,
+        method: OneMethod = "attnlrp",
+        batch_tokens: int = BATCH_TOKENS,
+        fast: bool | None = None,
+        compile: bool = False,
+        checkpoint: bool | None = None,
+    ) -> None:
+        if not isinstance(batch_tokens, int) or batch_tokens < 1:
+            raise InputError(f"batch_tokens={batch_tokens!r}: give a number of tokens from 1, such as {BATCH_TOKENS}.")
+        self.method = get_method(method).name
+        self.batch_tokens = batch_tokens
+        execution = Execution(fast, compile, checkpoint)
+        self.model, self.tokenizer = _model_and_tokenizer(model, tokenizer)
+        self._runner = PassRunner(self.model, execution)
+
+    def refresh(self) -> None:
+        """Forget everything that is kept: after you have changed the model otherwise than its weights in place."""
+        self._runner.refresh()
+
+    @overload
+    def __call__(
+        self, text: str, *, method: OneMethod | None = None, target: Target = None, contrast: Target = None,
+        position: Position = None, at: str | Sequence[str] | None = None, norm: Literal["l1", "l2"] | None = None,
+        direct: bool | None = None, rules: str | RuleSet | None = None, progress: bool | None = None, **options: object,
+    ) -> Explanation: ...  # fmt: skip
+    @overload
+    def __call__(
+        self, text: list[str] | tuple[str, ...], *, method: OneMethod | Methods | None = None, target: Target = None,
+        contrast: Target = None, position: Position = None, at: str | Sequence[str] | None = None,
+        norm: Literal["l1", "l2"] | None = None, direct: bool | None = None, rules: str | RuleSet | None = None,
+        progress: bool | None = None, **options: object,
+    ) -> Explanations: ...  # fmt: skip
+    @overload
+    def __call__(
+        self, text: Text, *, method: OneMethod | Methods | None = None, target: Target = None, contrast: Target = None,
+        position: Position = None, at: str | Sequence[str] | None = None, norm: Literal["l1", "l2"] | None = None,
+        direct: bool | None = None, rules: str | RuleSet | None = None, progress: bool | None = None, **options: object,
+    ) -> Explanation | Explanations: ...  # fmt: skip
+    def __call__(
+        self,
+        text: Text,
+        *,
+        method: OneMethod | Methods | None = None,
+        target: Target = None,
+        contrast: Target = None,
+        position: Position = None,
+        at: str | Sequence[str] | None = None,
+        norm: Literal["l1", "l2"] | None = None,
+        direct: bool | None = None,
+        rules: str | RuleSet | None = None,
+        progress: bool | None = None,
+        **options: object,
+    ) -> Explanation | Explanations:
+        """Explain what the model predicts for ``text``.
+
+        Args:
+            text: A string, token ids, a ``BatchEncoding``, or chat messages; or several, to explain in batches: a list of
+                these, ids as a 2-D tensor or array, or the ``BatchEncoding`` of a batch. Special tokens that the tokenizer puts
+                after a string are left out for a causal model, which goes on from the last token of the text.
+            method: One of ``lrpx.METHODS``, or several. Default: the explainer's.
+            target: The token to explain: an id, or a string that is exactly one token where it stands (``" are"``; a leading
+                space matters). Default: the model's top prediction. For several texts, one for all or a list.
+            contrast: Explain ``logit[target] - logit[contrast]`` instead of ``logit[target]``. Likewise.
+            position: Whose logits, as an index over the tokens without padding; negative from the end. Default: the last token
+                (causal), the mask token (masked). Likewise.
+            at: Where the relevance is taken: ``"input"`` (what enters the first block; default), ``"embedding"`` (the
+                word-embedding rows), and names or globs of modules, whose relevance goes to ``Explanation.layers``.
+            norm: Of ``gradient``: ``"l1"`` (default) or ``"l2"`` (squared).
+            direct: Of ``alti-logit``: add the residual stream's own part to the explained token.
+            rules: Of ``lrp`` and its relatives: another rule set, or its name.
+            progress: Show a progress bar. Default: when a list needs more than one batch, on a terminal.
+            **options: Those of a method that was registered elsewhere.
+
+        Returns:
+            An ``Explanation``; if several texts or methods were given ``Explanations``, in the order of the texts and, for each
+            text, of the methods.
+
+        Raises:
+            InputError: A text, target, position, method or option that cannot be used. Of several texts, it names the one.
+            UnsupportedModelError: The model cannot be explained correctly.
+            NonFiniteError: NaN or infinity appeared.
+        """
+        options |= {"at": at, "norm": norm, "direct": direct, "rules": rules}
+        chosen = _methods_with_options(self.method if method is None else method, options)
+        if text is None:
+            raise InputError("no text given: explainer(text), or lrpx.explain(model, tokenizer, text).")
+        several_methods = method is not None and not isinstance(method, str)
+        _, several_texts = split(text)
+        given = {"target": target, "contrast": contrast, "position": position}
+        encoded, items = self._read(text, given, several_texts)
+        by_method = [self._by(one, settings, encoded, items, several_texts, progress) for one, settings in chosen]
+        if not several_texts and not several_methods:
+            return by_method[0][0]
+        return Explanations(each for of_text in zip(*by_method, strict=True) for each in of_text)
+
+    def _read(self, text: Text, given: Mapping[str, Any], several: bool) -> tuple[list[Encoded], list[Item]]:
+        """The texts as token ids, and what is to be explained of each."""
+        encoded = encode(self.tokenizer, text)
+        signature = ModelSignature.of(self.model)
+        if signature.task == "causal":
+            encoded = [e.without_closing() for e in encoded]
+        each = zip(*(_each(value, name, len(encoded)) for name, value in given.items()), strict=True)
+        items = []
+        for i, (e, (target, contrast, position)) in enumerate(zip(encoded, each, strict=True)):
+            with _naming(i, several):
+                item = item_of(signature, self.tokenizer, e, target=target, contrast=contrast, position=position)
+                items.append(item)
+        return encoded, items
+
+    def _by(
+        self,
+        method: Method,
+        settings: dict[str, Any],
+        encoded: list[Encoded],
+        items: list[Item],
+        several: bool,
+        progress: bool | None,
+    ) -> list[Explanation]:
+        """The explanations of all texts by one method."""
+        self._runner.log_unused_options(method.name, has_passes=method.has_passes)
+        execution = {**asdict(self._runner.execution), "float32_matmul_precision": matmul_precision()}
+        about = provenance(self.model, method.name, settings, execution)
+
+        def finished(i: int, result: Attribution) -> Explanation:
+            with _naming(i, several):
+                return _explanation(encoded[i], items[i], result, self.tokenizer, method.name, settings, about)
+
+        function = method.run_by(self._runner)
+        waste = allowed_waste(self.model, task_of(self.model)) if len(items) > 1 else 0.0
+        groups = _groups(items, self.batch_tokens, waste)
+
+        def finish(group: list[int], results: list[Attribution]) -> list[tuple[int, Explanation]]:
+            return [(i, finished(i, result)) for i, result in zip(group, results, strict=True)]
+
+        def computed(group: list[int]) -> list[Attribution]:
+            return function(pad([items[i] for i in group], self.model), **settings)
+
+        if len(groups) == 1 and not progress:
+            found = dict(finish(groups[0], computed(groups[0])))
+        else:  # while a GPU is at a group, another thread makes explanations of the one before
+            hidden = None if progress is None else not progress
+            with (
+                tqdm(total=len(items), desc=method.name, unit="text", disable=hidden) as bar,
+                ThreadPoolExecutor(1) as other,
+            ):
+                made: list[Future[list[tuple[int, Explanation]]]] = []
+                for group in groups:
+                    made.append(other.submit(finish, group, computed(group)))
+                    bar.update(len(group))
+                found = dict(pair for future in made for pair in future.result())
+        return [found[i] for i in range(len(items))]
+
+
+@overload
+def explain(
+    model: Model, tokenizer: PreTrainedTokenizerBase | None, text: str, *, method: OneMethod = "attnlrp",
+    target: Target = None, contrast: Target = None, position: Position = None, at: str | Sequence[str] | None = None,
+    norm: Literal["l1", "l2"] | None = None, direct: bool | None = None, rules: str | RuleSet | None = None,
+    progress: bool | None = None, batch_tokens: int = BATCH_TOKENS, fast: bool | None = None, compile: bool = False,
+    checkpoint: bool | None = None, **options: object,
+) -> Explanation: ...  # fmt: skip
+@overload
+def explain(
+    model: Model, tokenizer: PreTrainedTokenizerBase | None, text: list[str] | tuple[str, ...], *,
+    method: OneMethod | Methods = "attnlrp", target: Target = None, contrast: Target = None, position: Position = None,
+    at: str | Sequence[str] | None = None, norm: Literal["l1", "l2"] | None = None, direct: bool | None = None,
+    rules: str | RuleSet | None = None, progress: bool | None = None, batch_tokens: int = BATCH_TOKENS,
+    fast: bool | None = None, compile: bool = False, checkpoint: bool | None = None, **options: object,
+) -> Explanations: ...  # fmt: skip
+@overload
+def explain(
+    model: Model, tokenizer: PreTrainedTokenizerBase | None = None, text: Text | None = None, *,
+    method: OneMethod | Methods = "attnlrp", target: Target = None, contrast: Target = None, position: Position = None,
+    at: str | Sequence[str] | None = None, norm: Literal["l1", "l2"] | None = None, direct: bool | None = None,
+    rules: str | RuleSet | None = None, progress: bool | None = None, batch_tokens: int = BATCH_TOKENS,
+    fast: bool | None = None, compile: bool = False, checkpoint: bool | None = None, **options: object,
+) -> Explanation | Explanations: ...  # fmt: skip
+def explain(
+    model: Model,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    text: Text | None = None,
+    *,
+    method: OneMethod | Methods = "attnlrp",
+    target: Target = None,
+    contrast: Target = None,
+    position: Position = None,
+    at: str | Sequence[str] | None = None,
+    norm: Literal["l1", "l2"] | None = None,
+    direct: bool | None = None,
+    rules: str | RuleSet | None = None,
+    progress: bool | None = None,
+    batch_tokens: int = BATCH_TOKENS,
+    fast: bool | None = None,
+    compile: bool = False,
+    checkpoint: bool | None = None,
+    **options: object,
+) -> Explanation | Explanations:
+    """Explain what ``model`` predicts for ``text``, once: an ``Explainer`` is made for the call, and nothing is kept.
+
+    The first two arguments and ``batch_tokens``, ``fast``, ``compile`` and ``checkpoint`` are those of ``Explainer``, all
+    others, the result and the errors those of calling it.
 
     Example:
         >>> e = lrpx.explain(model, tokenizer, "The keys to the cabinet", target=" are", contrast=" is")  # doctest: +SKIP
         >>> e.show()                                                                                        # doctest: +SKIP
     """
-    chosen = get_method(method)
-    settings = _settings(chosen, options)
-    if not isinstance(batch_tokens, int) or batch_tokens < 1:
-        raise InputError(f"batch_tokens={batch_tokens!r}: give a number of tokens from 1, such as {BATCH_TOKENS}.")
-    execution = Execution(fast, compile, checkpoint, tf32)
+    options |= {"at": at, "norm": norm, "direct": direct, "rules": rules}
+    _methods_with_options(method, options)  # refused before a model is loaded
+    Execution(fast, compile, checkpoint)
     if text is None:
         raise InputError("no text given: lrpx.explain(model, tokenizer, text).")
-    model, tokenizer = _model_and_tokenizer(model, tokenizer)
-    check_model(model, {})
-    _, several = split(text)
-    encoded = encode(tokenizer, text)
-    reads = Reads.of(model)
-    if reads.task == "causal":
-        encoded = [e.without_closing() for e in encoded]
-    given = {"target": target, "contrast": contrast, "position": position}
-    each = zip(*(_each(value, name, len(encoded)) for name, value in given.items()), strict=True)
-    items = []
-    for i, (e, (t, c, p)) in enumerate(zip(encoded, each, strict=True)):
-        with _naming(i, several):
-            items.append(item_of(reads, tokenizer, e, target=t, contrast=c, position=p))
-
-    say_what_is_idle(model, execution, chosen.name, has_passes=chosen.has_passes)
-    about = provenance(model, method, settings, asdict(execution))
-
-    def finished(i: int, result: Attribution) -> Explanation:
-        with _naming(i, several):
-            return _explanation(encoded[i], items[i], result, tokenizer, method, settings, about)
-
-    explanations = _run(chosen.run_by(execution), chosen.name, model, items, settings, batch_tokens, progress, finished)
-    return explanations if several else explanations[0]
-
-
-def _run(
-    function: Callable[..., list[Attribution]],
-    name: str,
-    model: PreTrainedModel,
-    items: list[Item],
-    settings: dict[str, Any],
-    batch_tokens: int,
-    progress: bool | None,
-    finished: Callable[[int, Attribution], Explanation],
-) -> list[Explanation]:
-    """The items' explanations, in their order, computed in groups of similar length."""
-    waste = allowed_waste(model, task_of(model)) if len(items) > 1 else 0.0
-    groups = _groups(items, batch_tokens, waste)
-    hidden = None if progress is None else not progress
-
-    def finish(group: list[int], results: list[Attribution]) -> list[tuple[int, Explanation]]:
-        return [(i, finished(i, result)) for i, result in zip(group, results, strict=True)]
-
-    def computed(group: list[int]) -> list[Attribution]:
-        return function(model, pad([items[i] for i in group], model), **settings)
-
-    if len(groups) == 1 and not progress:
-        found = dict(finish(groups[0], computed(groups[0])))
-    else:  # while a GPU is at a group, another thread makes explanations of the one before
-        with tqdm(total=len(items), desc=name, unit="text", disable=hidden) as bar, ThreadPoolExecutor(1) as other:
-            made: list[Future[list[tuple[int, Explanation]]]] = []
-            for group in groups:
-                made.append(other.submit(finish, group, computed(group)))
-                bar.update(len(group))
-            found = dict(pair for future in made for pair in future.result())
-    return [found[i] for i in range(len(items))]
-
-
-@dataclass(frozen=True)
-class Reads:
-    """What a model reads and predicts.
-
-    Attributes:
-        name: Of its class, for messages.
-        task: ``"causal"`` or ``"masked"``.
-        vocabulary: Number of token ids.
-        context: How many tokens it can read; ``None`` if it has no limit.
-        extras: Per-token inputs besides the ids that its ``forward`` takes.
-    """
-
-    name: str
-    task: str
-    vocabulary: int
-    context: int | None
-    extras: frozenset[str]
-
-    @classmethod
-    def of(cls, model: PreTrainedModel) -> Reads:
-        """Read it off the model and its configuration."""
-        extras = frozenset(accepted(model, token_type_ids=None))
-        vocabulary = model.config.get_text_config().vocab_size
-        return cls(type(model).__name__, task_of(model), vocabulary, context_length(model), extras)
-
-
-def item_of(
-    reads: Reads, tokenizer: Any, encoded: Encoded, *, target: Any = None, contrast: Any = None, position: Any = None
-) -> Item:
-    """One tokenised input as an item to explain, with everything checked; see ``explain``."""
-    ids, length = encoded.token_ids, len(encoded.token_ids)
-    if reads.context is not None and length > reads.context:
-        raise InputError(
-            f"the text has {length} tokens, {length - reads.context} more than the {reads.context} that {reads.name} can "
-            "read. Shorten it."
-        )
-    if max(ids) >= reads.vocabulary:
-        raise InputError(
-            f"token id {max(ids)} is outside the model's vocabulary of {reads.vocabulary}. Is this the model's own tokenizer?"
-        )
-    where = targets.resolve_position(encoded, position, reads.task, getattr(tokenizer, "mask_token_id", None))
-    chosen, other = (
-        targets.resolve_token(given, role, encoded, where, tokenizer, reads.vocabulary, reads.task)
-        for role, given in (("target", target), ("contrast", contrast))
+    explainer = Explainer(
+        model, tokenizer, batch_tokens=batch_tokens, fast=fast, compile=compile, checkpoint=checkpoint
     )
-    if chosen is not None and chosen == other:
-        raise InputError(
-            f"target {target!r} and contrast {contrast!r} are the same token ({chosen}): their difference is 0. "
-            "Give two that differ."
+    _recommend_an_explainer(explainer.model)
+    asked: dict[str, Any] = {"target": target, "contrast": contrast, "position": position, **options}
+    return explainer(text, method=method, progress=progress, **asked)
+
+
+_calls: weakref.WeakKeyDictionary[PreTrainedModel, int] = weakref.WeakKeyDictionary()
+
+
+def _recommend_an_explainer(model: PreTrainedModel) -> None:
+    """Say once, after many calls with a model on a GPU, what an ``Explainer`` would save."""
+    _calls[model] = _calls.get(model, 0) + 1
+    if _calls[model] == MANY_CALLS and entry_device(model).type == "cuda":
+        logger.info(
+            "lrpx.explain was called %d times with one %s. An lrpx.Explainer(model, tokenizer) keeps CUDA graphs between "
+            "calls: short texts then take about half the time.",
+            *(MANY_CALLS, type(model).__name__),
         )
-    return Item(ids, where, chosen, other, {k: v for k, v in encoded.extras.items() if k in reads.extras})
 
 
 def _explanation(
@@ -246,7 +376,9 @@ def _explanation(
     )
 
 
-def _model_and_tokenizer(model: Any, tokenizer: Any) -> tuple[PreTrainedModel, Any]:
+def _model_and_tokenizer(
+    model: Model, tokenizer: PreTrainedTokenizerBase | None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
     """Both, loaded where a name was given."""
     if isinstance(model, str | os.PathLike):
         loaded = load(model)
@@ -266,27 +398,34 @@ def _model_and_tokenizer(model: Any, tokenizer: Any) -> tuple[PreTrainedModel, A
     return model, tokenizer
 
 
-def _settings(method: Method, options: dict[str, Any]) -> dict[str, Any]:
-    """The method's options with their defaults filled in.
+def _methods_with_options(
+    methods: OneMethod | Methods, options: Mapping[str, object]
+) -> list[tuple[Method, dict[str, Any]]]:
+    """Each method with its options, defaults filled in. Of several methods, each gets those of the options that it takes.
 
     Raises:
-        InputError: An option the method does not take, or places that are not names.
+        InputError: An unknown method, an option that none of the methods takes, or places or rules that are none.
     """
-    for name in options:
-        if name not in method.options:
-            raise InputError(
-                f"{method.name} takes no option {name!r}. It takes: {', '.join(method.options) or 'none'}."
-            )
-    settings = {**method.options, **options}
-    at = settings.get("at", ())
+    chosen = [get_method(name) for name in ([methods] if isinstance(methods, str) else methods)]
+    if not chosen:
+        raise InputError("method=[]: give the name of a method, or several.")
+    given = {name: value for name, value in options.items() if value is not None}
+    names = ", ".join(method.name for method in chosen)
+    for name in given:
+        if not any(name in method.options for method in chosen):
+            known = dict.fromkeys(option for method in chosen for option in method.options)
+            raise InputError(f"{names} takes no option {name!r}. It takes: {', '.join(known) or 'none'}.")
+    at = given.get("at", ())
     if not isinstance(at, str) and not (isinstance(at, list | tuple) and all(isinstance(name, str) for name in at)):
         raise InputError(f'at={at!r}: give "input", "embedding" or a module name, or a list of these.')
-    rules = settings.get("rules", "")
+    rules = given.get("rules", "")
     if not isinstance(rules, str | Mapping):
         raise InputError(
             f"rules={rules!r}: give the name of a rule set, or a dictionary from kind of operation to rule."
         )
-    return settings
+    return [
+        (method, {**method.options, **{k: v for k, v in given.items() if k in method.options}}) for method in chosen
+    ]
 
 
 def _groups(items: list[Item], max_tokens: int, waste: float) -> list[list[int]]:

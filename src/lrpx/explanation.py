@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .errors import InputError, NonFiniteError
+from . import heatmap
+from .errors import InputError, NonFiniteError, import_optional
 
 SCHEMA = 1
 
@@ -28,7 +29,7 @@ class Token(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """Tokens ``start`` to ``end`` (exclusive) as a reader sees them; several where a character is split over tokens."""
+    """Tokens ``start`` to ``end`` (exclusive) as readable text; several tokens where a character is split over them."""
 
     start: int
     end: int
@@ -99,35 +100,23 @@ class Explanation:
         named += [(f"components[{k!r}]", v) for k, v in self.components.items()]
         return [(name, np.asarray(v, dtype=np.float64)) for name, v in named if v is not None]
 
-    # Views. The renderers live in heatmap.py and are loaded on use.
-
     def show(self) -> None:
         """Print a coloured heatmap to the terminal, or display it in a notebook."""
-        from . import heatmap
-
         heatmap.show(self)
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """A self-contained HTML page; also written to ``path`` if given."""
-        from . import heatmap
-
         return heatmap.to_html(self, path)
 
     def to_latex(self, path: str | os.PathLike[str] | None = None) -> str:
         """A LaTeX document that plain ``pdflatex`` compiles; also written to ``path`` if given."""
-        from . import heatmap
-
         return heatmap.to_latex(self, path)
 
     def to_png(self, path: str | os.PathLike[str]) -> None:
         """Draw the heatmap into a PNG file (needs the extra ``viz``)."""
-        from . import heatmap
-
         heatmap.to_png(self, path)
 
     def _repr_html_(self) -> str:
-        from . import heatmap
-
         return heatmap.html_fragment(self)
 
     def __repr__(self) -> str:
@@ -136,10 +125,7 @@ class Explanation:
 
     def to_frame(self) -> Any:
         """One row per token: ``token``, ``token_id``, ``relevance``, as a pandas ``DataFrame``."""
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise ImportError('to_frame() needs pandas: pip install "lrpx[viz]"') from error
+        pd = import_optional("pandas", "to_frame()", extra="viz")
         return pd.DataFrame({"token": self.tokens, "token_id": self.token_ids, "relevance": self.relevance})
 
     # Saving. Plain JSON: readable, diffable and safe to load.

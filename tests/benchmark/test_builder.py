@@ -11,7 +11,8 @@ import time
 import pytest
 from benchmark_tools import HAS_REAL_PARSER, REAL_PARSER, SHARED, templates, toy_parser
 
-from lrpx.benchmark import Benchmark, build, builder, load_benchmark, storage
+from lrpx import files
+from lrpx.benchmark import Benchmark, build, builder, load_benchmark
 from lrpx.benchmark.ground_truth import load_parser
 from lrpx.errors import InputError, LrpxError
 
@@ -167,11 +168,11 @@ def test_a_full_disk_keeps_the_parts(tmp_path, source, toy, monkeypatch):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         fsync(descriptor)
 
-    monkeypatch.setattr(storage.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(LrpxError, match=r"No space left on device. What was finished is kept"):
         build(source, tmp_path / "out", parser=toy, progress=False)
     assert sorted(p.name for p in (tmp_path / "out" / "parts").iterdir()) == ["00000.parquet", "00001.parquet"]
-    monkeypatch.setattr(storage.os, "fsync", fsync)
+    monkeypatch.setattr(files.os, "fsync", fsync)
     build(source, tmp_path / "out", parser=toy, progress=False)
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 

@@ -6,32 +6,13 @@ import os
 
 import pytest
 
+from lrpx import files
 from lrpx.benchmark import storage
-from lrpx.benchmark.storage import check_place, claim, read_json, read_table, whole, write_json, write_table, write_text
+from lrpx.benchmark.storage import check_place, claim, read_table, write_table
 from lrpx.errors import InputError, LrpxError
+from lrpx.files import read_json
 
 pa = pytest.importorskip("pyarrow")
-
-
-def test_a_file_that_fails_half_way_leaves_the_old_one(tmp_path):
-    path = tmp_path / "a.txt"
-    write_text(path, "first")
-
-    def fail():
-        with whole(path) as temporary:
-            temporary.write_text("half")
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        fail()
-    assert path.read_text() == "first"
-    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
-
-
-def test_a_written_file_has_the_usual_mode(tmp_path):
-    write_text(tmp_path / "a", "x")
-    (tmp_path / "b").write_text("x")
-    assert (tmp_path / "a").stat().st_mode == (tmp_path / "b").stat().st_mode
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
@@ -42,7 +23,7 @@ def test_a_full_disk_says_what_to_do_and_keeps_what_was_there(tmp_path, monkeypa
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(storage.os, step, full)
+    monkeypatch.setattr(files.os, step, full)
     with pytest.raises(LrpxError, match=r"could not write .*t\.parquet: No space left on device.*make room"):
         write_table(path, "samples", {"a": [3]}, {"a": pa.int64()})
     monkeypatch.undo()
@@ -85,18 +66,6 @@ def test_a_missing_or_damaged_table_is_named(tmp_path):
         read_table(path, "samples")
 
 
-def test_json_that_is_missing_broken_or_no_object(tmp_path):
-    path = tmp_path / "a.json"
-    with pytest.raises(InputError, match="does not exist"):
-        read_json(path)
-    path.write_text("{")
-    with pytest.raises(InputError, match="not JSON"):
-        read_json(path)
-    path.write_text("[1]")
-    with pytest.raises(InputError, match="holds list"):
-        read_json(path)
-
-
 def test_claiming_again_is_fine_and_another_claim_names_every_difference(tmp_path):
     folder = tmp_path / "out"
     manifest = {"kind": "benchmark", "source": {"sha256": "aa", "name": "x"}, "skip": False}
@@ -124,13 +93,3 @@ def test_leftovers_of_our_own_are_no_obstacle(tmp_path):
     (tmp_path / storage.DOWNLOADS).mkdir()
     (tmp_path / ".manifest.json.abc.tmp").write_text("")
     claim(tmp_path, {"kind": "benchmark"}, what="benchmark")
-
-
-def test_a_missing_package_says_which_extra_has_it():
-    with pytest.raises(ImportError, match=r'Parsing needs no_such_package: pip install "lrpx\[sva\]"'):
-        storage.need("no_such_package.part", "Parsing")
-
-
-def test_json_is_readable_text(tmp_path):
-    write_json(tmp_path / "a.json", {"é": 1})
-    assert (tmp_path / "a.json").read_text(encoding="utf-8") == '{\n  "é": 1\n}\n'

@@ -11,11 +11,10 @@ import torch
 from transformers import GPT2LMHeadModel
 
 from lrpx.cli import main as cli
-from lrpx.passes import attribution as capture
-from lrpx.passes.dispatch import Execution
+from lrpx.passes.dispatch import Execution, PassRunner
 
 TEXT = "the 12"
-DEFAULT = {"fast": None, "compile": False, "checkpoint": None, "tf32": False}
+DEFAULT = {"fast": None, "compile": False, "checkpoint": None}
 OPTIONS = [
     ([], {}),
     (["--fast"], {"fast": True}),
@@ -23,11 +22,7 @@ OPTIONS = [
     (["--compile"], {"compile": True}),
     (["--checkpoint"], {"checkpoint": True}),
     (["--no-checkpoint"], {"checkpoint": False}),
-    (["--tf32"], {"tf32": True}),
-    (
-        ["--no-fast", "--compile", "--checkpoint", "--tf32"],
-        {"fast": False, "compile": True, "checkpoint": True, "tf32": True},
-    ),
+    (["--no-fast", "--compile", "--checkpoint"], {"fast": False, "compile": True, "checkpoint": True}),
 ]
 IDS = [" ".join(arguments) or "none" for arguments, _ in OPTIONS]
 EVALUATE = ["evaluate", "sva", "--model", "gpt2", "--method", "lrp", "--out", "run"]
@@ -75,17 +70,27 @@ def test_help_shows_them_under_their_own_heading(lrpx_command, command):
 def test_explain_is_given_them(lrpx_command, monkeypatch, arguments, given):
     """Down to every pass, for each method."""
     seen = []
+    real = PassRunner.run
 
-    def answer(model, batch, question, execution):
-        seen.append((execution, torch.get_float32_matmul_precision()))
-        return real(model, batch, question, Execution())
+    def noting(self, batch, spec):
+        seen.append(self.execution)
+        return real(PassRunner(self.model), batch, spec)
 
-    before = torch.get_float32_matmul_precision()
-    real = capture.answer
-    monkeypatch.setattr(capture, "answer", answer)
+    monkeypatch.setattr(PassRunner, "run", noting)
     code, _, err = lrpx_command("explain", TEXT, "-m", "gpt2", "--method", "lrp", "--method", "gradient", *arguments)
     assert (code, err) == (0, "")
-    assert seen == [(Execution(**given), "high" if "tf32" in given else before)] * 2
+    assert seen == [Execution(**given)] * 2
+
+
+@pytest.mark.parametrize("command", [["explain", TEXT, "-m", "gpt2"], EVALUATE], ids=["explain", "evaluate"])
+def test_tf32_is_set_once_for_the_process(lrpx_command, monkeypatch, command):
+    before, seen = torch.get_float32_matmul_precision(), []
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", seen.append)
+    evaluated = [SimpleNamespace(failed=0, path="run/lrp")]
+    monkeypatch.setattr(import_module("lrpx.evaluation.run"), "evaluate_all", lambda *_, **__: evaluated)
+    for option, expected in ([], []), (["--tf32"], ["high"]):
+        assert lrpx_command(*command, *option)[0] == 0
+        assert seen == expected
     assert torch.get_float32_matmul_precision() == before
 
 

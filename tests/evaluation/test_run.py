@@ -18,7 +18,8 @@ from support import fingerprint
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
 import lrpx
-from lrpx.benchmark import load_benchmark, storage, tokenize
+from lrpx import files
+from lrpx.benchmark import load_benchmark, tokenize
 from lrpx.errors import InputError, LrpxError, NonFiniteError, UnsupportedModelError
 from lrpx.evaluation import run as module
 from lrpx.evaluation import scoring as explaining
@@ -27,8 +28,7 @@ from lrpx.evaluation.records import METRICS, find_runs, open_run
 from lrpx.evaluation.run import evaluate, evaluate_all, plan, select
 from lrpx.evaluation.scoring import Explainer, sources
 from lrpx.methods import METHODS, Method
-from lrpx.passes import attribution as capture
-from lrpx.passes.dispatch import Execution
+from lrpx.passes.dispatch import Execution, PassRunner
 from lrpx.text.batching import Attribution
 
 ALL = ["lrp", "attnlrp", "lrp-uniform-gate", "gradient", "gradient-x-input", "alti-logit", "alti"]
@@ -96,15 +96,15 @@ def even(model, batch):
 
 @pytest.fixture
 def passes(monkeypatch):
-    """Notes how each pass is to be run, and in which precision; runs it as usual."""
+    """Notes how each pass is to be run; runs it as usual."""
     seen = []
+    real = PassRunner.run
 
-    def answer(model, batch, question, execution):
-        seen.append((execution, torch.get_float32_matmul_precision()))
-        return real(model, batch, question, Execution())
+    def noting(self, batch, spec):
+        seen.append(self.execution)
+        return real(PassRunner(self.model), batch, spec)
 
-    real = capture.answer
-    monkeypatch.setattr(capture, "answer", answer)
+    monkeypatch.setattr(PassRunner, "run", noting)
     return seen
 
 
@@ -117,30 +117,33 @@ def passes(monkeypatch):
         {"compile": True},
         {"checkpoint": True},
         {"checkpoint": False},
-        {"tf32": True},
     ],
 )
 def test_speed_and_memory_options_reach_every_pass(sva, tmp_path, passes, options):
-    before = torch.get_float32_matmul_precision()
     run = run_of(sva, tmp_path / "run", ALL, limit=6, **options)
     assert run.failed == 0
     assert len(passes) >= 4  # three kinds of LRP, one plain gradient
-    assert set(passes) == {(Execution(**options), "high" if options.get("tf32") else before)}
-    assert torch.get_float32_matmul_precision() == before
+    assert set(passes) == {Execution(**options)}
 
 
-@pytest.mark.parametrize("options", [{"compile": True}, {"tf32": True}])
-def test_options_that_change_digits_belong_to_the_run(sva, tmp_path, passes, options):
-    ((name, _),) = options.items()
-    run = run_of(sva, tmp_path / "run", limit=6, **options)
-    assert run.manifest["options"][name] is True
-    assert run_of(sva, tmp_path / "run", limit=6, **options).finished
+@pytest.mark.parametrize("name", ["compile", "tf32"])
+def test_what_changes_digits_belongs_to_the_run(sva, tmp_path, passes, name):
+    before = torch.get_float32_matmul_precision()
+
+    def run(folder, changed):
+        torch.set_float32_matmul_precision("high" if changed and name == "tf32" else before)
+        try:
+            return run_of(sva, tmp_path / folder, limit=6, **({name: True} if changed and name == "compile" else {}))
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+    assert run("run", True).manifest["options"][name] is True
+    assert run("run", True).finished
     with pytest.raises(InputError, match=f"options.{name} is True there and None now"):
-        run_of(sva, tmp_path / "run", limit=6)
-    plain = run_of(sva, tmp_path / "plain", limit=6)
-    assert not {"fast", "compile", "checkpoint", "tf32"} & set(plain.manifest["options"])
+        run("run", False)
+    assert not {"fast", "compile", "checkpoint", "tf32"} & set(run("plain", False).manifest["options"])
     with pytest.raises(InputError, match=f"options.{name} is None there and True now"):
-        run_of(sva, tmp_path / "plain", limit=6, **options)
+        run("plain", True)
 
 
 def test_options_that_change_none_do_not(sva, tmp_path, small_parts, monkeypatch):
@@ -798,7 +801,7 @@ def test_methods_of_a_file_share_their_samples(sva, tmp_path):
         ({"methods": []}, "give a list of names"),
         ({"limit": 0}, "limit=0: give a whole number, 1 or more"),
         ({"batch_tokens": -1}, "batch_tokens=-1: give a whole number"),
-        *(({name: 1}, f"{name}=1: give True or False") for name in ("fast", "compile", "checkpoint", "tf32")),
+        *(({name: 1}, f"{name}=1: give True or False") for name in ("fast", "compile", "checkpoint")),
         ({"dtype": "float32"}, "dtype: only for a model that is loaded by its name"),
         ({"tokenized": "nothing"}, "has no tokenised set 'nothing'"),
         ({"tokenized": "BertForMaskedLM"}, "has masked input; GPT2LMHeadModel is causal"),
@@ -849,7 +852,7 @@ def test_a_slow_tokenizer(sva, tmp_path):
 
 def test_progress_shows_speed_and_counts_what_was_done(sva, tmp_path, small_parts, monkeypatch, capsys):
     model, tokenizer = gpt2()
-    real = storage.whole
+    real = files.atomic_write
     run = evaluate(sva, model, ["lrp"], tmp_path / "run", tokenizer=tokenizer, batch_tokens=30, progress=True)
     assert "sample/s" in capsys.readouterr().err
     run.part(3).unlink()
@@ -858,6 +861,6 @@ def test_progress_shows_speed_and_counts_what_was_done(sva, tmp_path, small_part
     bars = capsys.readouterr().err
     assert "/40 [" in bars
     assert " 0/40" not in bars  # it goes on where it stopped
-    assert storage.whole is real
+    assert files.atomic_write is real
     evaluate(sva, model, ["lrp"], tmp_path / "quiet", tokenizer=tokenizer, progress=False)
     assert capsys.readouterr().err == ""

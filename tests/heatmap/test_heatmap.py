@@ -612,14 +612,33 @@ def test_png_of_an_endless_text_names_another_format(tmp_path, monkeypatch):
 # Right-to-left text.
 
 
+def drawn(text: str) -> np.ndarray:
+    """``text`` as the PNG shows it: the picture's bytes, cut to the ink."""
+    agg = pytest.importorskip("matplotlib.backends.backend_agg", reason="matplotlib is not installed")
+    if not hasattr(sys.modules["matplotlib.ft2font"], "__libraqm_version__"):
+        pytest.skip("matplotlib shapes right-to-left text from 3.11 on")
+    from matplotlib.figure import Figure
+
+    from lrpx.heatmap.fonts import Typeface
+
+    figure = Figure(figsize=(4, 1), dpi=100)
+    canvas = agg.FigureCanvasAgg(figure)
+    figure.text(0.5, 0.5, text, fontproperties=Typeface(set(text)).font(20))
+    canvas.draw()
+    ink = np.asarray(canvas.buffer_rgba())[..., 0] < 128
+    assert ink.any()
+    return ink[np.ix_(ink.any(1), ink.any(0))]
+
+
 def test_arabic_letters_join_also_across_tokens():
-    word = "مرحبا"
-    whole = rtl.joined(word)
-    assert [f"{ord(c):04X}" for c in whole] == ["FEE3", "FEAE", "FEA3", "FE92", "FE8E"]
-    split = [rtl.joined(c, word[i - 1] if i else "", word[i + 1 : i + 2]) for i, c in enumerate(word)]
-    assert "".join(split) == whole
-    assert rtl.joined("لا") == "\ufefb"  # a ligature
-    assert rtl.joined("keys") == "keys"
+    word, forms = "مرحبا", "\ufee3\ufeae\ufea3\ufe92\ufe8e"  # initial, final, initial, medial, final
+    np.testing.assert_array_equal(drawn(word), drawn(forms))
+    split = [rtl.with_joiners(c, word[:i], word[i + 1 :]) for i, c in enumerate(word)]
+    for piece, form, letter in zip(split, forms, word, strict=True):
+        np.testing.assert_array_equal(drawn(piece), drawn(form))
+        assert drawn(piece).shape != drawn(letter).shape  # a check that can fail: letters by themselves look different
+    np.testing.assert_array_equal(drawn("لا"), drawn("\ufefb"))  # a ligature
+    assert rtl.with_joiners("keys", "a", "b") == "keys"
 
 
 @pytest.mark.parametrize(
@@ -634,7 +653,20 @@ def test_arabic_letters_join_also_across_tokens():
     ],
 )
 def test_letters_stand_on_paper_as_they_are_read(logical, paper):
-    assert rtl.ordered(logical) == paper
+    as_it_stands = f"\N{LEFT-TO-RIGHT OVERRIDE}{paper}"
+    np.testing.assert_array_equal(drawn(logical), drawn(as_it_stands))
+
+
+def test_png_with_an_older_matplotlib_says_that_letters_are_out_of_order(monkeypatch, caplog):
+    ft2font = pytest.importorskip("matplotlib.ft2font", reason="matplotlib is not installed")
+    from lrpx.heatmap.fonts import Typeface
+
+    monkeypatch.delattr(ft2font, "__libraqm_version__", raising=False)
+    with caplog.at_level(logging.WARNING, logger="lrpx"):
+        Typeface(set("keys"))
+        assert not caplog.text
+        Typeface(set("שלום"))
+    assert "needs matplotlib 3.11" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -647,7 +679,7 @@ def test_letters_stand_on_paper_as_they_are_read(logical, paper):
     ],
 )
 def test_units_of_a_line_stand_in_reading_order(items, right_to_left, paper):
-    order = rtl.visual_order(rtl.levels([rtl.kind(i) for i in items], right_to_left))
+    order = rtl.visual_order(rtl.levels([rtl.direction(i) for i in items], right_to_left))
     assert "".join(items[i] for i in order) == paper
 
 
@@ -797,4 +829,4 @@ def test_heatmaps_need_no_torch_and_load_heavy_things_on_use():
             elif isinstance(node, ast.ImportFrom) and node.level == 2:
                 outside.add(f"lrpx.{node.module}")
     outside -= set(sys.stdlib_module_names)
-    assert outside == {"numpy", "rich", "matplotlib", "IPython", "lrpx.errors", "lrpx.explanation"}
+    assert outside == {"numpy", "rich", "matplotlib", "IPython", "lrpx.errors"}

@@ -8,7 +8,7 @@ import numpy as np
 
 
 def linear(x, weight, z, relevance):
-    """LRP-epsilon with epsilon = 0 (App. C.1). x [n], weight [m, n], z [m] with its bias, relevance [m]."""
+    """LRP-epsilon with epsilon = 0 (App. D.1). x [n], weight [m, n], z [m] with its bias, relevance [m]."""
     result = np.zeros_like(x)
     for i in range(len(x)):
         for j in range(len(z)):
@@ -17,7 +17,7 @@ def linear(x, weight, z, relevance):
 
 
 def alpha1beta0(x, weight, bias, relevance):
-    """LRP-alpha1-beta0 (App. C.2)."""
+    """LRP-alpha1-beta0 (App. D.2)."""
     result = np.zeros_like(x)
     for j in range(len(relevance)):
         z_pos = sum(max(x[i] * weight[j, i], 0) for i in range(len(x))) + max(bias[j], 0)
@@ -27,20 +27,59 @@ def alpha1beta0(x, weight, bias, relevance):
     return result
 
 
+def epsilon(x, weight, bias, relevance, eps):
+    """LRP-epsilon (App. D.2)."""
+    result = np.zeros_like(x)
+    for j in range(len(relevance)):
+        z = sum(x[i] * weight[j, i] for i in range(len(x))) + bias[j]
+        for i in range(len(x)):
+            result[i] += x[i] * weight[j, i] / (z + eps * (1 if z >= 0 else -1)) * relevance[j]
+    return result
+
+
+def gamma(x, weight, bias, relevance, factor):
+    """LRP-gamma, for inputs and outputs of any sign: contributions of the output's sign are favoured."""
+    result = np.zeros_like(x)
+    for j in range(len(relevance)):
+        parts = [x[i] * weight[j, i] for i in range(len(x))]
+        z = sum(parts) + bias[j]
+
+        def favoured(part, sign=1 if z >= 0 else -1):
+            return part * (1 + factor) if part * sign > 0 else part
+
+        total = sum(map(favoured, parts)) + favoured(bias[j])
+        for i in range(len(x)):
+            result[i] += favoured(parts[i]) / total * relevance[j]
+    return result
+
+
+def alpha_beta(x, weight, bias, relevance, alpha, beta):
+    """LRP-alpha-beta (App. D.2)."""
+    result = np.zeros_like(x)
+    for j in range(len(relevance)):
+        parts = [x[i] * weight[j, i] for i in range(len(x))]
+        up = sum(max(p, 0) for p in parts) + max(bias[j], 0)
+        down = sum(min(p, 0) for p in parts) + min(bias[j], 0)
+        for i in range(len(x)):
+            result[i] += alpha * max(parts[i], 0) / up * relevance[j] if up > 0 else 0
+            result[i] -= beta * min(parts[i], 0) / down * relevance[j] if down < 0 else 0
+    return result
+
+
 def identity(relevance):
-    """App. C.3."""
+    """App. D.3."""
     return relevance
 
 
 def layer_norm(x, weight, bias, eps, relevance):
-    """Standard deviation constant (App. C.5): then LayerNorm is a linear layer with this matrix."""
+    """Standard deviation constant (App. D.5): then LayerNorm is a linear layer with this matrix."""
     n = len(x)
     matrix = weight[:, None] * (np.eye(n) - 1 / n) / np.sqrt(x.var() + eps)
     return linear(x, matrix, matrix @ x + bias, relevance)
 
 
 def rms_norm(x, weight, eps, relevance):
-    """Root mean square constant (App. C.5): a diagonal matrix."""
+    """Root mean square constant (App. D.5): a diagonal matrix."""
     matrix = np.diag(weight / np.sqrt((x**2).mean() + eps))
     return linear(x, matrix, matrix @ x, relevance)
 
@@ -51,7 +90,7 @@ def uniform(relevance):
 
 
 def softmax(x, relevance):
-    """AttnLRP's softmax rule (App. C.6): R_i = x_i (R_i - s_i sum_j R_j)."""
+    """AttnLRP's softmax rule (App. D.6): R_i = x_i (R_i - s_i sum_j R_j)."""
     s = np.exp(x - x.max())
     s /= s.sum()
     return x * (relevance - s * relevance.sum())

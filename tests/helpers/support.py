@@ -8,6 +8,8 @@ import pytest
 import torch
 from transformers import PreTrainedConfig
 
+from lrpx.passes.dispatch import Execution, PassRunner
+
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 CI = os.environ.get("CI") == "true"
@@ -38,6 +40,16 @@ def needs_shared(path):
     return pytest.mark.skipif(
         not path.exists(), reason=f"needs ../{path.relative_to(SHARED.parent)}, which is not here"
     )
+
+
+_runners = {}  # they hold their models, so an id stays a model's
+
+
+def runner_of(model, **options):
+    """The runner of a model, the same one each time, told to run passes as ``options`` say."""
+    runner = _runners.setdefault(id(model), PassRunner(model))
+    runner.execution = Execution(**options)
+    return runner
 
 
 @contextlib.contextmanager

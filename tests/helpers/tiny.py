@@ -131,6 +131,7 @@ _COMPASS_ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2,
 
 OVERRIDES: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1]},
+    "big_bird": {"attention_type": "original_full"},
     "blt": {"use_cache": False},
     "cohere_compass_text": {"rope_parameters": {"full_attention": _COMPASS_ROPE}},
     "dbrx": {"attn_config": {"rope_theta": 1e4, "clip_qkv": 8.0}, "ffn_config": {"ffn_hidden_size": 32}},

@@ -98,7 +98,7 @@ for line in sys.stdin:
             import huggingface_hub.constants
             huggingface_hub.constants.HF_HUB_OFFLINE = ask.pop("offline")
         model, tokenizer = lrpx.models.loading.load(**ask)
-        answer = lrpx.models.loading.identity(model) | {"class": type(model).__name__, "words": len(tokenizer)}
+        answer = lrpx.models.loading.model_identity(model) | {"class": type(model).__name__, "words": len(tokenizer)}
     except lrpx.LrpxError as error:
         answer = {"error": f"{type(error).__name__}: {error}"}
     print(json.dumps(answer), flush=True)

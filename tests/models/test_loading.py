@@ -23,7 +23,7 @@ from transformers import (
 from lrpx.errors import InputError, UnsupportedModelError
 from lrpx.models import loading
 from lrpx.models.default import gguf_llama
-from lrpx.models.loading import identity, load
+from lrpx.models.loading import load, model_identity
 
 CLASSES = {"gpt2": GPT2LMHeadModel, "bert": BertForMaskedLM, "llama": LlamaForCausalLM}
 
@@ -66,7 +66,7 @@ def test_a_folder_becomes_the_model_that_was_saved(saved, family):
     assert torch.equal(ids, tiny_files.tokenizer()("to the cabinet", return_tensors="pt")["input_ids"])
     with torch.no_grad():
         assert torch.equal(model(ids).logits, original(ids).logits)
-    assert identity(model) == {"model": str(folder), "revision": None}
+    assert model_identity(model) == {"model": str(folder), "revision": None}
 
 
 def test_a_name_can_be_a_string_with_a_tilde(saved, monkeypatch):
@@ -343,7 +343,7 @@ def test_a_gguf_file_becomes_a_plain_model(tmp_path, add_bos):
     assert model.dtype == torch.float32
     assert not model.training
     assert tokenizer("the")["input_ids"] == [1] * add_bos + tokenizer.convert_tokens_to_ids(["t", "he"])
-    assert identity(model) == {"model": str(file), "revision": None}
+    assert model_identity(model) == {"model": str(file), "revision": None}
     model.double().save_pretrained(tmp_path / "again")  # nothing of the packing is left
     assert not hasattr(model.config, "quantization_config")
     assert not getattr(model, "is_quantized", False)
@@ -376,10 +376,10 @@ def test_a_file_that_is_gguf_by_name_only(tmp_path):
         load(tmp_path / "tiny.gguf")
 
 
-# identity
+# model_identity
 
 
 def test_the_identity_of_models_that_were_not_loaded():
     model = GPT2LMHeadModel(tiny_files.CONFIGS["gpt2"])
-    assert identity(model) == {"model": "GPT2LMHeadModel", "revision": None}
-    assert identity(torch.nn.Linear(2, 2)) == {"model": "Linear", "revision": None}
+    assert model_identity(model) == {"model": "GPT2LMHeadModel", "revision": None}
+    assert model_identity(torch.nn.Linear(2, 2)) == {"model": "Linear", "revision": None}

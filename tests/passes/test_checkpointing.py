@@ -14,10 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import lrpx
+from lrpx._torch_internals import saved_tensor_hooks
 from lrpx.passes import checkpointing
 from lrpx.passes.checkpointing import checkpointed, outer_blocks
-from lrpx.passes.forward_backward import PassSpec, compute
-from lrpx.propagation.propagate import Propagation, propagate, saving_hooks
+from lrpx.passes.forward_backward import PassOptions, PassSpec, compute
+from lrpx.propagation.propagate import Propagation, propagate
 from lrpx.propagation.rulesets import ATTNLRP
 from lrpx.text.batching import Item, pad
 
@@ -55,7 +56,7 @@ def assert_equal(found, expected):
 
 def both(model, rules="attnlrp", at=("input",), batch=None):
     batch = batch_for(model) if batch is None else batch
-    return [compute(model, batch, PassSpec(rules, at, checkpoint=c)) for c in (True, False)]
+    return [compute(model, batch, PassSpec(rules, at), PassOptions(checkpoint=c)) for c in (True, False)]
 
 
 # The same numbers
@@ -165,7 +166,7 @@ def test_inside_inference_mode_and_no_grad(context):
     model = tiny.build("causal:llama")
     expected = compute(model, batch_for(model), PassSpec("attnlrp"))
     with context():
-        found = compute(model, batch_for(model), PassSpec("attnlrp", checkpoint=True))
+        found = compute(model, batch_for(model), PassSpec("attnlrp"), PassOptions(checkpoint=True))
     assert_equal(found, expected)
 
 
@@ -195,7 +196,7 @@ def test_blocks_run_twice_in_eval_mode_under_the_callers_own_mode():
     Noting.calls = []
     training = []
     model.model.layers[1].mlp.register_forward_pre_hook(lambda module, _: training.append(module.training))
-    compute(model, batch_for(model), PassSpec("attnlrp", mode=Noting, checkpoint=True))
+    compute(model, batch_for(model), PassSpec("attnlrp", mode=Noting), PassOptions(checkpoint=True))
     assert Noting.calls == [(Noting, False)] * 2 + [(Noting, True)] * 2
     assert training == [False, False]
 
@@ -206,7 +207,7 @@ def test_without_the_rules_in_the_second_run_results_would_differ(monkeypatch):
     expected = compute(model, batch_for(model), PassSpec("attnlrp"))
     monkeypatch.setattr(checkpointing, "_once_more", lambda *_: contextlib.nullcontext())
     try:
-        found = compute(model, batch_for(model), PassSpec("attnlrp", checkpoint=True))
+        found = compute(model, batch_for(model), PassSpec("attnlrp"), PassOptions(checkpoint=True))
     except torch.utils.checkpoint.CheckpointError:  # other tensors than the first time
         return
     assert not torch.allclose(found.gradients["input"], expected.gradients["input"], rtol=1e-3)
@@ -251,7 +252,7 @@ def test_the_model_is_as_it_was(rules):
     model = tiny.build("causal:llama").requires_grad_(True)
     model.model.layers[0].register_forward_hook(lambda *_: None)
     before = fingerprint(model)
-    compute(model, batch_for(model), PassSpec(rules, checkpoint=True))
+    compute(model, batch_for(model), PassSpec(rules), PassOptions(checkpoint=True))
     assert fingerprint(model) == before
 
 
@@ -269,7 +270,7 @@ def test_the_model_is_as_it_was_after_an_exception(place, run):
             raise ZeroDivisionError
 
     def attempt():
-        compute(model, batch_for(model), PassSpec("attnlrp", checkpoint=True))
+        compute(model, batch_for(model), PassSpec("attnlrp"), PassOptions(checkpoint=True))
 
     hook = model.get_submodule(place).register_forward_hook(fail)
     if place == "model.layers.0" and run == 2:
@@ -279,15 +280,15 @@ def test_the_model_is_as_it_was_after_an_exception(place, run):
         with pytest.raises(ZeroDivisionError) as caught:
             attempt()
         assert len(calls) == run
-        assert saving_hooks() is None, caught  # even while the exception, and with it the pass, is kept
+        assert saved_tensor_hooks() is None, caught  # even while the exception, and with it the pass, is kept
     hook.remove()
     assert fingerprint(model) == before
-    assert_equal(compute(model, batch_for(model), PassSpec("attnlrp", checkpoint=True)), expected)
+    assert_equal(compute(model, batch_for(model), PassSpec("attnlrp"), PassOptions(checkpoint=True)), expected)
 
 
 def test_the_mode_is_as_it_was():
     model = tiny.build("causal:llama")
-    answer = compute(model, batch_for(model), PassSpec("attnlrp", checkpoint=True))
+    answer = compute(model, batch_for(model), PassSpec("attnlrp"), PassOptions(checkpoint=True))
     assert not answer.mode.recomputing
     assert answer.mode.threads == {threading.get_ident()}
     assert answer.mode.saving is None
@@ -315,7 +316,7 @@ def test_a_pass_in_another_thread_is_let_be():
             thread.join()
 
     model.model.layers[1].mlp.register_forward_pre_hook(start)
-    answer = compute(model, batch_for(model), PassSpec("attnlrp", checkpoint=True))
+    answer = compute(model, batch_for(model), PassSpec("attnlrp"), PassOptions(checkpoint=True))
     assert_equal(answer, expected)
     assert len(found) == 2
     assert all(torch.equal(each, logits) for each in found)
@@ -404,7 +405,7 @@ def test_memory_grows_with_the_depth_by_what_enters_a_block():
         batch = batch_for(model, (48,))
         for checkpoint in (True, False):
             with Peak(model) as peak:
-                compute(model, batch, PassSpec("attnlrp", checkpoint=checkpoint))
+                compute(model, batch, PassSpec("attnlrp"), PassOptions(checkpoint=checkpoint))
             peaks[layers, checkpoint] = peak.most
     state = 48 * 32 * 8  # bytes of a hidden state
     assert (peaks[8, True] - peaks[4, True]) / 4 < 1.5 * state
@@ -424,6 +425,6 @@ def test_less_is_saved_for_the_backward_pass():
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            compute(model, batch_for(model, (48,)), PassSpec("attnlrp", checkpoint=checkpoint))
+            compute(model, batch_for(model, (48,)), PassSpec("attnlrp"), PassOptions(checkpoint=checkpoint))
         saved[checkpoint] = sum(sizes)
     assert saved[True] < 0.1 * saved[False]

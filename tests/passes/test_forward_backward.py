@@ -8,7 +8,7 @@ from transformers.modeling_outputs import CausalLMOutput
 
 from lrpx.errors import NonFiniteError, UnsupportedModelError
 from lrpx.passes import forward_backward as program
-from lrpx.passes.forward_backward import PassResult, PassSpec, check, compute, explained_logits
+from lrpx.passes.forward_backward import PassOptions, PassResult, PassSpec, check, compute, explained_logits
 from lrpx.propagation.propagate import Propagation
 from lrpx.text.batching import Item, pad
 
@@ -56,7 +56,7 @@ def test_values_targets_and_products_are_those_of_plain_autograd(family, asked, 
     batch = pad(items, model, side=side)
     assert batch.chosen == (asked is CHOSEN)
     assert max(span.start for span in batch.spans) == (8 if side == "left" else 0)
-    answer = compute(model, batch, PassSpec({}, ("embedding",), whole_head=whole_head))
+    answer = compute(model, batch, PassSpec({}, ("embedding",)), PassOptions(whole_head=whole_head))
     reading = answer.read(len(items))
     assert reading.raised == []
     assert reading.values.dtype == reading.products.dtype == np.float64
@@ -87,11 +87,11 @@ def test_without_a_contrast_no_other_logit_matters(target):
     """Some models exclude a token by a logit of minus infinity, be it the one with id 0."""
     model = tiny.build("causal:llama")
     batch = batch_for(model, [(9, 4, target, None), (6, 3, target, None)])
-    question = PassSpec("attnlrp", whole_head=True)
-    expected = compute(model, batch, question)
+    question = (PassSpec("attnlrp"), PassOptions(whole_head=True))
+    expected = compute(model, batch, *question)
     first = torch.arange(tiny.VOCABULARY) == 0
     model.lm_head.register_forward_hook(lambda _, __, logits: logits.masked_fill(first, -torch.inf))
-    found = compute(model, batch, question)
+    found = compute(model, batch, *question)
     assert found.read(2).raised == []
     assert torch.equal(found.summary, expected.summary)
 
@@ -125,8 +125,8 @@ def test_the_same_operations_for_any_values_give_the_same(family, rules):
     model = tiny.build(family)
     for whole_head in (False, True):
         batch = batch_for(model, ASKED)
-        usual = compute(model, batch, PassSpec(rules, whole_head=whole_head))
-        static = compute(model, batch, PassSpec(rules, whole_head=whole_head, static=True))
+        usual = compute(model, batch, PassSpec(rules), PassOptions(whole_head=whole_head))
+        static = compute(model, batch, PassSpec(rules), PassOptions(whole_head=whole_head, static=True))
         torch.testing.assert_close(static.summary, usual.summary, rtol=1e-12, atol=1e-12)
 
 
@@ -134,7 +134,9 @@ def test_without_a_mask_where_the_model_needs_none():
     model = tiny.build("causal:llama")
     seen = []
     model.model.register_forward_pre_hook(lambda _, __, kwargs: seen.append(kwargs["attention_mask"]), with_kwargs=True)
-    usual, unpadded = (compute(model, batch_for(model), PassSpec("lrp", unpadded=u)) for u in (False, True))
+    usual, unpadded = (
+        compute(model, batch_for(model), PassSpec("lrp"), PassOptions(unpadded=u)) for u in (False, True)
+    )
     assert [mask is None for mask in seen] == [False, True]
     torch.testing.assert_close(unpadded.summary, usual.summary, rtol=1e-12, atol=1e-12)
 
@@ -144,7 +146,7 @@ def test_products_in_steps_are_the_products(monkeypatch, at_once):
     """At one, two and six tokens of width 32 at a time, and all at once."""
     model = tiny.build("causal:gpt2")
     batch = batch_for(model, ASKED)
-    expected = compute(model, batch, PassSpec("attnlrp", static=True))  # always in one step
+    expected = compute(model, batch, PassSpec("attnlrp"), PassOptions(static=True))  # always in one step
     monkeypatch.setattr(program, "CHUNK", at_once)
     assert torch.equal(compute(model, batch, PassSpec("attnlrp")).summary, expected.summary)
 
@@ -330,4 +332,4 @@ def test_logits_of_another_shape_are_refused():
 
     model.__class__ = Last
     with pytest.raises(UnsupportedModelError, match=r"Last returns logits of shape \[1, 1, 97\] for \[1, 9\] tokens"):
-        compute(model, batch_for(model), PassSpec({}, whole_head=True))
+        compute(model, batch_for(model), PassSpec({}), PassOptions(whole_head=True))

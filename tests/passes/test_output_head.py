@@ -5,6 +5,7 @@ from functools import cache
 import pytest
 import tiny
 import torch
+from support import runner_of
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaForCausalLM
@@ -12,8 +13,7 @@ from transformers.modeling_outputs import CausalLMOutput
 
 import lrpx
 from lrpx.passes.attribution import run
-from lrpx.passes.dispatch import known_of
-from lrpx.passes.forward_backward import HeadNotFollowed, PassSpec, compute
+from lrpx.passes.forward_backward import HeadNotFollowed, PassOptions, PassSpec, compute
 from lrpx.passes.output_head import output_embedding
 from lrpx.propagation import rules
 from lrpx.propagation.rulesets import LRP
@@ -122,7 +122,9 @@ def test_logits_and_gradients_are_those_of_the_whole_model(name, contrast, targe
 def test_the_short_cut_agrees_with_all_logits_to_the_last_digits(name, target, rule_set):
     model = model_of(name)
     batch = batch_for(model, (9, 7), target)
-    short, whole = (compute(model, batch, PassSpec(rule_set, whole_head=all_of_it)) for all_of_it in (False, True))
+    short, whole = (
+        compute(model, batch, PassSpec(rule_set), PassOptions(whole_head=all_of_it)) for all_of_it in (False, True)
+    )
     torch.testing.assert_close(short.summary, whole.summary, rtol=1e-11, atol=1e-11)
     torch.testing.assert_close(short.gradients, whole.gradients, rtol=1e-11, atol=1e-11)
 
@@ -132,7 +134,7 @@ def test_only_what_is_asked_for_is_computed(name):
     model, lengths = model_of(name), (9, 7)
     for target, whole, rows in ((TARGET, False, 0), (None, False, 2), (TARGET, True, None)):
         with Products() as products:
-            compute(model, batch_for(model, lengths, target), PassSpec("lrp", whole_head=whole))
+            compute(model, batch_for(model, lengths, target), PassSpec("lrp"), PassOptions(whole_head=whole))
         found = products.rows_of_all_logits()
         assert found == rows if rows is not None else found > 2, (target, whole)
 
@@ -235,7 +237,7 @@ def check_against_plain(model, **what):
     lengths = (9, 7)
     with torch.enable_grad():
         expected = plain(model, lengths, **what)
-    result = run(model, batch_for(model, lengths, **what), {}, ["embedding"])
+    result = run(model, batch_for(model, lengths, **what), {}, ["embedding"], runner=runner_of(model))
     for i, (value, top, gradient) in enumerate(expected):
         assert result.targets[i] == top
         assert result.values[i] == pytest.approx(float(value), rel=1e-6, abs=1e-9)
@@ -273,7 +275,7 @@ def test_a_model_that_treats_its_logits_alike_keeps_the_short_cut(change, target
     model = changed(ALIKE[change])
     compute(model, batch_for(model, target=target), PassSpec({}))
     check_against_plain(model, target=target)
-    assert not known_of(model).whole_head
+    assert not runner_of(model).whole_head
 
 
 def test_columns_cut_off_at_the_end_leave_those_asked_for():
@@ -290,9 +292,9 @@ def test_explanations_of_an_unusual_model_are_right(seed):
     with torch.no_grad():
         logits = model(ids).logits[0, -1]
     target = int(logits.argmin())
-    e = lrpx.explain(model, None, ids[0].tolist(), target=target)
-    assert e.value == pytest.approx(float(logits[target]), rel=1e-12)
-    assert known_of(model).whole_head
+    explainer = lrpx.Explainer(model)
+    assert explainer(ids[0].tolist(), target=target).value == pytest.approx(float(logits[target]), rel=1e-12)
+    assert explainer._runner.whole_head
     top = lrpx.explain(model, None, ids[0].tolist())
     assert top.target.id == int(logits.argmax())
 
@@ -339,7 +341,9 @@ def test_a_rule_for_linear_functions_reaches_the_output_embedding():
     rule_set = {**LRP, "linear": rules.alpha1beta0}
     for target in (TARGET, None):
         batch = batch_for(model, target=target)
-        short, whole = (compute(model, batch, PassSpec(rule_set, whole_head=all_of_it)) for all_of_it in (False, True))
+        short, whole = (
+            compute(model, batch, PassSpec(rule_set), PassOptions(whole_head=all_of_it)) for all_of_it in (False, True)
+        )
         assert torch.equal(short.gradients["input"], whole.gradients["input"])
     linears = [m for m in model.modules() if isinstance(m, nn.Linear)]
     assert short.mode.hits["linear"] == len(linears)
@@ -370,7 +374,7 @@ def test_models_without_an_ordinary_output_embedding():
         model.get_output_embeddings = own
         assert output_embedding(model) is None
         check_against_plain(model)
-        assert not known_of(model).whole_head  # it never tried
+        assert not runner_of(model).whole_head  # it never tried
 
 
 def test_a_failure_of_the_model_itself_is_not_the_heads():

@@ -9,8 +9,9 @@ from torch.nn import functional as F
 import lrpx
 from lrpx.errors import InputError, UnsupportedModelError
 from lrpx.propagation import rules
-from lrpx.propagation.propagate import is_activation
-from lrpx.propagation.rulesets import ATTNLRP, LRP, OPERATIONS, kind_of
+from lrpx.propagation.activations import activation_modules
+from lrpx.propagation.operations import OPERATIONS, kind_of
+from lrpx.propagation.rulesets import ATTNLRP, LRP
 
 
 class Formula(nn.Module):
@@ -28,10 +29,10 @@ def draw(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).requires_grad_()
 
 
-def relevances(function, *inputs, rule_set="attnlrp"):
+def relevances(function, *inputs, rule_set="attnlrp", unknown="raise"):
     """Output, relevance of each input under the rules, and the mode; the value is untouched."""
     model = Formula(function)
-    with lrpx.propagate(model, rule_set) as mode:
+    with lrpx.propagate(model, rule_set, unknown=unknown) as mode:
         y = model(*inputs)
     assert torch.equal(y, function(*inputs))
     gradients = torch.autograd.grad(y.sum(), inputs, allow_unused=True)
@@ -195,8 +196,8 @@ class ShiftedGelu(nn.Module):
 
 
 def test_modules_that_are_called_like_activations():
-    assert not any(is_activation(m) for m in (SiluMul(), SiluAndMul(), ShiftedGelu(), nn.SiLU(inplace=True)))
-    assert is_activation(nn.SiLU())
+    assert activation_modules([SiluMul(), SiluAndMul(), nn.SiLU(inplace=True), nn.SiLU()]) == {}
+    assert list(activation_modules([ShiftedGelu()]).values()) == ["sigmoid"]
     g, u = draw(2, 8), draw(2, 8, seed=1)
     for module, inputs in ((SiluMul(), (g, u)), (SiluAndMul(), (torch.cat([g, u], -1).detach().requires_grad_(),))):
         with lrpx.propagate(nn.Sequential(module), "lrp"):
@@ -235,23 +236,45 @@ def test_a_part_of_a_mixed_concatenation_has_no_known_gate():
         a, b = torch.cat([F.silu(g), u], -1).chunk(2, -1)
         return a * b
 
-    *_, mode = relevances(function, draw(6), draw(6, seed=1), rule_set="lrp")
+    *_, mode = relevances(function, draw(6), draw(6, seed=1), rule_set="lrp", unknown="ignore")
     assert any("concatenation" in name for name in mode.unknown)
     *_, mode = relevances(function, draw(6), draw(6, seed=1), rule_set="attnlrp")
     assert not mode.unknown  # half to each needs no gate
 
 
-def test_an_activation_written_out_must_be_zero_at_zero():
-    x = torch.linspace(-3, 3, 1000, dtype=torch.float64).requires_grad_()  # 0.003 from 0 at the nearest
-    for function, doubtful in (
-        (lambda x: (x + 1) * torch.sigmoid(x), True),
-        (lambda x: torch.exp(torch.tanh(x)) * torch.exp(-x / 2), True),
-        (lambda x: x * torch.sigmoid(x), False),
-        (gelu_tanh, False),
-        (lambda x: F.relu(x) * F.relu(x), False),
+F0 = {
+    "exp": (lambda x: torch.exp(torch.tanh(x)) * torch.exp(-x / 2), lambda x: torch.exp(torch.tanh(x) - x / 2)),
+    "sigmoid by division": (lambda x: 1 / (1 + torch.exp(-x)), torch.sigmoid),
+    "sigmoid by reciprocal": (lambda x: torch.reciprocal(1 + torch.exp(-x)), torch.sigmoid),
+    "sigmoid by power": (lambda x: (1 + torch.exp(-x)) ** -1, torch.sigmoid),
+    "softmax": (lambda x: torch.exp(x) / torch.exp(x).sum(-1, keepdim=True), lambda x: torch.softmax(x, -1)),
+    "softmax, shifted": (
+        lambda x: (
+            torch.exp(x - x.amax(-1, keepdim=True)) / torch.exp(x - x.amax(-1, keepdim=True)).sum(-1, keepdim=True)
+        ),
+        lambda x: torch.softmax(x, -1),
+    ),
+}
+
+
+@pytest.mark.parametrize("rule_set", ["lrp", "attnlrp", "lrp-uniform-gate"])
+@pytest.mark.parametrize("name", F0)
+def test_a_function_that_is_not_0_at_0_is_the_same_written_out(name, rule_set):
+    """Alone, and as the gate of a product."""
+    x, u = draw(20), draw(20, seed=1)
+    written, known = F0[name]
+    for a, b in zip(
+        relevances(lambda x, u: written(x) * u, x, u, rule_set=rule_set)[1],
+        relevances(lambda x, u: known(x) * u, x, u, rule_set=rule_set)[1],
+        strict=True,
     ):
-        *_, mode = relevances(function, x)
-        assert any(bool(doubt) for doubt, _ in mode.doubts) == doubtful
+        torch.testing.assert_close(a, b)
+
+
+def test_a_bias_beside_a_gate_keeps_its_share():
+    x = draw(20)
+    _, (r,), _ = relevances(lambda x: (x + 1) * torch.sigmoid(x), x, rule_set="lrp")
+    torch.testing.assert_close(r, (x * torch.sigmoid(x)).detach())
 
 
 def test_cut_gradients_are_counted():
@@ -261,7 +284,9 @@ def test_cut_gradients_are_counted():
 
 
 def test_vmap_hides_its_operations():
-    *_, mode = relevances(lambda g, u: torch.vmap(lambda a, b: F.silu(a) * b)(g, u), draw(3, 5), draw(3, 5, seed=1))
+    *_, mode = relevances(
+        lambda g, u: torch.vmap(lambda a, b: F.silu(a) * b)(g, u), draw(3, 5), draw(3, 5, seed=1), unknown="ignore"
+    )
     assert mode.unknown["vmap"] > 0
 
 
@@ -282,7 +307,7 @@ def test_fused_products_keep_their_summand():
 
 
 def test_counts_hits_and_unknown_functions():
-    _, _, mode = relevances(lambda x: torch.special.i0(F.layer_norm(F.gelu(x), (5,))), draw(5))
+    _, _, mode = relevances(lambda x: torch.special.i0(F.layer_norm(F.gelu(x), (5,))), draw(5), unknown="ignore")
     assert mode.hits == {"activation": 1, "layer_norm": 1}
     assert list(mode.unknown) == ["special_i0"]
 
@@ -296,9 +321,9 @@ def test_a_rule_set_is_plain_data():
     assert not torch.allclose(r, plain)
 
 
-def as_it_is(function, args, kwargs):
+def as_it_is(call):
     """A rule of a user's own that keeps the gradient."""
-    return function(*args, **kwargs)
+    return call()
 
 
 @pytest.mark.parametrize("family", ["causal:gpt2", "causal:llama", "masked:bert", "causal:gpt_neo"])
@@ -334,8 +359,8 @@ def test_an_activation_rule_can_ask_for_other_values():
     model.act = act
     act.__class__ = type("SiLUActivation", (nn.SiLU,), {"__module__": "transformers.activations"})
 
-    def doubled(function, args, kwargs):
-        return function(2 * args[0]) - function(args[0])
+    def doubled(call):
+        return call.function(2 * call.args[0]) - call.function(call.args[0])
 
     with lrpx.propagate(model, {"activation": doubled}):
         y = model(x)
@@ -347,7 +372,7 @@ def test_an_activation_rule_can_ask_for_other_values():
 
 def test_an_activation_written_out_has_no_gradient_for_a_rule():
     x = draw(6)
-    with pytest.raises(UnsupportedModelError, match=r"value and not its gradient.*lrpx\.rules\.identity"):
+    with pytest.raises(UnsupportedModelError, match=r"written out, for which only the rule lrpx\.rules\.identity"):
         relevances(COMPOSED["swish"], x, rule_set={"activation": as_it_is})
 
 
@@ -412,14 +437,22 @@ def test_no_other_model_is_changed():
 
 
 def test_recognises_activation_modules():
+    """Every activation of transformers is one operation: a function with a rule, or a module that is made one."""
     from transformers.activations import ACT2CLS
 
+    x = draw(20)
     for name, entry in ACT2CLS.items():
         kind, kwargs = entry if isinstance(entry, tuple) else (entry, {})
-        if kind.__module__.startswith(("transformers", "lrpx")):
-            assert is_activation(kind(**kwargs)), name
-    assert not is_activation(nn.Linear(2, 2))
-    assert not is_activation(nn.Sequential(nn.GELU(), nn.Linear(2, 2)))
+        module = kind(**kwargs).double()
+        with lrpx.propagate(nn.Sequential(module), "lrp"):
+            y = module(x)
+        if float(module(torch.zeros(1, dtype=torch.float64)).detach().abs()) > 1e-3:
+            gradient = torch.autograd.grad(y.sum(), x, allow_unused=True)[0] if y.requires_grad else None
+            assert gradient is None or not gradient.any(), name
+            continue
+        (gradient,) = torch.autograd.grad(y.sum(), x)
+        torch.testing.assert_close(x * gradient, y.detach(), rtol=1e-5, atol=1e-5, msg=name)
+    assert activation_modules([nn.Linear(2, 2), nn.Sequential(nn.GELU(), nn.Linear(2, 2))]) == {}
 
 
 def test_every_name_has_one_kind():

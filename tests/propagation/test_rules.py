@@ -6,8 +6,10 @@ import reference
 import torch
 from torch.nn import functional as F
 
+from lrpx.errors import InputError
 from lrpx.propagation import rules
-from lrpx.propagation.marks import mark
+from lrpx.propagation.gates import ACTIVATION, set_rank
+from lrpx.propagation.rules import Call
 
 
 @pytest.fixture
@@ -24,6 +26,10 @@ def relevance_of(output, inputs, weights):
     ]
 
 
+def apply(rule, function, args, kwargs):
+    return rule(Call(function, args, kwargs))
+
+
 def leaf(x):
     return x.requires_grad_()
 
@@ -38,7 +44,7 @@ ACTIVATIONS = [F.relu, F.gelu, F.silu, torch.tanh, F.mish, F.softsign, torch.erf
 @pytest.mark.parametrize("function", ACTIVATIONS, ids=lambda f: f.__name__)
 def test_identity(function, draw):
     x, r = leaf(draw(20)), draw(20)
-    y = rules.identity(function, (x,), {})
+    y = apply(rules.identity, function, (x,), {})
     assert torch.equal(y, function(x))
     (found,) = relevance_of(y, [x], torch.where(y == 0, 0, r))
     kept = y.detach().numpy() != 0
@@ -51,7 +57,7 @@ def test_identity_at_zero_and_next_to_it(dtype):
     """X = 0 gives slope 0, and the smallest numbers of the dtype give a finite slope."""
     tiny = torch.finfo(dtype).smallest_normal
     x = leaf(torch.tensor([0.0, -0.0, tiny, -tiny, 1e-3], dtype=dtype))
-    y = rules.identity(F.silu, (x,), {})
+    y = apply(rules.identity, F.silu, (x,), {})
     (gradient,) = torch.autograd.grad(y.sum(), x)
     assert gradient.isfinite().all()
     assert (gradient[:2] == 0).all()
@@ -62,7 +68,7 @@ def test_identity_at_zero_and_next_to_it(dtype):
 def test_layer_norm(affine, draw):
     x, r = leaf(draw(8)), draw(8)
     weight, bias = (draw(8), draw(8)) if affine else (None, None)
-    y = rules.layer_norm(F.layer_norm, (x, (8,), weight, bias), {"eps": 1e-3})
+    y = apply(rules.layer_norm, F.layer_norm, (x, (8,), weight, bias), {"eps": 1e-3})
     assert torch.equal(y, F.layer_norm(x, (8,), weight, bias, 1e-3))
     one, zero = (weight, bias) if affine else (torch.ones(8), torch.zeros(8))
     close(
@@ -75,7 +81,7 @@ def test_layer_norm(affine, draw):
 def test_rms_norm(affine, eps, draw):
     x, r = leaf(draw(8)), draw(8)
     weight = draw(8) if affine else None
-    y = rules.rms_norm(F.rms_norm, (x, (8,), weight), {"eps": eps})
+    y = apply(rules.rms_norm, F.rms_norm, (x, (8,), weight), {"eps": eps})
     assert torch.equal(y, F.rms_norm(x, (8,), weight, eps))
     expected = reference.rms_norm(
         x.detach().numpy(),
@@ -88,7 +94,7 @@ def test_rms_norm(affine, eps, draw):
 
 def test_unit_norm_keeps_all_relevance(draw):
     x, r = leaf(draw(8)), draw(8)
-    y = rules.unit_norm(F.normalize, (x,), {"dim": -1})
+    y = apply(rules.unit_norm, F.normalize, (x,), {"dim": -1})
     assert torch.equal(y, F.normalize(x, dim=-1))
     close(relevance_of(y, [x], r)[0], r.numpy())
 
@@ -96,20 +102,20 @@ def test_unit_norm_keeps_all_relevance(draw):
 @pytest.mark.parametrize("exponent", [1, 2, 3, 0.5])
 def test_power(exponent, draw):
     x, r = leaf(draw(8).abs()), draw(8)
-    y = rules.power(torch.pow, (x, exponent), {})
+    y = apply(rules.power, torch.pow, (x, exponent), {})
     assert torch.equal(y, x**exponent)
     close(relevance_of(y, [x], r)[0], reference.identity(r.numpy()))
 
 
 def test_constant_passes_nothing(draw):
-    y = rules.constant(torch.softmax, (leaf(draw(8)), -1), {})
+    y = apply(rules.constant, torch.softmax, (leaf(draw(8)), -1), {})
     assert not y.requires_grad
 
 
 @pytest.mark.parametrize("function", [torch.div, torch.Tensor.__truediv__, torch.Tensor.__rtruediv__])
 def test_constant_denominator(function, draw):
     a, b, r = leaf(draw(8)), leaf(draw(8)), draw(8)
-    y = rules.constant_denominator(function, (a, b), {})
+    y = apply(rules.constant_denominator, function, (a, b), {})
     assert torch.equal(y, function(a, b))
     r_a, r_b = relevance_of(y, [a, b], r)
     numerator, denominator = (r_b, r_a) if function is torch.Tensor.__rtruediv__ else (r_a, r_b)
@@ -119,7 +125,7 @@ def test_constant_denominator(function, draw):
 
 def test_uniform(draw):
     a, b, r = leaf(draw(8)), leaf(draw(8)), draw(8)
-    y = rules.uniform(torch.mul, (a, b), {})
+    y = apply(rules.uniform, torch.mul, (a, b), {})
     assert torch.equal(y, a * b)
     for found, expected in zip(relevance_of(y, [a, b], r), reference.uniform(r.numpy()), strict=True):
         close(found, expected)
@@ -127,7 +133,7 @@ def test_uniform(draw):
 
 def test_uniform_of_three_factors(draw):
     factors, r = [leaf(draw(8)) for _ in range(3)], draw(8)
-    y = rules.uniform(torch.einsum, ("i,i,i->i", *factors), {})
+    y = apply(rules.uniform, torch.einsum, ("i,i,i->i", *factors), {})
     assert torch.equal(y, torch.einsum("i,i,i->i", *factors))
     for found in relevance_of(y, factors, r):
         close(found, r.numpy() / 3)
@@ -135,9 +141,9 @@ def test_uniform_of_three_factors(draw):
 
 @pytest.mark.parametrize("gate", [0, 1])
 def test_signal_takes_all(gate, draw):
-    factors, r = [leaf(draw(8)), leaf(draw(8))], draw(8)
-    mark(factors[gate], gate=True)
-    y = rules.signal_take_all(torch.mul, factors, {})
+    factors, r = [leaf(draw(8)) * 1, leaf(draw(8)) * 1], draw(8)
+    set_rank(factors[gate], ACTIVATION)
+    y = apply(rules.signal_take_all, torch.mul, factors, {})
     assert torch.equal(y, factors[0] * factors[1])
     found = relevance_of(y, factors, r)
     close(found[gate], np.zeros(8))
@@ -146,10 +152,10 @@ def test_signal_takes_all(gate, draw):
 
 @pytest.mark.parametrize("gates", [[], [0, 1]])
 def test_without_a_signal_both_factors_take_half(gates, draw):
-    factors, r = [leaf(draw(8)), leaf(draw(8))], draw(8)
+    factors, r = [leaf(draw(8)) * 1, leaf(draw(8)) * 1], draw(8)
     for gate in gates:
-        mark(factors[gate], gate=True)
-    for found in relevance_of(rules.signal_take_all(torch.mul, factors, {}), factors, r):
+        set_rank(factors[gate], ACTIVATION)
+    for found in relevance_of(apply(rules.signal_take_all, torch.mul, factors, {}), factors, r):
         close(found, r.numpy() / 2)
 
 
@@ -160,7 +166,7 @@ def test_without_a_signal_both_factors_take_half(gates, draw):
 def test_attention(rule, name, causal, draw):
     q, k, v, r = leaf(draw(4, 3)), leaf(draw(4, 3)), leaf(draw(4, 3)), draw(4, 3)
     four = [t[None, None] for t in (q, k, v)]
-    y = rule(F.scaled_dot_product_attention, four, {"is_causal": causal, "scale": 0.7})[0, 0]
+    y = apply(rule, F.scaled_dot_product_attention, four, {"is_causal": causal, "scale": 0.7})[0, 0]
     assert torch.equal(y, F.scaled_dot_product_attention(*four, is_causal=causal, scale=0.7)[0, 0])
     mask = np.where(np.tril(np.ones((4, 4))) > 0, 0, -np.inf) if causal else np.zeros((4, 4))
     expected = reference.attention(*(t.detach().numpy() for t in (q, k, v)), mask, 0.7, r.numpy(), name)
@@ -175,11 +181,11 @@ def test_attention_shares_follow_from_who_carries(carry, draw):
     q, k, v = (draw(1, 1, 4, 3).requires_grad_(name in carry.replace("mask", "")) for name in names)
     mask = draw(4, 4).requires_grad_("mask" in carry)
     inputs = [t for t in (q, k, v, mask) if t.requires_grad]
-    fused = rules.uniform_attention(F.scaled_dot_product_attention, (q, k, v), {"attn_mask": mask})
+    fused = apply(rules.uniform_attention, F.scaled_dot_product_attention, (q, k, v), {"attn_mask": mask})
 
     def product(a, b):
         both = a.requires_grad and b.requires_grad
-        return (rules.uniform if both else lambda f, args, kwargs: f(*args))(torch.matmul, (a, b), {})
+        return (rules.uniform if both else Call.__call__)(Call(torch.matmul, (a, b), {}))
 
     weights = torch.softmax(product(q, k.mT) / 3**0.5 + mask, -1)
     explicit = product(weights, v)
@@ -188,27 +194,54 @@ def test_attention_shares_follow_from_who_carries(carry, draw):
         torch.testing.assert_close(a, b)
 
 
-@pytest.mark.parametrize("kind", ["linear", "linear without bias", "addmm", "conv1d"])
-def test_alpha1beta0(kind, draw):
+BY_WEIGHT = {
+    "epsilon": (rules.epsilon(1e-3), lambda *args: reference.epsilon(*args, 1e-3)),
+    "gamma": (rules.gamma(0.25), lambda *args: reference.gamma(*args, 0.25)),
+    "alpha1beta0": (rules.alpha1beta0, reference.alpha1beta0),
+    "alpha2beta1": (rules.alpha_beta(2, 1), lambda *args: reference.alpha_beta(*args, 2, 1)),
+}
+LINEAR = {
+    "linear": lambda x, weight, bias: (F.linear, (x, weight, bias)),
+    "linear without bias": lambda x, weight, bias: (F.linear, (x, weight)),
+    "addmm": lambda x, weight, bias: (torch.addmm, (bias, x, weight.T)),
+    "baddbmm": lambda x, weight, bias: (torch.baddbmm, (bias, x[None], weight.T[None])),
+    "matmul": lambda x, weight, bias: (torch.matmul, (x, weight.T)),
+    "bmm, weight first": lambda x, weight, bias: (torch.bmm, (weight[None], x[..., None])),
+    "conv1d": lambda x, weight, bias: (F.conv1d, (x[..., None], weight[..., None], bias)),
+}
+
+
+@pytest.mark.parametrize("kind", LINEAR)
+@pytest.mark.parametrize("name", BY_WEIGHT)
+def test_rules_of_linear_layers(name, kind, draw):
+    rule, twin = BY_WEIGHT[name]
     x, weight, bias, r = leaf(draw(1, 5)), draw(3, 5), draw(3), draw(1, 3)
-    if kind == "linear without bias":
-        bias = torch.zeros(3)
-    function, args = {
-        "linear": (F.linear, (x, weight, bias)),
-        "linear without bias": (F.linear, (x, weight)),
-        "addmm": (torch.addmm, (bias, x, weight.T)),
-        "conv1d": (F.conv1d, (x[..., None], weight[..., None], bias)),
-    }[kind]
-    y = rules.alpha1beta0(function, args, {})
+    function, args = LINEAR[kind](x, weight, bias)
+    y = apply(rule, function, args, {})
     assert torch.equal(y, function(*args))
-    expected = reference.alpha1beta0(x[0].detach().numpy(), weight.numpy(), bias.numpy(), r[0].numpy())
+    bias = bias if any(t is bias for t in args) else torch.zeros(3)
+    expected = twin(x[0].detach().numpy(), weight.numpy(), bias.numpy(), r[0].numpy())
     close(relevance_of(y.reshape(1, 3), [x], r)[0][0], expected)
+
+
+def test_gamma_0_is_the_ordinary_gradient_and_epsilon_is_for_small_outputs(draw):
+    x, weight = leaf(draw(1, 5)), draw(3, 5)
+    plain = torch.autograd.grad(F.linear(x, weight).sum(), x)[0]
+    for rule in (rules.gamma(0), rules.epsilon(0)):
+        (found,) = torch.autograd.grad(apply(rule, F.linear, (x, weight), {}).sum(), x)
+        torch.testing.assert_close(found, plain)
+    assert not torch.allclose(torch.autograd.grad(apply(rules.gamma(1), F.linear, (x, weight), {}).sum(), x)[0], plain)
+
+
+def test_alpha_and_beta_have_to_conserve():
+    with pytest.raises(InputError, match=r"alpha_beta\(2, 0\): alpha - beta has to be 1, as in alpha_beta\(2, 1\)"):
+        rules.alpha_beta(2, 0)
 
 
 def test_alpha1beta0_passes_nothing_where_no_contribution_is_positive():
     x = leaf(torch.tensor([[1.0, 2.0]], dtype=torch.float64))
     weight = torch.tensor([[-1.0, -1.0]], dtype=torch.float64)
-    y = rules.alpha1beta0(F.linear, (x, weight), {})
+    y = apply(rules.alpha1beta0, F.linear, (x, weight), {})
     (gradient,) = torch.autograd.grad(y.sum(), x)
     assert torch.equal(gradient, torch.zeros(1, 2, dtype=torch.float64))
 
@@ -216,9 +249,9 @@ def test_alpha1beta0_passes_nothing_where_no_contribution_is_positive():
 def test_results_may_be_changed_in_place(draw):
     """A model may add into what an operation returned; relevance then follows the sum."""
     x = leaf(draw(8))
-    y = rules.identity(F.silu, (x,), {})
+    y = apply(rules.identity, F.silu, (x,), {})
     y += 1
-    z = rules.layer_norm(F.layer_norm, (y, (8,)), {})
+    z = apply(rules.layer_norm, F.layer_norm, (y, (8,)), {})
     z *= 2
     (gradient,) = torch.autograd.grad(z[0], x)
     assert gradient.isfinite().all()

@@ -22,8 +22,8 @@ from lrpx.errors import InputError
 from lrpx.evaluation.metrics import bootstrap, random_baseline
 from lrpx.evaluation.records import METRICS, find_runs, open_run
 from lrpx.report import FORMATS, paper, report, tables, write
-from lrpx.report.examples import examples, units_of
-from lrpx.report.results import name_of, results_of, rows
+from lrpx.report.examples import examples, units_from_tokens
+from lrpx.report.results import method_label, methods_in, results_of
 
 METHODS = ["lrp", "attnlrp", "gradient-l1", "gradient-l2", "gradient-x-input", "alti-logit"]
 ROLES = ("subject", "attractor", "other", "special")
@@ -98,16 +98,16 @@ def test_the_better_norm_is_the_gradient(run, result):
     assert average("gradient-l1") != average("gradient-l2")
     assert result.norm == better
     assert result.reported("gradient") is result.methods[better]
-    assert rows([result]) == ["alti-logit", "lrp", "attnlrp", "gradient", "gradient-x-input"]
+    assert methods_in([result]) == ["alti-logit", "lrp", "attnlrp", "gradient", "gradient-x-input"]
     norms = tables.norms([result])
     assert [name for name, _ in norms.rows] == ["Gradient, L1", "Gradient, squared L2"]
-    told = f"Gradient: the better norm, {name_of(better).removeprefix('Gradient, ')} for made-up."
-    assert told in tables.main([result]).caption
+    told = f"Gradient: the better norm, {method_label(better).removeprefix('Gradient, ')} for made-up."
+    assert told in tables.scores([result]).caption
 
 
 def test_best_and_second_best():
     def ranks(*values):
-        body = [(str(n), [[tables.Cell(v) if v else tables.NONE]]) for n, v in enumerate(values)]
+        body = [(str(n), [[tables.TableCell(v) if v else tables.NONE]]) for n, v in enumerate(values)]
         return [cells[0][0].rank for _, cells in tables._ranked(body)]
 
     assert ranks("0.100", "0.300", "0.200") == [0, 1, 2]
@@ -118,7 +118,7 @@ def test_best_and_second_best():
 
 
 def test_the_main_table_has_the_layout_of_the_paper(result):
-    table = tables.main([result])
+    table = tables.scores([result])
     assert table.groups == [("made-up", ["PG2", "MRR", "RMA", "PTA"])]
     assert [name for name, _ in table.rows] == [
         "ALTI-Logit",
@@ -148,8 +148,8 @@ def test_runs_of_one_model_share_a_column(tmp_path, caplog):
         ("another", ["lrp"]),
     ]
     assert "attnlrp is in an earlier run already" in caplog.text
-    assert rows(found) == ["lrp", "attnlrp", "theirs"]
-    assert tables.main(found).rows[2][1][1] == [tables.NONE] * 4  # the other model has no such method
+    assert methods_in(found) == ["lrp", "attnlrp", "theirs"]
+    assert tables.scores(found).rows[2][1][1] == [tables.NONE] * 4  # the other model has no such method
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_the_papers_numbers_are_those_of_its_source():
 
 def test_the_papers_ranks_come_out_again():
     """What the paper prints bold and underlined, for one of its columns with a tie and one without."""
-    table = tables.main(results_of([], compare_paper=True))
+    table = tables.scores(results_of([], compare_paper=True))
     column = {label: n for n, (label, _) in enumerate(table.groups)}
 
     def ranks(model, metric):
@@ -331,7 +331,7 @@ def table_numbers(text):
 
 
 def expected_numbers(two):
-    main = tables.main(results_of(find_runs([two])))
+    main = tables.scores(results_of(find_runs([two])))
     return [[cell.text for group in groups for cell in group if cell is not tables.NONE] for _, groups in main.rows]
 
 
@@ -464,7 +464,7 @@ def test_html_roles_add_up(result):
     total = {}
     for name, _, width in bars:
         total[name] = total.get(name, 0) + float(width)
-    assert set(total) == {"tokens", *(name_of(m) for m in rows([result]))}
+    assert set(total) == {"tokens", *(method_label(m) for m in methods_in([result]))}
     assert list(total.values()) == pytest.approx([total["tokens"]] * len(total), abs=1)
 
 
@@ -478,8 +478,8 @@ def test_examples_are_the_highest_differences(run, result):
     assert [e.sample_id for e in found] == best
     by_key = {(r["sample_id"], r["method"]): r for r in records(run)}
     for example in found:
-        shown = [m if m != "gradient" else result.norm for m in rows([result])]
-        assert [e.method for e in example.explanations] == [name_of(m) for m in shown]
+        shown = [m if m != "gradient" else result.norm for m in methods_in([result])]
+        assert [e.method for e in example.explanations] == [method_label(m) for m in shown]
         for method, e in zip(shown, example.explanations, strict=True):
             record = by_key[example.sample_id, method]
             assert e.relevance.tolist() == record["relevance"]
@@ -512,7 +512,7 @@ def test_examples_of_all_runs_of_a_model(tmp_path):
     ],
 )
 def test_raw_pieces_become_readable(tokens, special, texts):
-    units = units_of(tokens, [n in special for n in range(len(tokens))])
+    units = units_from_tokens(tokens, [n in special for n in range(len(tokens))])
     assert [unit.text for unit in units] == texts
     assert [unit.start for unit in units] == [0, *(unit.end for unit in units[:-1])]
     assert units[-1].end == len(tokens)
@@ -631,7 +631,7 @@ def test_the_report_needs_no_torch():
                     target = base / Path(*(node.module or "").split("."))
                     names = [target.with_suffix(".py"), *(target / f"{a.name}.py" for a in node.names)]
                     queue += [p for p in names if p.is_file() and source in p.parents]
-    assert {"records.py", "metrics.py", "storage.py"} <= {path.name for path in seen}
+    assert {"records.py", "metrics.py", "files.py"} <= {path.name for path in seen}
 
 
 def test_a_report_logs_nothing_when_all_is_well(run, caplog):

@@ -1,4 +1,4 @@
-"""The subject-verb agreement benchmark: sentences whose verb's number is decided by a word that is known.
+"""The subject-verb agreement benchmark: sentences in which one known word, the subject, decides the verb's number.
 
     from lrpx.benchmark import build, tokenize
 

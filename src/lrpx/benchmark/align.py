@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from .folder import TokenizedSample
 from .sources import Dropped
 
-# Why a sample of the benchmark is not in a tokenised set, in the order in which the reasons are looked for.
+# Why a sample of the benchmark is not in a tokenised set, in the order in which the reasons are checked.
 REASONS = {
     "no_text_before_verb": "the verb is the first word (causal input)",
     "mask_in_text": "the sentence itself contains the mask token (masked input)",
@@ -47,7 +47,7 @@ class Sentence(NamedTuple):
 
 
 class _Text(NamedTuple):
-    """A sentence as one model gets it: the words it sees, joined by spaces, and where each starts."""
+    """A sentence as one model reads it: its words, joined by spaces, and where each starts."""
 
     words: list[str]
     text: str
@@ -69,8 +69,8 @@ class _Text(NamedTuple):
     def is_covered(self, word: int, spans: Sequence[tuple[int, int]]) -> bool:
         """Whether tokens with these character spans stand for the word and for nothing else.
 
-        A span may include the space before the word. Characters that the tokenizer's normalisation removes (accents that
-        stand alone, control characters) belong to no token and are not missed.
+        A span may include the space before the word. Characters that the tokenizer's normalisation removes (accents
+        that stand alone, control characters) belong to no token and are not missed.
         """
         start, end = self.span(word)
         covered = set().union(*(range(a, b) for a, b in spans))
@@ -91,7 +91,7 @@ class _Encoded(NamedTuple):
         return [i for i, special in zip(self.ids, self.special, strict=True) if not special]
 
     def without_end(self) -> _Encoded:
-        """Without special tokens after the text: a causal model must go on from the text's last token."""
+        """Without special tokens after the text: a causal model continues from the text's last token."""
         end = len(self.ids)
         while end and self.special[end - 1]:
             end -= 1
@@ -101,7 +101,8 @@ class _Encoded(NamedTuple):
 def align(tokenizer: Any, kind: str, sentences: Sequence[Sentence]) -> Iterator[TokenizedSample | Dropped]:
     """The sample of each sentence, or why there is none.
 
-    The tokenizer is called three times for all sentences: for the input, with the verb in place, and with the other form.
+    The tokenizer is called three times for all sentences: for the input, with the verb in place, and with the other
+    form.
 
     Args:
         tokenizer: A fast tokenizer.
@@ -118,7 +119,7 @@ def align(tokenizer: Any, kind: str, sentences: Sequence[Sentence]) -> Iterator[
             return_token_type_ids=False,
             padding=False,
             truncation=False,
-            verbose=False,  # what is too long is dropped below, not warned about
+            verbose=False,  # samples that are too long are dropped below, without a warning
         )
         spans = result["offset_mapping"] if offsets else repeat([], len(texts))
         columns = result["input_ids"], result["special_tokens_mask"], spans
@@ -203,7 +204,7 @@ def _added(before: list[int], after: list[int]) -> list[int]:
 
 
 def _exchanged(position: int, masked: list[int], filled: list[int]) -> list[int]:
-    """The ids that stand in ``filled`` where ``masked`` has its mask; none if others differ too."""
+    """The ids in ``filled`` at the mask of ``masked``; none if other ids differ too."""
     rest = masked[position + 1 :]
     end = len(filled) - len(rest)
     return filled[position:end] if filled[:position] == masked[:position] and filled[end:] == rest else []

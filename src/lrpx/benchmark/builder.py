@@ -1,14 +1,14 @@
-"""From a source file to a benchmark folder: which word is the subject of each sentence's verb.
+"""Build a benchmark folder from a source file: find the subject of each sentence's verb.
 
 1. Read the source (``sources.py``); bad rows and rows outside the selection are set aside.
 2. Drop rows whose two verb forms are equal.
-3. Find the subject of every verb, from a parse or from a file (``ground_truth.py``); drop rows without a nominal subject
-   and rows whose verb is not tagged as present tense.
-4. Write ``samples.parquet``, ``dropped.parquet`` (every other row of the source, with its reason), ``counts.json`` and the
-   card ``README.md``.
+3. Find the subject of every verb, from a parse or from a file (``ground_truth.py``); drop rows without a nominal
+   subject and rows whose verb is not tagged as present tense.
+4. Write ``samples.parquet``, ``dropped.parquet`` (every other row of the source, with its reason), ``counts.json`` and
+   the card ``README.md``.
 
-Step 3 takes long, so its results are written in parts while it runs. A run that was stopped goes on after the last
-finished part and ends with the same files, byte for byte.
+Step 3 takes long, so its results are written in parts while it runs. A run that was stopped continues after the last
+finished part and produces the same files, byte for byte.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ..errors import InputError, LrpxError
+from ..errors import InputError, LrpxError, import_optional
+from ..files import sha256, write_json, write_text
 from .card import card
 from .folder import Benchmark, load_benchmark
 from .ground_truth import (
@@ -46,20 +47,16 @@ from .storage import (
     check_place,
     claim,
     count,
-    need,
     read_table,
-    sha256,
     write_dropped,
-    write_json,
     write_table,
-    write_text,
 )
 
 logger = logging.getLogger("lrpx")
 
 PART = 256  # rows per part; also what one worker parses at a time
 
-# Why a row of the source is not in the benchmark, in the order in which the reasons are looked for.
+# Why a row of the source is not in the benchmark, in the order in which the reasons are checked.
 REASONS = {
     "bad_row": "not of the source's form",
     "not_selected": "not 1 to 4 nouns between subject and verb, all of the other number (Linzen's file)",
@@ -103,7 +100,7 @@ def build(
             left.
         LrpxError: A file could not be written.
     """
-    need("pyarrow", "Building a benchmark")
+    import_optional("pyarrow", "Building a benchmark")
     out = Path(out)
     if workers < 1:
         raise InputError(f"workers={workers}: give 1 or more.")
@@ -184,7 +181,7 @@ def _parse_in_parts(
 def _in_processes(
     name: str, parts: Sequence[Sequence[Row]], missing: Sequence[int], workers: int
 ) -> Iterator[tuple[int, list[Truth]]]:
-    """(number, truths) of each missing part, as they get ready. Processes are spawned: forking torch can hang."""
+    """(number, truths) of each missing part, as they finish. Processes are spawned, because forking torch can hang."""
     threads = max(1, (os.cpu_count() or 1) // workers)
     pool = ProcessPoolExecutor(
         min(workers, len(missing)),
@@ -221,7 +218,7 @@ def _read_part(path: Path, rows: Sequence[Row]) -> list[Truth]:
 
 
 def _part_types() -> dict[str, Any]:
-    pa = need("pyarrow", "Building a benchmark")
+    pa = import_optional("pyarrow", "Building a benchmark")
     return {
         "sample_id": pa.int64(),
         "subject": pa.int32(),
@@ -238,8 +235,8 @@ def _write(
     dropped: Sequence[Dropped],
     counts: dict[str, Any],
 ) -> None:
-    """Write the results; ``counts.json`` comes last and says that the rest is there."""
-    pa = need("pyarrow", "Building a benchmark")
+    """Write the results; ``counts.json`` is written last and marks the folder as complete."""
+    pa = import_optional("pyarrow", "Building a benchmark")
     rows, truths = [row for row, _ in kept], [truth for _, truth in kept]
     columns = {
         "sample_id": (pa.int64(), [row.sample_id for row in rows]),

@@ -1,4 +1,4 @@
-"""The dataset card: what is in a benchmark folder, counted from its files, beside the figures of the paper.
+"""The dataset card: figures of a benchmark folder, counted from its files, beside those of the paper.
 
 Markdown with the YAML header that the Hugging Face Hub reads, so that the folder can be uploaded as it is.
 """
@@ -30,7 +30,7 @@ class Lengths(NamedTuple):
 
     @classmethod
     def of(cls, values: Any) -> Lengths:
-        """The figures of an array of integers, which is not empty."""
+        """The figures of a non-empty array of integers."""
         array = np.asarray(values)
         return cls(int(array.min()), int(array.max()), array.mean(), array.std(), float(np.median(array)))
 

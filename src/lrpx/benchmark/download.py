@@ -1,7 +1,8 @@
-"""A source as a checked local file: a path, or a URL whose content must be the one that was meant.
+"""A source as a checked local file: a path, or a URL whose content has the expected checksum.
 
-A checksum comes from the caller (``...#sha256=<64 hex digits>``) or from the table of published files below. A URL without
-either is refused, and the error shows the checksum of what is there, so that trusting it is a decision someone makes.
+A checksum comes from the caller (``...#sha256=<64 hex digits>``) or from the table of published files below. A URL
+without either is refused. The error shows the checksum of the downloaded content, so that the user can decide to trust
+it.
 """
 
 from __future__ import annotations
@@ -9,14 +10,13 @@ from __future__ import annotations
 import hashlib
 import http.client
 import re
-import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import InputError
-from .storage import sha256, whole
+from ..files import atomic_write, sha256, update_digest
 
 _TIMEOUT = 60  # seconds without a byte
 
@@ -56,11 +56,8 @@ PUBLISHED = {
 
 def published(path: Path) -> Published | None:
     """What ``path`` is, if its content is one of the published files."""
-    digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
-    with open(path, "rb") as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
-            digest.update(block)
-    return PUBLISHED.get(digest.hexdigest())
+    header = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
+    return PUBLISHED.get(update_digest(header, path))
 
 
 def local_file(source: str, folder: Path) -> Path:
@@ -86,8 +83,8 @@ def local_file(source: str, folder: Path) -> Path:
     name = Path(urllib.parse.unquote(urllib.parse.urlsplit(source).path)).name or "source"
     path = folder / name
     if not (path.is_file() and (sha256(path) == expected or published(path))):
-        with whole(path) as temporary:
-            _download(source, temporary)
+        with atomic_write(path) as temporary:
+            temporary.write_bytes(_download(source))
             _verify(source, temporary, expected)
     return path
 
@@ -100,24 +97,16 @@ def _split_checksum(source: str) -> tuple[str, str | None]:
     return source, digest.lower() if mark else None
 
 
-def _download(url: str, path: Path) -> None:
-    """Write what ``url`` gives to ``path``."""
+def _download(url: str) -> bytes:
+    """The complete content of ``url``."""
     try:
-        response = urllib.request.urlopen(url, timeout=_TIMEOUT)  # http(s) only, see local_file
-    except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+        with urllib.request.urlopen(url, timeout=_TIMEOUT) as response:  # http(s) only, see local_file
+            return bytes(response.read())
+    except http.client.IncompleteRead as error:
+        arrived = len(error.partial)
+        raise _unreachable(url, f"{arrived} of {arrived + (error.expected or 0)} bytes arrived") from error
+    except (http.client.HTTPException, OSError) as error:
         raise _unreachable(url, error) from error
-    with response, open(path, "wb") as file:
-        while True:
-            try:
-                block = response.read(1 << 16)
-            except (http.client.HTTPException, OSError) as error:
-                raise _unreachable(url, error) from error
-            if not block:
-                break
-            file.write(block)
-        length = response.headers.get("Content-Length")
-        if length is not None and file.tell() != int(length):
-            raise _unreachable(url, f"{file.tell()} of {length} bytes arrived")
 
 
 def _unreachable(url: str, reason: object) -> InputError:

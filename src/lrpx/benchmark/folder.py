@@ -1,11 +1,11 @@
-"""A benchmark folder as it is read back: the sentences, and one tokenised set per tokenizer.
+"""Read a benchmark folder: the sentences, and one tokenised set per tokenizer.
 
 Layout (``docs/benchmark.md`` describes every column)::
 
     DIR/manifest.json      what the benchmark was made from
     DIR/samples.parquet    one row per sentence: words, verb, subject, attractors
     DIR/dropped.parquet    every other row of the source, with its reason
-    DIR/counts.json        what each filter dropped; its presence says that the build is finished
+    DIR/counts.json        what each filter dropped; its presence marks the build as finished
     DIR/README.md          the dataset card
     DIR/tokenized/NAME/    the same four files for one tokenizer
 
@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, nearest
-from .storage import SCHEMA, read_json, read_table
+from ..files import read_json
+from .storage import SCHEMA, read_table
 
 ROLES = ("subject", "attractor", "other", "special")
 
@@ -101,7 +102,7 @@ class TokenizedSet:
 
     @property
     def name(self) -> str:
-        """Name of the set: the tokenizer's, made fit for a folder."""
+        """Name of the set: the tokenizer's, usable as a folder name."""
         return str(self.manifest["tokenizer"]["name"])
 
     @property

@@ -8,7 +8,6 @@ other number are attractors.
 from __future__ import annotations
 
 import csv
-import json
 import multiprocessing
 import os
 import re
@@ -18,13 +17,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import InputError
+from ..errors import InputError, import_optional
+from ..files import read_jsonl
 from .sources import Row
-from .storage import need
 
 _VERB_NUMBER = {"VBZ": "singular", "VBP": "plural"}
 _NOUN_NUMBER = {"NN": "singular", "NNP": "singular", "NNS": "plural", "NNPS": "plural"}
-_UNUSED_PIPES = ("ner", "lemmatizer")  # nothing here reads what they write
+_UNUSED_PIPES = ("ner", "lemmatizer")  # their results are not used here
 _BATCH = 128  # sentences per parser call
 
 
@@ -75,7 +74,7 @@ def load_parser(name: str) -> Any:
         ImportError: spaCy is not installed.
         InputError: The pipeline is not installed or cannot be loaded, or it does not write tags and dependencies.
     """
-    spacy = need("spacy", "Parsing the sentences")
+    spacy = import_optional("spacy", "Parsing the sentences")
     try:
         pipeline = spacy.load(name, exclude=list(_UNUSED_PIPES))
     except OSError as error:
@@ -107,7 +106,7 @@ def parser_label(pipeline: Any) -> dict[str, str]:
     return {
         "name": f"{meta.get('lang', '')}_{meta.get('name', '')}",
         "version": str(meta.get("version", "")),
-        "spacy": need("spacy", "Parsing the sentences").__version__,
+        "spacy": import_optional("spacy", "Parsing the sentences").__version__,
     }
 
 
@@ -140,7 +139,7 @@ def start_worker(name: str, threads: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """A worker whose parent was killed would wait for work for ever."""
+    """End this worker with its parent; if the parent was killed, the worker would wait for work for ever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -167,7 +166,7 @@ def read_file(path: Path, rows: Sequence[Row]) -> list[Truth]:
     truths: dict[int, Truth] = {}
     seen: set[int] = set()
     for where, entry in _entries(path):
-        sample_id = _whole(entry.get("sample_id"), f"{where}: sample_id")
+        sample_id = _whole_number(entry.get("sample_id"), f"{where}: sample_id")
         if sample_id is None:
             raise InputError(f"{where}: there is no sample_id.")
         if sample_id in seen:
@@ -190,15 +189,7 @@ def _entries(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8: {error}.") from error
     if text.lstrip().startswith("{"):
-        for line, content in enumerate(text.split("\n"), 1):
-            if content.strip():
-                try:
-                    entry = json.loads(content)
-                except json.JSONDecodeError as error:
-                    raise InputError(f"{path.name}, line {line}: not JSON: {error}.") from error
-                if not isinstance(entry, dict):
-                    raise InputError(f"{path.name}, line {line}: a JSON {type(entry).__name__}, expected an object.")
-                yield f"{path.name}, line {line}", entry
+        yield from read_jsonl(path)
         return
     reader = csv.DictReader(text.split("\n"), delimiter="\t", quoting=csv.QUOTE_NONE)
     missing = {"sample_id", "subject"} - set(reader.fieldnames or [])
@@ -214,7 +205,7 @@ def _entries(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield where, fields
 
 
-def _whole(value: Any, what: str) -> int | None:
+def _whole_number(value: Any, what: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not re.fullmatch(r"\s*\d{1,9}\s*", str(value), re.ASCII):
@@ -226,7 +217,7 @@ def _entry(where: str, entry: dict[str, Any], row: Row) -> Truth:
     """The truth of ``row`` that one entry gives."""
 
     def word(value: Any, what: str) -> int | None:
-        index = _whole(value, f"{where}: {what}")
+        index = _whole_number(value, f"{where}: {what}")
         if index is not None and index >= len(row.words):
             raise InputError(f"{where}: {what} {index} is outside the sentence, which has {len(row.words)} words.")
         return index

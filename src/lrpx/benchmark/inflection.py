@@ -1,7 +1,7 @@
-"""The other number of a present-tense verb, looked up among forms that were really seen.
+"""The other number of a present-tense verb, looked up among the forms in the corpus.
 
-Rules of spelling propose (*carry* -> *carrys*, *carryes*, *carries*); the corpus decides: a proposal counts only if it was
-seen with the other tag, and the one seen most often wins. So no word list is needed, and nothing is invented.
+Spelling rules propose forms (*carry* -> *carrys*, *carryes*, *carries*). A form is used only if the corpus has it with
+the other tag; the most frequent one wins. So no word list is needed, and no form is invented.
 """
 
 from __future__ import annotations

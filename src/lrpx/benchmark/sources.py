@@ -2,20 +2,20 @@
 
 - ``lgd`` (Goldberg 2019, ``lgd_dataset.tsv``): tab-separated, no header: number of attractors, sentence, sentence with
   ``***mask***`` for the verb, verb, verb in the other number.
-- ``linzen`` (Linzen et al. 2016, ``agr_50_mostcommon_10K.tsv``, also gzipped): tab-separated with a header. Kept are rows
-  with 1 to 4 nouns between subject and verb, all of the other number; the verb's other form is looked up among the
+- ``linzen`` (Linzen et al. 2016, ``agr_50_mostcommon_10K.tsv``, also gzipped): tab-separated with a header. Rows are
+  kept with 1 to 4 nouns between subject and verb, all of the other number; the verb's other form is looked up among the
   forms that the file itself contains.
 - ``blimp`` (Warstadt et al. 2020): JSON lines whose ``sentence_good`` and ``sentence_bad`` differ in the verb only.
 
 A sentence is its words, joined by single spaces. A row that does not have this form is *bad*: it is reported with its
-line number, and skipped only on request. A row of good form that the benchmark does not want is *dropped*, with a reason.
+line number, and skipped only on request. A row of good form that the benchmark does not want is *dropped*, with a
+reason.
 """
 
 from __future__ import annotations
 
 import csv
 import gzip
-import json
 import re
 import zlib
 from collections.abc import Iterator
@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import InputError, nearest
+from ..files import json_object, sha256
 from .download import Published, local_file, published
 from .inflection import Inflections
-from .storage import sha256
 
 MASK = "***mask***"
 _SHOWN = 10  # bad rows listed in an error
@@ -46,7 +46,7 @@ class Row(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """A row that does not make it into the benchmark, and why."""
+    """A row that is not in the benchmark, and why."""
 
     sample_id: int
     line: int
@@ -55,7 +55,7 @@ class Dropped(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceFile:
     """A file that was read.
 
     Attributes:
@@ -81,7 +81,7 @@ class _BadRow(ValueError):
 
 def read_source(
     source: str | Path, *, format: str | None = None, skip_bad_rows: bool = False, downloads: Path = Path()
-) -> Source:
+) -> SourceFile:
     """Read a source file.
 
     Args:
@@ -117,7 +117,7 @@ def read_source(
         )
     if not rows:
         raise InputError(f"{path.name}: none of its {total} rows can be used as {format} ({len(bad)} bad).")
-    return Source(path.name, format, sha256(path), published(path), rows, dropped)
+    return SourceFile(path.name, format, sha256(path), published(path), rows, dropped)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -148,7 +148,7 @@ def _check_text(text: str) -> None:
 
 
 def _recognise(path: Path) -> str:
-    """The format of ``path``, from its first lines; one broken line is no reason to not recognise a file."""
+    """The format of ``path``, by its first lines, some of which may be broken."""
     first = [text for _, text in islice(_filled(path), 20)]
     if not first:
         raise InputError(f"{path} is empty.")
@@ -285,11 +285,9 @@ def _read_blimp(path: Path) -> Iterator[Row | Dropped]:
 def _blimp_row(sample_id: int, line: int, text: str) -> Row:
     _check_text(text)
     try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise _BadRow(f"not JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise _BadRow(f"a JSON {type(data).__name__}, expected an object")
+        data = json_object(text)
+    except ValueError as error:
+        raise _BadRow(str(error)) from error
     sentences = [s for key in ("sentence_good", "sentence_bad") if isinstance(s := data.get(key), str) and s.strip()]
     if len(sentences) != 2:
         raise _BadRow("sentence_good and sentence_bad are not both text")

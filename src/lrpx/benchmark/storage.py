@@ -1,109 +1,28 @@
-"""Files of a benchmark folder: written whole or not at all, with a schema version, never mixed up.
+"""Files of a benchmark folder: written atomically, with a schema version and a manifest.
 
-- A file appears under its name only once it is complete (written beside it, then moved), so that a run that is killed,
-  or a disk that fills up, leaves the files that were finished readable.
 - Parquet files carry the schema version and what they hold in their metadata; another version is refused.
-- A folder's ``manifest.json`` says what it was made from; going on with something else is refused, naming what differs.
+- A folder's ``manifest.json`` says what it was made from. Continuing with other inputs is refused; the error names what
+  differs.
 """
 
 from __future__ import annotations
 
-import hashlib
-import importlib
 import json
-import os
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError, LrpxError
+from ..errors import InputError, import_optional
+from ..files import atomic_write, read_json, write_json
 
 SCHEMA = 1
-DOWNLOADS = "download"  # subfolder for a source that came from the network
+DOWNLOADS = "download"  # subfolder for downloaded sources
 _KEY = b"lrpx"
 
 
-def need(module: str, what: str) -> Any:
-    """Import an optional dependency of this package.
-
-    Raises:
-        ImportError: It is not installed; the error says how to install it.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError(f'{what} needs {module.partition(".")[0]}: pip install "lrpx[sva]"') from error
-
-
-@contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """Give a temporary path to write to; it becomes ``path`` when the block ends well and is removed when it does not.
-
-    Raises:
-        LrpxError: The file could not be written, for instance because the disk is full.
-    """
-    temporary: Path | None = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        os.close(handle)
-        temporary = Path(name)
-        yield temporary
-        os.chmod(temporary, 0o666 & ~_umask())
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        temporary = None
-    except OSError as error:
-        raise LrpxError(
-            f"could not write {path}: {error.strerror or error}. What was finished is kept: make room, then run the same "
-            "command again to go on."
-        ) from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    """The process's file mode mask; reading it means setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file, whole."""
-    with whole(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-
-
-def write_json(path: Path, data: Any) -> None:
-    """Write a JSON file, whole."""
-    write_text(path, json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        InputError: The file is missing or is not a JSON object.
-    """
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise InputError(f"{path} does not exist: {path.parent} is not a complete folder of this kind.") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not JSON: {error}.") from error
-    if not isinstance(data, dict):
-        raise InputError(f"{path} holds {type(data).__name__}, not an object.")
-    return data
-
-
 def write_table(path: Path, kind: str, columns: dict[str, Any], types: dict[str, Any]) -> None:
-    """Write columns as Parquet, whole, with ``kind`` and the schema version in the metadata.
+    """Write columns as Parquet, atomically, with ``kind`` and the schema version in the metadata.
 
     Args:
         path: The file.
@@ -111,22 +30,25 @@ def write_table(path: Path, kind: str, columns: dict[str, Any], types: dict[str,
         columns: Name -> list of values.
         types: Name -> pyarrow type, in the order of the file.
     """
-    pq = need("pyarrow.parquet", "Writing a benchmark")
+    pq = import_optional("pyarrow.parquet", "Writing a benchmark")
     table = _table(kind, columns, types)
-    with whole(path) as temporary:
+    with atomic_write(path) as temporary:
         pq.write_table(table, temporary, compression="zstd")
 
 
 def table_bytes(kind: str, columns: dict[str, Any], types: dict[str, Any]) -> bytes:
     """The bytes that ``write_table`` would write, for a file that another process writes."""
-    pa, pq = need("pyarrow", "Writing a benchmark"), need("pyarrow.parquet", "Writing a benchmark")
+    pa, pq = (
+        import_optional("pyarrow", "Writing a benchmark"),
+        import_optional("pyarrow.parquet", "Writing a benchmark"),
+    )
     sink = pa.BufferOutputStream()
     pq.write_table(_table(kind, columns, types), sink, compression="zstd")
     return bytes(sink.getvalue().to_pybytes())
 
 
 def _table(kind: str, columns: dict[str, Any], types: dict[str, Any]) -> Any:
-    pa = need("pyarrow", "Writing a benchmark")
+    pa = import_optional("pyarrow", "Writing a benchmark")
     stamp = json.dumps({"kind": kind, "schema": SCHEMA})
     schema = pa.schema(list(types.items()), metadata={_KEY: stamp})
     return pa.table([pa.array(columns[name], type=kind_) for name, kind_ in types.items()], schema=schema)
@@ -134,13 +56,13 @@ def _table(kind: str, columns: dict[str, Any], types: dict[str, Any]) -> Any:
 
 def write_dropped(path: Path, dropped: Sequence[Any]) -> None:
     """Write what a filter left out: ``sample_id``, ``line``, ``reason`` and ``detail`` of each entry."""
-    pa = need("pyarrow", "Writing a benchmark")
+    pa = import_optional("pyarrow", "Writing a benchmark")
     types = {"sample_id": pa.int64(), "line": pa.int64(), "reason": pa.string(), "detail": pa.string()}
     write_table(path, "dropped", {name: [getattr(d, name) for d in dropped] for name in types}, types)
 
 
 def count(total: int, dropped: Sequence[Any], reasons: dict[str, str]) -> dict[str, Any]:
-    """What each filter took of ``total`` rows, in the order of ``reasons`` (name -> what it means)."""
+    """How many of ``total`` rows each filter dropped, in the order of ``reasons`` (name -> what it means)."""
     numbers = Counter(d.reason for d in dropped)
     steps, left = [], total
     for reason, what in reasons.items():
@@ -155,7 +77,10 @@ def read_table(path: Path, kind: str) -> Any:
     Raises:
         InputError: The file is missing, damaged, of another kind or of another schema version.
     """
-    pa, pq = need("pyarrow", "Reading a benchmark"), need("pyarrow.parquet", "PassSummary a benchmark")
+    pa, pq = (
+        import_optional("pyarrow", "Reading a benchmark"),
+        import_optional("pyarrow.parquet", "Reading a benchmark"),
+    )
     if not path.is_file():
         raise InputError(f"{path} does not exist: {path.parent} is not a complete folder of this kind.")
     try:
@@ -175,14 +100,14 @@ def read_table(path: Path, kind: str) -> Any:
 
 
 def claim(folder: Path, manifest: dict[str, Any], *, what: str) -> None:
-    """Make ``folder`` the place of what ``manifest`` describes, or check that it already is, as ``check_claim`` does."""
+    """Check ``folder`` as ``check_claim`` does, and write its manifest if it has none."""
     check_claim(folder, manifest, what=what)
     if not (folder / "manifest.json").exists():
         write_json(folder / "manifest.json", manifest)
 
 
 def check_claim(folder: Path, manifest: dict[str, Any], *, what: str) -> None:
-    """Refuse a folder that was made from something else than ``manifest`` describes, or that is not ours.
+    """Refuse a folder that was made from anything but what ``manifest`` describes, or that is not ours.
 
     Args:
         folder: An empty, new or already claimed folder.
@@ -205,7 +130,7 @@ def check_claim(folder: Path, manifest: dict[str, Any], *, what: str) -> None:
 
 
 def check_place(folder: Path, *, what: str) -> None:
-    """Refuse a folder that holds something which is not ours.
+    """Refuse a folder with foreign content.
 
     Raises:
         InputError: ``folder`` is a file, or a non-empty folder without a manifest.
@@ -227,12 +152,3 @@ def _differences(there: Any, now: Any, name: str = "") -> Iterator[str]:
             yield from _differences(there.get(key), now.get(key), f"{name}.{key}" if name else key)
     elif there != now:
         yield f"{name} is {there!r} there and {now!r} now"
-
-
-def sha256(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
-            digest.update(block)
-    return digest.hexdigest()

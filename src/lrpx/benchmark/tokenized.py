@@ -1,10 +1,10 @@
-"""From a benchmark to one model's inputs: token ids, where the verb is predicted, which tokens are the subject.
+"""Tokenise a benchmark for one model: token ids, where the verb is predicted, which tokens are the subject.
 
 Per sentence (Arras et al. 2025, App. "XAI Benchmark Dataset Generation"):
 
 1. The input: for a causal model the text before the verb, for a masked one the sentence with the mask token.
-2. Both verb forms must be one token *in this context*: encoding the text with the verb in place must give the ids of the
-   input plus one (causal) or with the mask's id exchanged (masked). So a leading space is there where the tokenizer has one.
+2. Both verb forms must be one token *in this context*: encoding the text with the verb in place must give the ids of
+   the input plus one (causal) or with the mask's id exchanged (masked). So leading spaces are those of the tokenizer.
 3. The ground truth: tokens whose character offsets overlap the subject word. Token ids are never searched, so repeated
    words do not matter. The tokens must cover the word and nothing else.
 4. Drop trivial samples: ground truth not shorter than the input, fewer than two tokens that are not special, and for
@@ -23,12 +23,13 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ..errors import InputError
+from ..errors import InputError, import_optional
+from ..files import sha256, write_json, write_text
 from .align import REASONS, Sentence, align
 from .card import card
 from .folder import Benchmark, TokenizedSample, TokenizedSet, load_benchmark, load_tokenized, set_name
 from .sources import Dropped
-from .storage import SCHEMA, check_claim, claim, count, need, sha256, write_dropped, write_json, write_table, write_text
+from .storage import SCHEMA, check_claim, claim, count, write_dropped, write_table
 
 _CHUNK = 1000  # sentences per tokenizer call
 
@@ -126,7 +127,7 @@ def fingerprint(tokenizer: Any) -> dict[str, Any]:
 
 
 def _input_kind(given: Any, tokenizer: Any, kind: str | None) -> str:
-    """``causal`` or ``masked``: what was asked for, else what the model is, else what the tokenizer can do."""
+    """``causal`` or ``masked``: as requested, else by the model, else by what the tokenizer supports."""
     if kind is None:
         kind = _model_kind(given) or ("causal" if tokenizer.mask_token is None else "masked")
     if kind not in ("causal", "masked"):
@@ -137,7 +138,7 @@ def _input_kind(given: Any, tokenizer: Any, kind: str | None) -> str:
 
 
 def _model_kind(given: Any) -> str | None:
-    """What the model is that comes with a named tokenizer: Gemma's, for one, has a mask token and a causal model."""
+    """The kind of the model that a named tokenizer belongs to. Gemma's, for one, has a mask token but is causal."""
     if not isinstance(given, str | Path):
         return None
     from transformers import AutoConfig
@@ -173,8 +174,8 @@ def _tokenize(
 
 
 def _write(folder: Path, kept: Sequence[TokenizedSample], dropped: Sequence[Dropped], counts: dict[str, Any]) -> None:
-    """Write the results; ``counts.json`` comes last and says that the rest is there."""
-    pa = need("pyarrow", "Writing a tokenised set")
+    """Write the results; ``counts.json`` is written last and marks the folder as complete."""
+    pa = import_optional("pyarrow", "Writing a tokenised set")
     types = {
         "sample_id": pa.int64(),
         "text": pa.string(),

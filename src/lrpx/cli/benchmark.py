@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from .options import CheckpointOption, CompileOption, FastOption, Tf32Option
+from .options import CheckpointOption, CompileOption, FastOption, Tf32Option, set_precision
 
 benchmark = typer.Typer(no_args_is_help=True, help="Build and tokenise the subject-verb agreement benchmark.")
 
@@ -130,6 +130,8 @@ def evaluate(
     """
     from ..evaluation.run import evaluate_all
 
+    set_precision(tf32)
+
     try:
         runs = evaluate_all(
             directory,
@@ -149,7 +151,6 @@ def evaluate(
             fast=fast,
             compile=compile,
             checkpoint=checkpoint,
-            tf32=tf32,
         )
     except KeyboardInterrupt:
         if out.exists():

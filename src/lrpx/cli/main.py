@@ -205,17 +205,17 @@ def explain(
     kind = _format(format, output)
     methods = list(dict.fromkeys(method or ["attnlrp"]))
     given = {"at": at, "norm": norm, "direct": direct}
-    options = {m: _options(m, given) for m in methods}
     for name, value in given.items():
-        if value is not None and not any(name in o for o in options.values()):
+        if value is not None and not any(name in get_method(m).options for m in methods):
             raise InputError(f"--{name} is not an option of {', '.join(methods)}. See: lrpx methods.")
     texts = _texts(text, file)
     if (target is not None and target_id is not None) or (contrast is not None and contrast_id is not None):
         raise InputError("give a token as text or as an id, not both.")
 
-    from ..explainer import explain as run
+    from ..explainer import Explainer
     from ..models.loading import load
 
+    cli_speed.set_precision(tf32)
     loaded, tokenizer = load(
         model,
         dtype=dtype,
@@ -226,26 +226,17 @@ def explain(
         token=token,
     )
     several = file is not None or len(texts) > 1
-    by_method = [
-        run(
-            loaded,
-            tokenizer,
-            texts if several else texts[0],
-            target=target if target_id is None else target_id,
-            contrast=contrast if contrast_id is None else contrast_id,
-            position=position,
-            method=m,
-            batch_tokens=batch_tokens,
-            fast=fast,
-            compile=compile,
-            checkpoint=checkpoint,
-            tf32=tf32,
-            **options[m],
-        )
-        for m in methods
-    ]
-    by_text = zip(*by_method, strict=True) if several else [by_method]
-    _write([e for per_text in by_text for e in per_text], kind, output, as_list=several or len(methods) > 1)
+    explainer = Explainer(
+        loaded, tokenizer, batch_tokens=batch_tokens, fast=fast, compile=compile, checkpoint=checkpoint
+    )
+    asked: dict[str, Any] = {
+        **given,
+        "text": texts if several else texts[0],
+        "target": target if target_id is None else target_id,
+        "contrast": contrast if contrast_id is None else contrast_id,
+    }
+    explained = explainer(method=methods, position=position, **asked)
+    _write(list(explained), kind, output, as_list=several or len(methods) > 1)
 
 
 @app.command()
@@ -301,12 +292,6 @@ def check(
             table.add_row(name if name == "embedding" else f"output of {name}", f"{total:.6g}")
         console.print(table)
     raise typer.Exit(0 if report.holds else 1)
-
-
-def _options(method: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Those of the given options that the method takes."""
-    known = get_method(method).options
-    return {k: v for k, v in given.items() if v is not None and k in known}
 
 
 def _texts(text: list[str] | None, file: Path | None) -> list[str]:

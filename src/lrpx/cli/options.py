@@ -25,3 +25,11 @@ CheckpointOption = Annotated[
     ),
 ]
 Tf32Option = Annotated[bool, _option("--tf32", help="TF32 matrix products in float32 models: faster, three digits.")]
+
+
+def set_precision(tf32: bool) -> None:
+    """Use TF32 for float32 matrix products in this process, if asked for."""
+    if tf32:
+        import torch
+
+        torch.set_float32_matmul_precision("high")

@@ -7,7 +7,6 @@ the file holds several methods, ``method``.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from ..benchmark.folder import TokenizedSample
-from ..benchmark.storage import need, sha256
-from ..errors import InputError
+from ..errors import InputError, import_optional
+from ..files import read_jsonl, sha256
 
-Given = dict[str, dict[int, np.ndarray]]  # method -> sample_id -> [T]
+ExternalRelevances = dict[str, dict[int, np.ndarray]]  # method -> sample_id -> [T]
 
 
-def read_relevances(path: str | Path) -> Given:
+def read_relevances(path: str | Path) -> ExternalRelevances:
     """Read a file of relevances.
 
     Args:
@@ -33,7 +32,7 @@ def read_relevances(path: str | Path) -> Given:
     path = Path(path)
     if not path.is_file():
         raise InputError(f"--relevances {path}: no such file. Give JSON lines or Parquet with sample_id and relevance.")
-    found: Given = {}
+    found: ExternalRelevances = {}
     for where, entry in _entries(path):
         for name in ("sample_id", "relevance"):
             if entry.get(name) is None:
@@ -57,14 +56,14 @@ def read_relevances(path: str | Path) -> Given:
     return found
 
 
-def check_relevances(given: Given, samples: Sequence[TokenizedSample], path: str | Path) -> list[int]:
-    """The indices of the samples that every method of ``given`` explains.
+def check_relevances(external: ExternalRelevances, samples: Sequence[TokenizedSample], path: str | Path) -> list[int]:
+    """The indices of the samples that every method of ``external`` explains.
 
     Raises:
         InputError: A relevance has another number of tokens than its sample, its sample is not in the set, or none is.
     """
     by_id: Mapping[int, TokenizedSample] = {sample.sample_id: sample for sample in samples}
-    for method, relevances in given.items():
+    for method, relevances in external.items():
         for sample_id, relevance in relevances.items():
             sample = by_id.get(sample_id)
             if sample is None:
@@ -74,21 +73,21 @@ def check_relevances(given: Given, samples: Sequence[TokenizedSample], path: str
                     f"{path}: sample_id {sample_id} ({method}) has {len(relevance)} numbers for {len(sample.tokens)} tokens: "
                     f"{' '.join(sample.tokens)}. Special tokens count."
                 )
-    kept = [n for n, sample in enumerate(samples) if all(sample.sample_id in r for r in given.values())]
+    kept = [n for n, sample in enumerate(samples) if all(sample.sample_id in r for r in external.values())]
     if not kept:
-        raise InputError(f"{path}: no sample has a relevance of every method ({', '.join(given)}).")
+        raise InputError(f"{path}: no sample has a relevance of every method ({', '.join(external)}).")
     return kept
 
 
-def label(path: str | Path, given: Given) -> dict[str, Any]:
-    """What a run depends on, for its manifest."""
-    return {"file": Path(path).name, "sha256": sha256(Path(path)), "methods": sorted(given)}
+def manifest_entry(path: str | Path, external: ExternalRelevances) -> dict[str, Any]:
+    """What the manifest of a run says about such a file."""
+    return {"file": Path(path).name, "sha256": sha256(Path(path)), "methods": sorted(external)}
 
 
 def _entries(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """(place for messages, fields) of each entry."""
     if path.suffix == ".parquet":
-        pa, pq = need("pyarrow", "Reading Parquet"), need("pyarrow.parquet", "Reading Parquet")
+        pa, pq = import_optional("pyarrow", "Reading Parquet"), import_optional("pyarrow.parquet", "Reading Parquet")
         try:
             table = pq.read_table(path)
         except (pa.ArrowInvalid, OSError) as error:
@@ -97,20 +96,4 @@ def _entries(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         for row, entry in enumerate(table.select(columns).to_pylist()):
             yield f"{path.name}, row {row}", entry
         return
-    with open(path, encoding="utf-8-sig") as file:
-        try:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    yield f"{path.name}, line {number}", _json_object(line, f"{path.name}, line {number}")
-        except UnicodeDecodeError as error:
-            raise InputError(f"{path} is not UTF-8: {error}. Parquet files need the suffix .parquet.") from error
-
-
-def _json_object(line: str, where: str) -> dict[str, Any]:
-    try:
-        entry = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{where}: not JSON: {error}.") from error
-    if not isinstance(entry, dict):
-        raise InputError(f"{where}: a JSON {type(entry).__name__}, expected an object with sample_id and relevance.")
-    return entry
+    yield from read_jsonl(path)

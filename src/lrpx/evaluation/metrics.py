@@ -9,8 +9,8 @@ For relevance r over T tokens and ground truth G (some of the T positions):
 4. RMA (relevance mass) = sum over G of max(r, 0) / sum over all tokens of max(r, 0), 0 when nothing is positive;
 5. PTA (per-token accuracy) = share of tokens t with (r_t > 0) == (t in G).
 
-All lie in [0, 1], higher is better. Samples of any length are laid end to end and reduced by segment: no loop over
-tokens. Plain numpy, no model: explanations made anywhere can be scored.
+All lie in [0, 1], higher is better. Samples of any length are concatenated and reduced by segment, without a loop
+over tokens. This needs numpy only, so explanations made elsewhere can be scored too.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Scores:
 
 
 class Interval(NamedTuple):
-    """A mean and its bootstrap confidence interval; numbers, or one array per column of what was given."""
+    """A mean and its bootstrap confidence interval; numbers, or one array per column of the input."""
 
     mean: Any
     low: Any
@@ -116,7 +116,7 @@ def score(relevances: Iterable[Any], ground_truths: Iterable[Any], *, k: int = 2
 
 
 def _score(flat: np.ndarray, inside: np.ndarray, lengths: np.ndarray, k: int) -> Scores:
-    """The metrics of samples laid end to end: relevance ``[sum T]``, ground truth ``[sum T]`` bool, lengths ``[N]``."""
+    """The metrics of concatenated samples: relevance ``[sum T]``, ground truth ``[sum T]`` bool, lengths ``[N]``."""
     if not len(lengths):
         return Scores(np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0), k)
     starts = np.cumsum(lengths) - lengths
@@ -221,7 +221,7 @@ def _vector(relevance: Any, sample: int) -> np.ndarray:
 
 
 def _membership(truths: Sequence[Any], lengths: np.ndarray) -> np.ndarray:
-    """Ground truths of samples laid end to end as one boolean array ``[sum T]``."""
+    """Ground truths of concatenated samples as one boolean array ``[sum T]``."""
     starts = np.cumsum(lengths) - lengths
     inside = np.zeros(int(lengths.sum()), dtype=bool)
     positions = [np.asarray(truth) for truth in truths]

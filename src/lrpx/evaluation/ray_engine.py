@@ -35,8 +35,9 @@ from transformers import PreTrainedModel
 from ..errors import InputError, LrpxError
 from ..methods import Method
 from ..models.default.download import ALIAS
+from ..models.precision import is_exact
 from ..passes.dispatch import DEFAULT, Execution
-from .external import Given
+from .external import ExternalRelevances
 from .ray_worker import ATTEMPTS, Job, Part, Worker, about, block_of
 
 logger = logging.getLogger("lrpx")
@@ -73,7 +74,7 @@ class Cluster:
         loading: Mapping[str, Any],
         model: PreTrainedModel,
         methods: Sequence[Method],
-        given: Given,
+        given: ExternalRelevances,
         execution: Execution = DEFAULT,
         *,
         proven: bool,
@@ -89,6 +90,7 @@ class Cluster:
             execution=execution,
             proven=proven,
             threads=self.threads,
+            tf32=not is_exact(),
             same=about(model, self.device),
         )
 

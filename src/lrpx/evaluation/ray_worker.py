@@ -1,7 +1,7 @@
 """One model that turns parts of an evaluation into their files, in whatever process, on whatever machine.
 
 A part comes in as an Arrow block of one row, and leaves as the bytes of its Parquet file. What the workers of a run have in
-common is a ``Job``. ``distributed.py`` has them run by Ray.
+common is a ``Job``. ``ray_engine.py`` has them run by Ray.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from transformers import PreTrainedModel
 
 from ..benchmark import TokenizedSample
 from ..benchmark.folder import samples_in
-from ..benchmark.storage import need
-from ..errors import InputError, LrpxError
+from ..errors import InputError, LrpxError, import_optional
 from ..methods import METHODS, Method
 from ..models.loading import load
 from ..models.provenance import model_facts, provenance
-from ..passes.dispatch import Execution
-from .external import Given
+from ..passes.dispatch import Execution, PassRunner
+from .external import ExternalRelevances
 from .records import Record, part_bytes
-from .scoring import Explainer, sources
+from .scoring import BatchExplainer, sources
 
 logger = logging.getLogger("lrpx")
 
@@ -48,18 +47,20 @@ class Job:
         methods: Those of lrpx, in order.
         given: Relevance from a file, as for ``sources``.
         execution: How passes are run.
-        proven: As for ``Explainer``.
+        proven: As for ``BatchExplainer``.
         threads: Of torch, on a CPU.
+        tf32: The caller's process uses TF32 matrix products.
         same: What the manifest says of the model and the versions, to be compared.
     """
 
     model: str
     loading: Mapping[str, Any]
     methods: Sequence[Method]
-    given: Given
+    given: ExternalRelevances
     execution: Execution
     proven: bool
     threads: int
+    tf32: bool
     same: Mapping[str, Any]
 
 
@@ -78,12 +79,15 @@ class Worker:
         self.refused: LrpxError | None = None
         if job.loading["device"] == "cpu":
             torch.set_num_threads(job.threads)
+        if job.tf32:
+            torch.set_float32_matmul_precision("high")
         METHODS.update({method.name: method for method in job.methods})  # one of the caller's own is not known here
         try:
             model = load(job.model, **job.loading).model
             check_same(job, model)
             names = [method.name for method in job.methods]
-            self.explain = Explainer(model, sources(names, job.given, job.execution), proven=job.proven)
+            runner = PassRunner(model, job.execution)
+            self.explain = BatchExplainer(model, sources(names, runner, job.given), proven=job.proven)
             gc.freeze()  # the collector need not look at what is here to stay: a tenth of the time per sample
         except Exception as error:
             self.refused = _ours(error)
@@ -101,7 +105,7 @@ class Worker:
                 result |= self._compute(number, batches, attempt)
             except Exception as found:
                 error = pickle.dumps(_ours(found))
-        pa = need("pyarrow", "An evaluation")
+        pa = import_optional("pyarrow", "An evaluation")
         return pa.Table.from_pylist([{**result, "notes": notes, "error": error}], schema=result_schema())
 
     def _compute(self, number: int, batches: Part, attempt: int) -> dict[str, Any]:
@@ -178,7 +182,7 @@ def block_of(number: int, part: Part, table: Any) -> Any:
         part: Its batches.
         table: Rows of the tokenised set, in the order of the part.
     """
-    pa = need("pyarrow", "An evaluation")
+    pa = import_optional("pyarrow", "An evaluation")
     samples = table.combine_chunks().to_struct_array()
     samples = samples.combine_chunks() if isinstance(samples, pa.ChunkedArray) else samples
     return pa.table(
@@ -192,7 +196,7 @@ def block_of(number: int, part: Part, table: Any) -> Any:
 
 def part_of(block: Any) -> tuple[int, Part]:
     """The number and the batches in a block that ``block_of`` made."""
-    pa = need("pyarrow", "An evaluation")
+    pa = import_optional("pyarrow", "An evaluation")
     rows = pa.Table.from_batches([pa.RecordBatch.from_struct_array(block.column("samples").combine_chunks().flatten())])
     samples = iter(samples_in(rows))
     (number,), (sizes,) = block.column("part").to_pylist(), block.column("sizes").to_pylist()
@@ -201,7 +205,7 @@ def part_of(block: Any) -> tuple[int, Part]:
 
 def result_schema() -> Any:
     """Of what a worker returns: ``content`` is the part's file, ``notes`` are warnings, ``error`` is a pickled ``LrpxError``."""
-    pa = need("pyarrow", "An evaluation")
+    pa = import_optional("pyarrow", "An evaluation")
     whole = {name: pa.int64() for name in ("part", "samples", "failed")}
     types = {**whole, "content": pa.large_binary(), "notes": pa.list_(pa.string()), "error": pa.binary()}
     return pa.schema(list(types.items()))

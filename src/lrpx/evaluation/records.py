@@ -1,12 +1,12 @@
 """The records of an evaluation: one row per sample and method, in a folder from which every table can be recomputed.
 
     RUN/manifest.json             which benchmark, model, methods, options and versions; another run is refused
-    RUN/records/part-00000.parquet ...   the rows, in parts that are written whole or not at all
+    RUN/records/part-00000.parquet ...   the rows, in parts that are written atomically
     RUN/counts.json               written last: its presence means *finished*
 
-What a part holds follows from the manifest alone. So a run that was killed keeps its finished parts, computes the others,
-and ends with the same bytes as one that was not. A row whose ``error`` is set is a sample that failed: it has no relevance.
-``docs/evaluate.md`` describes every column. Only pyarrow is needed to read; no torch.
+The manifest alone determines what each part holds. So a run that was killed keeps its finished parts, computes the
+others, and ends with the same bytes as an uninterrupted run. A row whose ``error`` is set is a sample that failed: it
+has no relevance. ``docs/evaluate.md`` describes every column. Only pyarrow is needed to read; no torch.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..benchmark.storage import SCHEMA, need, read_json, read_table, table_bytes, whole, write_json, write_table
-from ..errors import InputError
+from ..benchmark.storage import SCHEMA, read_table, table_bytes, write_table
+from ..errors import InputError, import_optional
+from ..files import atomic_write, read_json, write_json
 
 METRICS = ("pg2", "mrr", "rma", "pta")
 _KIND = "records"
@@ -29,9 +30,9 @@ _KIND = "records"
 class Record(NamedTuple):
     """One sample explained by one method. Positions count the T tokens that the model sees, from 0.
 
-    ``relevance`` and ``value`` speak for the *predicted* form against the other one: ``value`` is
-    ``logit[predicted] - logit[other]``, which is not negative. Where ``error`` is set there is no relevance and no score;
-    where the prediction failed too, there is neither ``predicted`` nor ``value``.
+    ``relevance`` and ``value`` are those of the *predicted* form against the other one. ``value`` is
+    ``logit[predicted] - logit[other]``, which is not negative. Where ``error`` is set there is no relevance and no
+    score; where the prediction failed too, there is neither ``predicted`` nor ``value``.
     """
 
     sample_id: int  # the row of the benchmark's source
@@ -57,19 +58,19 @@ class Record(NamedTuple):
 
 
 def _types() -> dict[str, Any]:
-    pa = need("pyarrow", "Writing the records of an evaluation")
-    number, text, whole = pa.float64(), pa.string(), pa.int32()
+    pa = import_optional("pyarrow", "Writing the records of an evaluation")
+    number, text, integer = pa.float64(), pa.string(), pa.int32()
     types = {
         "sample_id": pa.int64(),
         **dict.fromkeys(("method", "predicted", "other"), text),
-        **dict.fromkeys(("predicted_id", "other_id"), whole),
+        **dict.fromkeys(("predicted_id", "other_id"), integer),
         "correct": pa.bool_(),
         **dict.fromkeys(("value", "residual"), number),
-        "position": whole,
+        "position": integer,
         "tokens": pa.list_(text),
-        "token_ids": pa.list_(whole),
+        "token_ids": pa.list_(integer),
         "roles": pa.list_(text),
-        "ground_truth": pa.list_(whole),
+        "ground_truth": pa.list_(integer),
         "relevance": pa.list_(number),
         **dict.fromkeys(METRICS, number),
         "error": text,
@@ -124,7 +125,7 @@ class Run:
         Raises:
             InputError: A part is damaged, or there is none yet.
         """
-        pa = need("pyarrow", "Reading the records of an evaluation")
+        pa = import_optional("pyarrow", "Reading the records of an evaluation")
         parts = self.parts
         if not parts:
             raise InputError(f"{self.path} has no records yet: run the same lrpx evaluate again to go on.")
@@ -168,7 +169,7 @@ def find_runs(paths: Sequence[str | Path]) -> list[Run]:
 
 
 def write_part(run: Run, number: int, records: Sequence[Record]) -> None:
-    """Write one part, whole.
+    """Write one part atomically.
 
     Raises:
         LrpxError: It could not be written, for instance because the disk is full; finished parts stay readable.
@@ -177,17 +178,17 @@ def write_part(run: Run, number: int, records: Sequence[Record]) -> None:
 
 
 def part_bytes(records: Sequence[Record]) -> bytes:
-    """The file of one part, made where the records are; ``write_part_bytes`` puts it into a run, elsewhere."""
+    """The content of one part, for another process that writes it with ``write_part_bytes``."""
     return table_bytes(_KIND, _columns(records), _types())
 
 
 def write_part_bytes(run: Run, number: int, content: bytes) -> None:
-    """Write one part that ``part_bytes`` made, whole.
+    """Write one part that ``part_bytes`` made, atomically.
 
     Raises:
         LrpxError: As ``write_part``.
     """
-    with whole(run.part(number)) as temporary:
+    with atomic_write(run.part(number)) as temporary:
         temporary.write_bytes(content)
 
 
@@ -234,6 +235,6 @@ def finish(run: Run) -> Run:
         "failures": [{"method": m, "reason": e, "samples": n} for (m, e), n in sorted(Counter(reasons).items())],
     }
     write_json(run.path / "counts.json", counts)
-    for left_over in (run.path / "records").glob(".*.tmp"):  # of a write that was killed
+    for left_over in (run.path / "records").glob(".*.tmp"):  # of a killed process
         left_over.unlink(missing_ok=True)
     return Run(run.path, run.manifest, counts)

@@ -7,7 +7,7 @@ Per sample of a tokenised set (Arras et al. 2025, sections "SVA Task" and "Evalu
 3. One record per sample and method goes to disk (``records.py``). Averages over them are the report's business.
 
 Batches, and the parts in which records are written, follow from the samples' lengths alone. So a run that was killed goes on
-where it stopped, and ends with the same bytes. How one batch becomes records, whatever happens, is in ``explainer.py``.
+where it stopped, and ends with the same bytes. How one batch becomes records, whatever happens, is in ``scoring.py``.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from transformers import PreTrainedModel
 
 from ..benchmark import Benchmark, TokenizedSample, TokenizedSet, fingerprint, load_benchmark, load_tokenized, tokenize
 from ..benchmark.folder import set_name
-from ..benchmark.storage import SCHEMA, check_place, claim, sha256
+from ..benchmark.storage import SCHEMA, check_place, claim
 from ..benchmark.tokenized import load_tokenizer
 from ..errors import InputError, UnsupportedModelError, nearest
-from ..explainer import Reads
+from ..files import sha256
 from ..methods import METHODS, get_method
 from ..methods.alti.families import find_family
 from ..models.loading import load
+from ..models.precision import is_exact
 from ..models.provenance import model_facts, provenance
-from ..models.signature import task_of
-from ..passes.dispatch import Execution, say_what_is_idle
+from ..models.signature import ModelSignature, task_of
+from ..passes.dispatch import Execution, PassRunner
 from ..text.batching import allowed_waste, buckets
-from .external import check_relevances, label, read_relevances
+from .external import check_relevances, manifest_entry, read_relevances
 from .records import Record, Run, finish, open_run, part_is_done, write_part, write_part_bytes
-from .scoring import Explainer, recorded_names, sources
+from .scoring import BatchExplainer, recorded_names, sources
 
 logger = logging.getLogger("lrpx")
 
@@ -67,7 +68,6 @@ def evaluate(
     fast: bool | None = None,
     compile: bool = False,
     checkpoint: bool | None = None,
-    tf32: bool = False,
     **loading: Any,
 ) -> Run:
     """Explain the predictions of a model on a benchmark, score the explanations, and write the records to ``out``.
@@ -81,7 +81,7 @@ def evaluate(
         out: A new or empty folder, or one in which the same run was stopped or finished.
         tokenizer: The tokenizer of a loaded model.
         tokenized: Name of the tokenised set, if several fit.
-        relevances: A file of explanations made elsewhere, to be scored (``given.py`` describes it). Only samples that it
+        relevances: A file of explanations made elsewhere, to be scored (``external.py`` describes it). Only samples that it
             explains are evaluated.
         limit: Evaluate this many samples, chosen by ``seed`` and ``sample_id``: a smaller limit chooses among those of a
             larger one, and models with different tokenizers get the same sentences (those that both have).
@@ -90,12 +90,11 @@ def evaluate(
         progress: Show a progress bar. Default: on a terminal.
         engine: ``"local"``: in this process. ``"ray"``: by workers of a Ray cluster, each with a model of its own, which must
             be given by name. The records are the same, and a run may go on with the other engine.
-        address: Of the Ray cluster; see ``distributed.connect`` for this and ``workers``.
+        address: Of the Ray cluster; see ``ray_engine.connect`` for this and ``workers``.
         workers: How many. Default: one per GPU, without GPUs one per share of the CPUs.
-        fast: With the next three, how passes are run; see ``execution.Execution``.
+        fast: With the next two, how passes are run; see ``lrpx.Explainer``.
         compile: Fuse the pass with TorchInductor: worth it for many samples on a GPU.
         checkpoint: Recompute blocks in the backward pass, to save memory.
-        tf32: TF32 matrix products in a float32 model.
         **loading: For ``lrpx.load``: ``dtype``, ``device``, ``attn_implementation``, ``revision``, ``token``.
 
     Returns:
@@ -107,7 +106,7 @@ def evaluate(
         LrpxError: The first samples all fail, or the records cannot be written.
         ImportError: pyarrow is not installed, or Ray, for ``engine="ray"``.
     """
-    execution = Execution(fast, compile, checkpoint, tf32)
+    execution = Execution(fast, compile, checkpoint)
     _check_numbers(limit=limit, batch_tokens=batch_tokens, workers=workers)
     _check_engine(engine, model, address=address, workers=workers, device_map=loading.get("device_map"))
     _check_out(Path(out))
@@ -147,8 +146,9 @@ def evaluate(
                 "limit": limit,
                 "seed": seed,
                 "batch_tokens": batch_tokens,
-                "relevances": label(relevances, given) if relevances is not None else None,
-                **{name: True for name in ("compile", "tf32") if getattr(execution, name)},  # they change digits
+                "relevances": manifest_entry(relevances, given) if relevances is not None else None,
+                # These change digits.
+                **{name: True for name, on in (("compile", compile), ("tf32", not is_exact())) if on},
             },
             "plan": {"samples": len(chosen), "parts": len(parts), "selection": _digest(s.sample_id for s in chosen)},
             "versions": provenance(loaded, "", {})["versions"],
@@ -159,9 +159,10 @@ def evaluate(
             return this
         proven = bool(this.parts)
         if cluster is None:
+            runner = PassRunner(loaded, execution)
             for name in names:
-                say_what_is_idle(loaded, execution, name, has_passes=METHODS[name].has_passes)
-            compute = _here(this, Explainer(loaded, sources(names, given, execution), proven=proven))
+                runner.log_unused_options(name, has_passes=METHODS[name].has_passes)
+            compute = _here(this, BatchExplainer(loaded, sources(names, runner, given), proven=proven))
         else:
             chosen_methods = [METHODS[name] for name in names]
             job = cluster.job(model, loading, loaded, chosen_methods, given, execution, proven=proven)
@@ -235,7 +236,7 @@ def _fill(this: Run, parts: Sequence[Part], progress: bool | None, compute: _Com
             compute(missing, bar)
 
 
-def _here(this: Run, explain: Explainer) -> _Compute:
+def _here(this: Run, explain: BatchExplainer) -> _Compute:
     """In this process, part by part."""
 
     def compute(parts: dict[int, Part], bar: Any) -> None:
@@ -364,27 +365,29 @@ def tokenized_set(directory: str | Path, name: str | None, model: PreTrainedMode
         InputError: The set is of another tokenizer or kind of input, or the tokenizer has more ids than the model.
     """
     tokenizer = load_tokenizer(tokenizer)
-    reads, own = Reads.of(model), fingerprint(tokenizer)["sha256"]
+    signature, own = ModelSignature.of(model), fingerprint(tokenizer)["sha256"]
     if name is not None:
         found = load_tokenized(directory, name)
-        if found.input != reads.task:
-            raise InputError(f"the tokenised set {found.name} has {found.input} input; {reads.name} is {reads.task}.")
+        if found.input != signature.task:
+            raise InputError(
+                f"the tokenised set {found.name} has {found.input} input; {signature.name} is {signature.task}."
+            )
         if found.manifest["tokenizer"]["sha256"] != own:
             raise InputError(f"the tokenised set {found.name} was made with another tokenizer than this model's.")
     else:
         fitting = [
             s
             for s in load_benchmark(directory).tokenized.values()
-            if s.manifest["tokenizer"]["sha256"] == own and s.input == reads.task
+            if s.manifest["tokenizer"]["sha256"] == own and s.input == signature.task
         ]
         label = set_name(str(provenance(model, "", {})["model"]))
         found = next(iter(sorted(fitting, key=lambda s: s.name != label)), None) or tokenize(
-            directory, tokenizer, name=label, input=reads.task, progress=False
+            directory, tokenizer, name=label, input=signature.task, progress=False
         )
     largest = max(max(*s.input_ids, s.verb_id, s.other_id) for s in found.samples)
-    if largest >= reads.vocabulary:
+    if largest >= signature.vocabulary:
         raise InputError(
-            f"the tokenised set {found.name} has token id {largest}; {reads.name} knows {reads.vocabulary}. "
+            f"the tokenised set {found.name} has token id {largest}; {signature.name} knows {signature.vocabulary}. "
             "Is this the model's own tokenizer?"
         )
     return found

@@ -24,16 +24,16 @@ from transformers import PreTrainedModel
 
 from ..benchmark import TokenizedSample
 from ..errors import InputError, LrpxError, NonFiniteError, UnsupportedModelError
-from ..explainer import Reads
 from ..methods import get_method
 from ..methods.gradient import NORMS
+from ..models.lock import lock_of
 from ..models.placement import entry_device
-from ..models.turns import at_work
+from ..models.signature import ModelSignature
 from ..passes.attribution import Combine, attributions, run
-from ..passes.dispatch import DEFAULT, Execution
+from ..passes.dispatch import PassRunner
 from ..passes.forward_backward import explained_logits
 from ..text.batching import Attribution, Batch, Item, pad
-from .external import Given
+from .external import ExternalRelevances
 from .metrics import score
 from .records import METRICS, Record
 
@@ -49,11 +49,14 @@ _GRADIENTS: dict[str, tuple[Combine, bool]] = {
 }
 
 
+Explain = Callable[[Batch, Sequence[TokenizedSample]], list[tuple[Attribution, ...]]]
+
+
 class Source(NamedTuple):
     """One computation and the methods whose relevance it gives."""
 
     names: tuple[str, ...]
-    explain: Callable[[PreTrainedModel, Batch, Sequence[TokenizedSample]], list[tuple[Attribution, ...]]]
+    explain: Explain
 
 
 def recorded_names(method: str) -> tuple[str, ...]:
@@ -61,8 +64,8 @@ def recorded_names(method: str) -> tuple[str, ...]:
     return ("gradient-l1", "gradient-l2") if method == "gradient" else (method,)
 
 
-def sources(names: Sequence[str], given: Given | None = None, execution: Execution = DEFAULT) -> list[Source]:
-    """The computations that give the relevance of the methods ``names`` and of the file ``given``.
+def sources(names: Sequence[str], runner: PassRunner, given: ExternalRelevances | None = None) -> list[Source]:
+    """The computations that give, for the runner's model, the relevance of the methods ``names`` and of the file ``given``.
 
     All that a plain gradient gives comes from one pass.
     """
@@ -71,41 +74,39 @@ def sources(names: Sequence[str], given: Given | None = None, execution: Executi
     for name in names:
         recorded = recorded_names(name)
         if recorded[0] not in _GRADIENTS:
-            found.append(Source((name,), _registered(name, execution)))
+            found.append(Source((name,), _registered(name, runner)))
         elif recorded[0] == plain[0]:
-            found.append(Source(tuple(plain), _gradients(plain, execution)))
+            found.append(Source(tuple(plain), _gradients(plain, runner)))
     if given:
-        found.append(Source(tuple(sorted(given)), _read(given, execution)))
+        found.append(Source(tuple(sorted(given)), _read(given, runner.model)))
     return found
 
 
-def _registered(name: str, execution: Execution) -> Callable[..., list[tuple[Attribution, ...]]]:
+def _registered(name: str, runner: PassRunner) -> Explain:
     method = get_method(name)
-    function = method.run_by(execution)
+    function = method.run_by(runner)
 
-    def explain(model: PreTrainedModel, batch: Batch, _: Sequence[TokenizedSample]) -> list[tuple[Attribution, ...]]:
-        return [(attribution,) for attribution in function(model, batch, **method.options)]
+    def explain(batch: Batch, _: Sequence[TokenizedSample]) -> list[tuple[Attribution, ...]]:
+        return [(attribution,) for attribution in function(batch, **method.options)]
 
     return explain
 
 
-def _gradients(names: Sequence[str], execution: Execution) -> Callable[..., list[tuple[Attribution, ...]]]:
-    def explain(model: PreTrainedModel, batch: Batch, _: Sequence[TokenizedSample]) -> list[tuple[Attribution, ...]]:
-        with at_work(model, execution.tf32):
-            result = run(model, batch, {}, execution=execution)
+def _gradients(names: Sequence[str], runner: PassRunner) -> Explain:
+    def explain(batch: Batch, _: Sequence[TokenizedSample]) -> list[tuple[Attribution, ...]]:
+        with lock_of(runner.model):
+            result = run(runner.model, batch, {}, runner=runner)
         each = [attributions(result, batch, _GRADIENTS[n][0], decomposes=_GRADIENTS[n][1]) for n in names]
         return list(zip(*each, strict=True))
 
     return explain
 
 
-def _read(given: Given, execution: Execution) -> Callable[..., list[tuple[Attribution, ...]]]:
+def _read(given: ExternalRelevances, model: PreTrainedModel) -> Explain:
     """Relevance from a file speaks for the predicted form already; a forward pass tells which one that is."""
 
-    def explain(
-        model: PreTrainedModel, batch: Batch, samples: Sequence[TokenizedSample]
-    ) -> list[tuple[Attribution, ...]]:
-        with torch.inference_mode(), at_work(model, execution.tf32):
+    def explain(batch: Batch, samples: Sequence[TokenizedSample]) -> list[tuple[Attribution, ...]]:
+        with torch.inference_mode(), lock_of(model):
             logits, index = explained_logits(model, batch)
             rows = torch.arange(len(samples), device=logits.device)
             picked = logits[rows, index.to(logits.device)].to(batch.targets.device)
@@ -125,7 +126,7 @@ def _read(given: Given, execution: Execution) -> Callable[..., list[tuple[Attrib
 # Explaining
 
 
-class Explainer:
+class BatchExplainer:
     """Explains batches of samples with every source; halves a batch that does not fit or holds a sample that fails.
 
     Args:
@@ -137,14 +138,14 @@ class Explainer:
     def __init__(self, model: PreTrainedModel, sources: Sequence[Source], *, proven: bool = False) -> None:
         self.model = model
         self.sources = sources
-        self.reads = Reads.of(model)
+        self.signature = ModelSignature.of(model)
         self.largest: int | None = None  # tokens of a batch, padding included, that fit; None: no limit met yet
         self.succeeded = dict.fromkeys(sources, proven)
         self.failed: Counter[Source] = Counter()
 
     def __call__(self, samples: Sequence[TokenizedSample]) -> list[Record]:
         """The records of one batch: sample by sample, in the order of the methods."""
-        context = self.reads.context
+        context = self.signature.context
         fit = [s for s in samples if context is None or len(s.input_ids) <= context]
         results: dict[int, list[Attribution | str]] = {s.sample_id: [] for s in samples}
         for source in self.sources:
@@ -155,7 +156,7 @@ class Explainer:
         names = [name for source in self.sources for name in source.names]
         for sample in samples:
             if len(sample.input_ids) > (context or len(sample.input_ids)):
-                reason = f"{len(sample.input_ids)} tokens; {self.reads.name} reads {context}"
+                reason = f"{len(sample.input_ids)} tokens; {self.signature.name} reads {context}"
                 results[sample.sample_id] = [reason] * len(names)
         return records_of(samples, names, [results[s.sample_id] for s in samples])
 
@@ -188,7 +189,7 @@ class Explainer:
         """Explain ``samples`` into ``found``; why that failed, or ``None``. No tensor outlives a failure."""
         items = [Item(tuple(s.input_ids), s.position, s.verb_id, s.other_id) for s in samples]
         try:
-            found += source.explain(self.model, pad(items, self.model), samples)
+            found += source.explain(pad(items, self.model), samples)
             return None
         except Exception as error:
             if isinstance(error, InputError | UnsupportedModelError) and not self.succeeded[source]:

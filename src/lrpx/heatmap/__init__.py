@@ -1,9 +1,9 @@
 """Explanations as pictures: in the terminal, as HTML, as LaTeX and as PNG.
 
-Every renderer draws the same ``View`` (``view.py``): the text once, each unit of it coloured by its relevance, red
-where it speaks for the value, blue where it speaks against it, white where it carries nothing. Each map has one
-symmetric scale that ends at its largest absolute relevance, and a colour bar that says so; several explanations
-stand below one another, each with its own scale. Only ``show`` and the ``to_...`` functions do anything outside.
+Every renderer draws the same ``View`` (``view.py``): the text, each unit coloured by its relevance. Red raises the
+explained value, blue lowers it, white is zero. Each map has one symmetric colour scale that ends at its largest
+absolute relevance, and a colour bar that shows it. Several explanations are drawn below one another, each with its own
+scale. Only ``show`` and the ``to_...`` functions print or write anything.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..explanation import Explanation
+from .drawable import Drawable
 from .view import views
 
 if TYPE_CHECKING:
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 __all__ = ["html_fragment", "render", "show", "to_html", "to_latex", "to_png"]
 
-Explanations = Explanation | Sequence[Explanation]
+Drawables = Drawable | Sequence[Drawable]  # of lrpx.Explanation
 
 
-def show(explanations: Explanations) -> None:
+def show(explanations: Drawables) -> None:
     """Print the heatmap to the terminal; in a notebook, display it as HTML.
 
     Raises:
-        InputError: The list is empty or holds something else than explanations.
+        InputError: The list is empty or holds something other than explanations.
     """
     from . import notebook
 
@@ -40,41 +40,41 @@ def show(explanations: Explanations) -> None:
     Console().print(render(explanations))
 
 
-def render(explanations: Explanations, width: int | None = None, *, numbers: bool | None = None) -> RenderableType:
+def render(explanations: Drawables, width: int | None = None, *, numbers: bool | None = None) -> RenderableType:
     """The heatmap as something ``rich`` can print.
 
-    On a terminal with colours each token stands on its colour. Without colours (a pipe, a file, ``NO_COLOR``) the
+    On a terminal with colours each token has a coloured background. Without colours (a pipe, a file, ``NO_COLOR``) the
     same renderable prints a table: position, id, relevance and text of each unit.
 
     Args:
         explanations: One explanation or several.
         width: Columns to use; the console's width if ``None``.
-        numbers: Print the relevance below each token. By default up to 40 units get their numbers.
+        numbers: Print the relevance below each token. By default maps of up to 40 units show their numbers.
 
     Raises:
-        InputError: The list is empty or holds something else than explanations.
+        InputError: The list is empty or holds something other than explanations.
     """
     from . import terminal
 
-    return terminal.render(views(explanations), width, numbers)
+    return terminal.terminal_maps(views(explanations), width, numbers)
 
 
-def html_fragment(explanations: Explanations) -> str:
+def html_fragment(explanations: Drawables) -> str:
     """The heatmap as HTML to place in a page: one ``<style>`` and one ``<section>`` per explanation, no script.
 
     Raises:
-        InputError: The list is empty or holds something else than explanations.
+        InputError: The list is empty or holds something other than explanations.
     """
     from . import html
 
     return html.fragment(views(explanations))
 
 
-def to_html(explanations: Explanations, path: str | os.PathLike[str] | None = None) -> str:
+def to_html(explanations: Drawables, path: str | os.PathLike[str] | None = None) -> str:
     """The heatmap as a self-contained HTML page; also written to ``path`` if given.
 
     Raises:
-        InputError: The list is empty or holds something else than explanations.
+        InputError: The list is empty or holds something other than explanations.
         OSError: ``path`` cannot be written.
     """
     from . import html
@@ -86,7 +86,7 @@ def to_html(explanations: Explanations, path: str | os.PathLike[str] | None = No
 
 
 def to_latex(
-    explanations: Explanations, path: str | os.PathLike[str] | None = None, *, numbers: bool | None = None
+    explanations: Drawables, path: str | os.PathLike[str] | None = None, *, numbers: bool | None = None
 ) -> str:
     """The heatmap as a LaTeX document for plain ``pdflatex``; also written to ``path`` if given.
 
@@ -97,10 +97,10 @@ def to_latex(
     Args:
         explanations: One explanation or several.
         path: File to write.
-        numbers: Print the relevance below each token. By default up to 40 units get their numbers.
+        numbers: Print the relevance below each token. By default maps of up to 40 units show their numbers.
 
     Raises:
-        InputError: The list is empty or holds something else than explanations.
+        InputError: The list is empty or holds something other than explanations.
         OSError: ``path`` cannot be written.
     """
     from . import latex
@@ -111,16 +111,16 @@ def to_latex(
     return document
 
 
-def to_png(explanations: Explanations, path: str | os.PathLike[str], *, numbers: bool | None = None) -> None:
+def to_png(explanations: Drawables, path: str | os.PathLike[str], *, numbers: bool | None = None) -> None:
     """Draw the heatmap into a PNG file, with matplotlib (extra ``viz``).
 
-    Text is set in DejaVu Sans and, for what it lacks, in fonts found on the machine. A character that none of them
-    has is drawn as its code point, ``U+4E2D`` for 中, and named once in the log.
+    Text is drawn in DejaVu Sans and, for characters it lacks, in installed fonts. A character that no font has is drawn
+    as its code point, ``U+4E2D`` for 中, and named in the log. Right-to-left text needs matplotlib 3.11 (Python 3.11).
 
     Args:
         explanations: One explanation or several.
         path: File to write.
-        numbers: Print the relevance below each token. By default up to 40 units get their numbers.
+        numbers: Print the relevance below each token. By default maps of up to 40 units show their numbers.
 
     Raises:
         ImportError: matplotlib is not installed.

@@ -1,4 +1,4 @@
-"""Heatmaps as HTML: no script, no request to anywhere, one style sheet that touches only ``.lrpx``.
+"""Heatmaps as HTML: no script, nothing loaded from elsewhere, one style sheet that applies to ``.lrpx`` only.
 
 The text stays running text, so it wraps, copies and keeps its writing direction; a cell is a ``<span>`` with its own
 background and ink, legible on light and dark pages alike. Raw token, id and value are in its tooltip; its value is
@@ -18,7 +18,7 @@ from .view import ALL_ZERO, BLUE, MINUS, RED, WHITE, Cell, Rgb, View, colour, fi
 _LIGHT = "--lrpx-page:#fff;--lrpx-ink:#1b1c1f;--lrpx-soft:#5d6169;--lrpx-line:#d9dce1;--lrpx-quote:#f0f1f4;color-scheme:light"
 _DARK = "--lrpx-page:#1c1e22;--lrpx-ink:#e8e9ec;--lrpx-soft:#a3a8b1;--lrpx-line:#3d4148;--lrpx-quote:#2c2f35;color-scheme:dark"
 
-# The theme is the browser's, or that of the notebook where it names one.
+# Light or dark as the browser asks, or as the notebook does.
 STYLE = f"""
 .lrpx{{{_LIGHT};background:var(--lrpx-page);color:var(--lrpx-ink);font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,
 "Noto Sans",sans-serif;border:1px solid var(--lrpx-line);border-radius:8px;padding:14px 18px;margin:0 0 14px;max-width:60em;
@@ -106,7 +106,7 @@ def _quote(text: str) -> str:
 
 
 def _cells(view: View) -> Iterator[str]:
-    """The running text. Padding and round corners only at the ends of words: inside, they would break Arabic joins."""
+    """The running text. Only the ends of words get padding and round corners; inside a word they would break Arabic joins."""
     starts = [cell.gap or not n or len(view.cells[n - 1].pieces) > 1 for n, cell in enumerate(view.cells)]
     for cell, first, last in zip(view.cells, starts, [*starts[1:], True], strict=True):
         left, right = (last, first) if cell.rtl else (first, last)
@@ -114,7 +114,9 @@ def _cells(view: View) -> Iterator[str]:
         tip = "&#10;".join(map(escape, _tooltip(view, cell)))
         read = view.number(cell.value, MINUS) + ", explained position" * cell.explained
         *inside, end = cell.pieces
-        lines = [*inside, end] if end else inside  # a break at the end stands outside: a cell leaves no trace after it
+        lines = (
+            [*inside, end] if end else inside
+        )  # a final line break goes outside the cell, which would otherwise continue on the next line
         yield (
             f'{" " * cell.gap}<span class="{kind}" style="{_style(view.colour(cell.value))}" title="{tip}">'
             f'{"<br>".join(map(escape, lines))}<bdi class="read"> ({read}) </bdi></span>{"" if end else "<br>"}'
@@ -122,7 +124,7 @@ def _cells(view: View) -> Iterator[str]:
 
 
 def _tooltip(view: View, cell: Cell) -> list[str]:
-    """Raw token, id and relevance of each token, the sum first where there are several."""
+    """Raw token, id and relevance of each token; if there are several, their sum first."""
     lines = [f"{legible(raw)}   id {i}   {view.number(value, MINUS)}" for _, raw, i, value in cell.tokens]
     return [f"sum of {len(lines)} tokens   {view.number(cell.value, MINUS)}", *lines] if len(lines) > 1 else lines
 
@@ -148,7 +150,7 @@ def _numbers(view: View) -> str:
     for cell in view.cells:
         for n, (position, raw, i, value) in enumerate(cell.tokens, start=1):
             text = escape(cell.text) + (f" ({n} of {len(cell.tokens)})" if len(cell.tokens) > 1 else "")
-            # A token of a unit can exceed the scale, which is that of the sums; its colour stops at the end.
+            # The scale is that of the units; a single token of a unit can exceed it and gets the end colour.
             rows.append(
                 f'<tr title="{escape(legible(raw))}"><td>{position}</td><td>{i}</td><td class="text"><bdi>{text}</bdi></td>'
                 f'<td class="value" style="{_style(view.colour(value))}">{view.number(value, MINUS)}</td></tr>'

@@ -1,7 +1,7 @@
 """Heatmaps as a LaTeX document that plain ``pdflatex`` compiles, with ``xcolor`` and a basic TeX installation.
 
 ``pdflatex`` typesets Latin letters and some symbols. Every other character is printed as its code point in small
-type, ``U+4E2D``; a comment at the top of the document says so where it happened.
+type, ``U+4E2D``; a comment at the top of the document then says so.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SPECIAL = {
     "…": r"\dots{}",
     "·": r"\textperiodcentered{}",
 }
-_LIGATURES = "-,<>?!"  # T1 fonts join -- << ,, ?` and the like; {} keeps them apart
+_LIGATURES = "-,<>?!"  # T1 fonts have ligatures for -- << ,, ?` and others; {} prevents them
 
 # Beyond ASCII: what the fonts of the T1 and TS1 encodings have.
 _TYPESET = {chr(c) for c in range(0xA1, 0x17F)} - set("\xad\u0126\u0127\u0138\u013f\u0140\u0149\u0166\u0167")
@@ -70,7 +70,7 @@ _PREAMBLE = r"""\documentclass{article}
 """
 
 _BAR = 41  # steps of the colour bar, odd
-_LINE = 60  # letters that fit a line with room to spare; a longer unit is cut into several boxes
+_LINE = 60  # letters that surely fit a line; a longer unit is cut into several boxes
 
 
 def document(views: Sequence[View], numbers: bool | None) -> str:
@@ -97,11 +97,13 @@ def _map(view: View, numbers: bool | None) -> str:
     if view.components:
         outside = tex(" · ".join(view.outside(MINUS)))
         lines.append(rf"\smallskip{{\footnotesize outside the tokens: {outside}\par}}")
-    return "\n".join(lines).replace("\\newline%\n\\par", "%\n\\par") + "}\n"  # a break before the end is an empty line
+    return (
+        "\n".join(lines).replace("\\newline%\n\\par", "%\n\\par") + "}\n"
+    )  # a line break before \par would add an empty line
 
 
 def _cell(view: View, cell: Cell, with_number: bool) -> str:
-    """One unit: after a space where there is a gap, else where a line may break only if it must."""
+    """One unit, after a space or, inside a word, after a line break of last resort."""
     command = r"\lrpxexplained" if cell.explained else r"\lrpxcell"
     background = view.colour(cell.value)
     colours = f"{{{hex_colour(background)}}}{{{hex_colour(ink(background))}}}"
@@ -117,7 +119,7 @@ def _cell(view: View, cell: Cell, with_number: bool) -> str:
 
 
 def _boxes(piece: str) -> Iterator[str]:
-    """``piece`` in parts that fit a line: a box cannot be broken. A code point is as wide as three letters."""
+    """``piece`` in parts that fit a line, because LaTeX cannot break a box. A code point counts as three letters."""
     part, width = "", 0
     for char in piece:
         columns = 1 if _typeset(char) else 3

@@ -1,4 +1,4 @@
-"""Whether we run in a notebook, and how to display HTML there. IPython is used only where it already runs."""
+"""Detect a notebook and display HTML there. IPython is used only if it is already loaded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def running() -> bool:
-    """Whether a notebook kernel (Jupyter, Colab, VS Code) runs this code; an IPython terminal has no kernel."""
+    """Whether this code runs in a notebook kernel (Jupyter, Colab, VS Code). An IPython terminal has none."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return getattr(shell, "kernel", None) is not None

@@ -1,8 +1,7 @@
-"""Heatmaps as PNG, drawn with matplotlib: measured text, laid out here line by line, no axes and no pyplot.
+"""Heatmaps as PNG, drawn with matplotlib. The text is measured and laid out here, line by line; pyplot is not used.
 
-1. Lines: units flow and wrap like words. Where letters run from right to left, the units of a line are put in the
-   order in which they stand on paper.
-2. Drawing: header, cells, colour bar, in units of one pixel.
+1. Lines: units flow and wrap like words. In right-to-left text the units of a line are put into visual order.
+2. Drawing: header, cells and colour bar. All lengths are in pixels.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..errors import InputError
+from ..errors import InputError, import_optional
 from .fonts import DPI, Typeface
-from .rtl import joined, kind, levels, mirrored, visual_order
+from .rtl import RTL_MARK, direction, levels, visual_order, with_joiners
 from .view import ALL_ZERO, MINUS, WITH_NUMBERS, Cell, Rgb, View, colour, ink, short
 
-WIDTH, MARGIN = 1800, 50  # pixels; a map that needs less width takes less
+WIDTH, MARGIN = 1800, 50  # pixels; a narrower map gets a narrower picture
 ROOM = WIDTH - 2 * MARGIN
-HIGHEST = 65_000  # matplotlib draws less than 2 ** 16 pixels
+HIGHEST = 65_000  # matplotlib's limit is 2 ** 16 pixels
 BODY, SMALL, TINY = 13.0, 9.0, 6.5  # points
 PAD, GAP, LINE = 9, 15, 62  # pixels: inside a cell, between words, from line to line
 SOFT, FRAME = (0.38, 0.4, 0.44), (0.83, 0.84, 0.86)
@@ -34,15 +33,13 @@ def draw(views: Sequence[View], path: str | os.PathLike[str], numbers: bool | No
         ImportError: matplotlib is not installed.
         InputError: The text is too long for a picture.
     """
-    try:
-        import matplotlib
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError('to_png() needs matplotlib: pip install "lrpx[viz]"') from error
+    matplotlib = import_optional("matplotlib", "to_png()", extra="viz")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     with matplotlib.rc_context(), warnings.catch_warnings():
-        matplotlib.rcdefaults()  # the user's style is for plots; it comes back on leaving
-        # Older versions warn about every Arabic or Devanagari letter; we have put them in order ourselves.
+        matplotlib.rcdefaults()  # ignore the user's plot style; rc_context restores it
+        # Typeface has logged what cannot be drawn well; matplotlib would repeat it for every letter.
         warnings.filterwarnings("ignore", message="(Glyph|Matplotlib currently does not support)", category=UserWarning)
         canvas = _Canvas(Typeface(_characters(views)))
         for view in views:
@@ -63,13 +60,13 @@ def draw(views: Sequence[View], path: str | os.PathLike[str], numbers: bool | No
 
 def _characters(views: Iterable[View]) -> set[str]:
     texts = [view.explains() + "".join((*view.notes, *view.outside(), view.method)) for view in views]
-    pieces = (piece for view in views for texts in _joined_pieces(view.cells) for piece in texts)
+    pieces = (piece for view in views for texts in _pieces(view.cells) for piece in texts)
     return set("".join([*texts, *pieces]))
 
 
 @dataclass(frozen=True)
 class _Box:
-    """Something that takes room in a line: a unit, or a part of a long one, or a gap (no cell)."""
+    """An element of a line: a unit, a part of a long unit, or a gap (without a cell)."""
 
     width: float
     cell: Cell | None = None
@@ -84,7 +81,7 @@ def _lines(face: Typeface, view: View, numbers: bool) -> Iterator[list[_Box]]:
     for word in _words(face, view, numbers):
         whole = sum(box.width for box in word.boxes)
         gap = GAP if word.gap and line else 0.0
-        if used + gap + whole > ROOM >= whole and line:  # only a word longer than a line is broken
+        if used + gap + whole > ROOM >= whole and line:  # a word is broken only if it is longer than a line
             yield line
             line, used, gap = [], 0.0, 0.0
         if gap:
@@ -112,7 +109,7 @@ class _Word:
 
 def _words(face: Typeface, view: View, numbers: bool) -> Iterator[_Word]:
     word = _Word(False, [])
-    for cell, texts in zip(view.cells, _joined_pieces(view.cells), strict=True):
+    for cell, texts in zip(view.cells, _pieces(view.cells), strict=True):
         if cell.gap and word.boxes:
             yield word
             word = _Word(True, [])
@@ -130,14 +127,14 @@ def _words(face: Typeface, view: View, numbers: bool) -> Iterator[_Word]:
         yield word
 
 
-def _joined_pieces(cells: Sequence[Cell]) -> Iterator[list[str]]:
-    """The pieces of each cell, Arabic letters joined as in the whole word."""
+def _pieces(cells: Sequence[Cell]) -> Iterator[list[str]]:
+    """The pieces of each cell, Arabic letters joined across cells as in the whole word."""
     for n, cell in enumerate(cells):
         before = cells[n - 1].pieces[-1] if n and not cell.gap else ""
         after = cells[n + 1].pieces[0] if n + 1 < len(cells) and not cells[n + 1].gap else ""
         last = len(cell.pieces) - 1
         yield [
-            joined(piece, before[-1:] if i == 0 else "", after[:1] if i == last else "")
+            with_joiners(piece, before if i == 0 else "", after if i == last else "")
             for i, piece in enumerate(cell.pieces)
         ]
 
@@ -153,18 +150,18 @@ def _parts(face: Typeface, piece: str) -> Iterator[str]:
 
 
 def _on_paper(view: View, line: list[_Box]) -> Iterator[_Box]:
-    """A line's boxes from left to right; brackets between right-to-left units are mirrored."""
-    kinds = [kind(box.text) for box in line]
-    depth = levels(kinds, view.rtl)
+    """A line's boxes from left to right. Brackets between right-to-left units get a mark, so that matplotlib mirrors them."""
+    directions = [direction(box.text) for box in line]
+    depth = levels(directions, view.rtl)
     for i in visual_order(depth):
-        yield replace(line[i], text=mirrored(line[i].text)) if depth[i] % 2 and kinds[i] in " S" else line[i]
+        yield replace(line[i], text=RTL_MARK + line[i].text) if depth[i] % 2 and directions[i] in " S" else line[i]
 
 
 # Drawing.
 
 
 class _Canvas:
-    """Collects texts and rectangles from the top down, then paints them: the size is known only at the end."""
+    """Collects texts and rectangles from the top down and paints them at the end, when the size is known."""
 
     def __init__(self, face: Typeface) -> None:
         self.face, self.y, self.right = face, float(MARGIN), 0.0
@@ -194,7 +191,7 @@ class _Canvas:
         )
 
     def paragraph(self, parts: Sequence[tuple[str, bool]], size: float, ink: Any = "black") -> None:
-        """Words of running text, ``(text, bold)`` in order, wrapped; moves down."""
+        """Place running text, given as ``(text, bold)`` parts, with line wrapping, and move down."""
         x, step = float(MARGIN), size * DPI / 72 * 1.45
         self.y += step
         for text, bold in parts:
@@ -206,7 +203,7 @@ class _Canvas:
                 x += width + (len(word) - len(word.rstrip())) * size * DPI / 72 * 0.32
 
     def paint(self, figure: Any, width: float, height: float) -> None:
-        """Draw everything on ``figure``, one unit of its axes to a pixel."""
+        """Draw everything on ``figure``; one unit of its axes is one pixel."""
         from matplotlib.patches import Rectangle
 
         axes = figure.add_axes((0, 0, 1, 1))
@@ -279,5 +276,5 @@ def _bar(canvas: _Canvas, view: View) -> None:
 
 
 def _unit(rgb: Rgb) -> tuple[float, float, float]:
-    """Matplotlib counts colours from 0 to 1."""
+    """A colour with components from 0 to 1, as matplotlib expects."""
     return rgb[0] / 255, rgb[1] / 255, rgb[2] / 255

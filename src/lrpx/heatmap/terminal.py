@@ -1,7 +1,7 @@
 """Heatmaps in the terminal, through ``rich``.
 
-How a map looks is decided when it is printed: in shades where the console has many colours (``rich`` picks the nearest
-of 256), in three steps a side where it has 16, as a table of plain text where it has none.
+The console decides how a map looks when it is printed: shades with true colour or 256 colours, three steps each way
+with 16 colours, and a plain table without colours.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from .view import ALL_ZERO, MINUS, WITH_NUMBERS, Cell, View, colour, ink, short
 BAR = 33  # columns of the colour bar, odd
 
 
-def render(views: Sequence[View], width: int | None, numbers: bool | None) -> Group:
-    """The maps below one another, an empty line between them."""
+def terminal_maps(views: Sequence[View], width: int | None, numbers: bool | None) -> Group:
+    """The maps below one another, separated by empty lines."""
     parts: list[Text | TerminalMap] = []
     for view in views:
         parts += [Text(), TerminalMap(view, width, numbers)]
@@ -29,13 +29,13 @@ def render(views: Sequence[View], width: int | None, numbers: bool | None) -> Gr
 
 
 class TerminalMap:
-    """One heatmap that decides on printing how to look."""
+    """One heatmap; its looks depend on the console it is printed to."""
 
     def __init__(self, view: View, width: int | None, numbers: bool | None) -> None:
         self.view, self.width, self.numbers = view, width, numbers
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Lines that fit the console, of characters that its encoding has."""
+        """Lines that fit the console's width, in characters of its encoding."""
         width = min(self.width or options.max_width, options.max_width)
         view, signs = _encodable(self.view, options.encoding)
         if console.color_system is None or console.no_color:
@@ -48,7 +48,7 @@ class TerminalMap:
 
 
 def _encodable(view: View, encoding: str) -> tuple[View, tuple[str, str]]:
-    r"""The view with ``\u4e2d`` for what the output lacks (cp1252 in a pipe on Windows), and minus and dot to use."""
+    r"""The view with escapes (``\u4e2d``) for characters that the encoding lacks, and the minus sign and dot to use."""
 
     def fit(text: str) -> str:
         return text.encode(encoding, "backslashreplace").decode(encoding)
@@ -73,7 +73,7 @@ def _shades(share: float) -> Style:
 
 
 def _few_colours(share: float) -> Style:
-    """Near 0 black on white, then red or blue on white, then white on red or blue: the nearest of 16 would be grey."""
+    """Black on white near 0, then red or blue on white, then white on red or blue. The nearest of 16 colours would be grey."""
     hue = "red" if share > 0 else "blue"
     if abs(share) < 0.1:
         return Style(color="black", bgcolor="bright_white")
@@ -114,7 +114,7 @@ class _Coloured:
         return self.on(self.view.share(cell.value)) + mark
 
     def _flow(self) -> Text:
-        """The text as it reads, each unit on its colour."""
+        """The running text, each unit on its colour."""
         text = Text()
         for cell in self.view.cells:
             text.append(" " if cell.gap else "")
@@ -124,7 +124,7 @@ class _Coloured:
         return text
 
     def _grid(self, width: int) -> list[Text]:
-        """The text with the number below each unit; as many units to a line as fit."""
+        """The text with a number below each unit; as many units per line as fit."""
         rows = [(Text(), Text())]
         for cell in self.view.cells:
             number = self.view.number(cell.value, self.minus)

@@ -1,4 +1,4 @@
-"""Token text that can be seen: vocabulary entries made readable, and characters that print nothing made visible."""
+"""Make token text readable: decode vocabulary entries, and show invisible characters."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _JOINERS = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"  # they shape emoji 
 def readable(raw: str, *, byte_level: bool = False) -> str:
     r"""A vocabulary entry as text: ``Ġare`` and ``▁are`` become " are", ``##s`` becomes "s", ``<0x41>`` becomes "A".
 
-    Only the target and the contrast need it: of them nothing but the entry is known. An entry that is valid UTF-8
-    when its characters are read as bytes is taken for bytes.
+    Needed for the target and the contrast, of which only the entry is known. An entry whose characters, read as bytes,
+    are valid UTF-8 is taken for bytes.
 
     Args:
         raw: The entry as the tokenizer stores it.
@@ -27,7 +27,7 @@ def readable(raw: str, *, byte_level: bool = False) -> str:
     """
     if all(c in _BYTES for c in raw):
         data = bytes(_BYTES[c] for c in raw)
-        with contextlib.suppress(UnicodeDecodeError):  # then it is no bytes: a letter of a WordPiece vocabulary
+        with contextlib.suppress(UnicodeDecodeError):  # not bytes, but a letter of a WordPiece vocabulary
             raw = data.decode(errors="backslashreplace" if byte_level else "strict")
     if len(raw) == 6 and raw.startswith("<0x") and raw.endswith(">"):
         return bytes.fromhex(raw[3:5]).decode(errors="backslashreplace")
@@ -37,7 +37,7 @@ def readable(raw: str, *, byte_level: bool = False) -> str:
 
 
 def visible(text: str, *, quoted: bool = False) -> str:
-    """``text`` with symbols for line breaks, tabs, control characters and the spaces that a reader would miss.
+    """``text`` with symbols for line breaks, tabs, control characters and spaces that would not be seen.
 
     Args:
         text: What a token stands for.
@@ -61,7 +61,7 @@ def visible(text: str, *, quoted: bool = False) -> str:
 
 
 def legible(text: str) -> str:
-    """``text`` with the characters that print nothing, or turn the writing direction, as ``<U+202E>``."""
+    """``text`` with invisible and direction-changing characters as ``<U+202E>``."""
     return "".join(code_point(c, "<U+%04X>") if unicodedata.category(c) in _UNSEEN else c for c in text)
 
 
@@ -81,7 +81,7 @@ def is_ltr(char: str) -> bool:
 
 
 def mostly_rtl(text: str, otherwise: bool = False) -> bool:
-    """The direction of a text, by majority: its first letter is often that of a Latin special token.
+    """Whether most letters of a text are right-to-left. The first letter does not tell: it is often a Latin special token's.
 
     Args:
         text: Any text.

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
-from ..explanation import Explanation, Unit
+from .drawable import Drawable
 from .text import EMPTY, NEWLINE, legible, mostly_rtl, readable, visible
 
 RED, WHITE, BLUE = (205, 26, 38), (255, 255, 255), (28, 88, 188)
-WITH_NUMBERS = 40  # maps of up to so many units show their numbers, where the format has no tooltips
+WITH_NUMBERS = 40  # maps of up to this many units show their numbers, in formats without tooltips
 MINUS = "\N{MINUS SIGN}"
 ALL_ZERO = "every relevance is 0"
 
@@ -36,7 +36,7 @@ class Cell:
     value: float
     tokens: tuple[tuple[int, str, int, float], ...]  # position, raw token, id, relevance
     gap: bool  # a space stands before it
-    rtl: bool  # its letters run from right to left; without letters, as the whole text does
+    rtl: bool  # right to left, by its letters; without letters, the direction of the whole text
     explained: bool  # holds the token whose logits are explained
 
     @property
@@ -68,7 +68,7 @@ class View:
         return fixed(value, self.scale, sign)
 
     def share(self, value: float) -> float:
-        """Where a relevance stands on this map's scale, from -1 to 1."""
+        """A relevance divided by this map's scale: from -1 to 1."""
         return value / self.scale if self.scale else 0.0
 
     def colour(self, value: float) -> Rgb:
@@ -96,28 +96,28 @@ class View:
         return f"the logits at position {self.position} are explained"
 
 
-def views(explanations: Explanation | Sequence[Explanation]) -> list[View]:
+def views(explanations: Drawable | Sequence[Drawable]) -> list[View]:
     """One view per explanation.
 
     Raises:
-        InputError: The list is empty or holds something else than explanations; units do not cover the tokens.
+        InputError: The list is empty or holds something other than explanations; units do not cover the tokens.
     """
-    given = [explanations] if isinstance(explanations, Explanation) else list(explanations)
-    if not given:
+    several = [explanations] if isinstance(explanations, Drawable) else list(explanations)
+    if not several:
         raise InputError("no explanation to draw: the list is empty.")
-    for e in given:
-        if not isinstance(e, Explanation):
+    for e in several:
+        if not isinstance(e, Drawable):
             raise InputError(f"cannot draw {type(e).__name__}: give an Explanation, or a list of them.")
-    return [view(e) for e in given]
+    return [view(e) for e in several]
 
 
-def view(e: Explanation) -> View:
+def view(e: Drawable) -> View:
     """The view of one explanation.
 
     Raises:
         InputError: The units do not cover the tokens in order, or the position is outside the text.
     """
-    spans = [(unit.start, unit.end) for unit in e.units]
+    spans = [(start, end) for start, end, _ in e.units]
     edges = [0, *(end for _, end in spans)]
     if [*(start for start, _ in spans), len(e.tokens)] != edges or any(a >= b for a, b in spans) or not spans:
         raise InputError(f"units {spans} do not cover {len(e.tokens)} tokens in order: each token belongs to one unit.")
@@ -125,11 +125,15 @@ def view(e: Explanation) -> View:
         raise InputError(f"position {e.position} is outside the text: its {len(e.tokens)} tokens count from 0.")
 
     byte_level = any("Ġ" in raw or "Ċ" in raw for raw in e.tokens)
+
+    def entry(token: tuple[int, str]) -> str:
+        return visible(readable(token[1], byte_level=byte_level), quoted=True)
+
     cells = _cells(e)
     return View(
         method=e.method,
-        target=visible(readable(e.target.text, byte_level=byte_level), quoted=True),
-        contrast=visible(readable(e.contrast.text, byte_level=byte_level), quoted=True) if e.contrast else None,
+        target=entry(e.target),
+        contrast=entry(e.contrast) if e.contrast else None,
         value=float(e.value),
         total=math.fsum(e.relevance),
         residual=None if e.residual is None else float(e.residual),
@@ -137,47 +141,46 @@ def view(e: Explanation) -> View:
         notes=tuple(map(legible, _notes(e))),
         cells=tuple(cells),
         scale=max(abs(cell.value) for cell in cells),
-        rtl=mostly_rtl("".join(unit.text for unit in e.units)),
+        rtl=mostly_rtl("".join(text for _, _, text in e.units)),
         components=tuple(_component(name, part) for name, part in e.components.items()),
         by_layer=None if e.by_layer is None else np.asarray(e.by_layer, dtype=np.float64).sum(axis=1),
     )
 
 
-def _cells(e: Explanation) -> list[Cell]:
-    spaced = any(unit.text.startswith(" ") for unit in e.units)
+def _cells(e: Drawable) -> list[Cell]:
+    spaced = any(text.startswith(" ") for _, _, text in e.units)
     wordpiece = any(raw.startswith("##") or raw in ("[CLS]", "[SEP]", "[MASK]") for raw in e.tokens)
 
-    rtl = mostly_rtl("".join(unit.text for unit in e.units))
+    rtl = mostly_rtl("".join(text for _, _, text in e.units))
 
-    def cell(unit: Unit) -> Cell:
-        text = unit.text
+    def cell(start: int, end: int, text: str) -> Cell:
         if word := text.startswith(" ") and text[1:2].strip() != "":
             text = text[1:]
-        elif wordpiece and not spaced:  # these tokenizers mark where a word goes on, not where it starts
-            word = not e.tokens[unit.start].startswith("##")
+        elif wordpiece and not spaced:  # these tokenizers mark continuations of a word, not its start
+            word = not e.tokens[start].startswith("##")
         *lines, last = text.split("\n")
         pieces = (*(visible(line) + NEWLINE for line in lines), visible(last))
-        tokens = tuple((i, e.tokens[i], e.token_ids[i], float(e.relevance[i])) for i in range(unit.start, unit.end))
+        tokens = tuple((i, e.tokens[i], e.token_ids[i], float(e.relevance[i])) for i in range(start, end))
         return Cell(
             pieces=pieces if any(pieces) else (EMPTY,),
             value=math.fsum(token[3] for token in tokens),
             tokens=tokens,
-            gap=word and unit.start > 0,
+            gap=word and start > 0,
             rtl=mostly_rtl(text, rtl),
-            explained=unit.start <= e.position < unit.end,
+            explained=start <= e.position < end,
         )
 
-    return [cell(unit) for unit in e.units]
+    return [cell(*unit) for unit in e.units]
 
 
-def _notes(e: Explanation) -> list[str]:
+def _notes(e: Drawable) -> list[str]:
     model, options = e.provenance.get("model"), e.provenance.get("options")
     name = [os.path.basename(model) if os.path.isabs(model) else model] if isinstance(model, str) else []
-    told = options.items() if isinstance(options, dict) else ()
+    chosen = options.items() if isinstance(options, dict) else ()
     return [
         *name,
         f"relevance at the {e.at}",
-        *(f"{k}={v}" for k, v in told if isinstance(v, str) and k not in ("rules", "at")),
+        *(f"{k}={v}" for k, v in chosen if isinstance(v, str) and k not in ("rules", "at")),
     ]
 
 

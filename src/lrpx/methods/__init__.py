@@ -9,11 +9,15 @@ import importlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache, partial
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, nearest
-from ..models.turns import at_work
+from ..models.lock import lock_of
+
+if TYPE_CHECKING:
+    from ..passes.dispatch import PassRunner
+    from ..text.batching import Attribution, Batch
 
 
 @dataclass(frozen=True)
@@ -33,25 +37,27 @@ class Method:
 
     @property
     def has_passes(self) -> bool:
-        """Whether it goes backwards through the model, so that ``execution`` says how."""
-        return _takes_execution(self.load())
+        """Whether it goes backwards through the model, so that a ``PassRunner`` says how."""
+        return _takes_runner(self.load())
 
-    def run_by(self, execution: Any) -> Callable[..., Any]:
-        """The function, run as ``execution`` says; a method without a backward pass has its own way, and only TF32 counts."""
-        function = self.load()
-        if self.has_passes:
-            function = partial(function, execution=execution)
+    def run_by(self, runner: PassRunner) -> Callable[..., list[Attribution]]:
+        """The function as ``(batch, **options) -> list[Attribution]``, for the runner's model and by its passes.
 
-        def run(model: Any, batch: Any, **options: Any) -> Any:
-            with at_work(model, execution.tf32):
-                return function(model, batch, **options)
+        It holds the model's lock meanwhile. A method without a backward pass has its own way.
+        """
+        model, function = runner.model, self.load()
+        passes = {"runner": runner} if self.has_passes else {}
+
+        def run(batch: Batch, **options: Any) -> list[Attribution]:
+            with lock_of(model):
+                return function(model, batch, **passes, **options)
 
         return run
 
 
 @cache
-def _takes_execution(function: Callable[..., Any]) -> bool:
-    return "execution" in inspect.signature(function).parameters
+def _takes_runner(function: Callable[..., Any]) -> bool:
+    return "runner" in inspect.signature(function).parameters
 
 
 _ARRAS = "Arras et al. 2025"

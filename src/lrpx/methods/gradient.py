@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from ..errors import InputError, nearest
 from ..passes.attribution import attributions, run
-from ..passes.dispatch import DEFAULT, Execution
+from ..passes.dispatch import PassRunner
 from ..passes.hidden_states import place_first
 from ..text.batching import Attribution, Batch
 
@@ -30,7 +30,7 @@ def explain(
     *,
     norm: str = "l1",
     at: Sequence[str] = ("input",),
-    execution: Execution = DEFAULT,
+    runner: PassRunner | None = None,
 ) -> list[Attribution]:
     """Per token, the sum over the width of ``|g|`` (``"l1"``) or ``g ** 2`` (``"l2"``), with ``g`` the plain gradient.
 
@@ -41,13 +41,13 @@ def explain(
     """
     if norm not in NORMS:
         raise InputError(f"unknown norm {norm!r}. {nearest(norm, NORMS)}")
-    return attributions(run(model, batch, {}, at, execution=execution), batch, NORMS[norm], decomposes=False)
+    return attributions(run(model, batch, {}, at, runner=runner), batch, NORMS[norm], decomposes=False)
 
 
 def times_input(
-    model: PreTrainedModel, batch: Batch, *, at: Sequence[str] = ("input",), execution: Execution = DEFAULT
+    model: PreTrainedModel, batch: Batch, *, at: Sequence[str] = ("input",), runner: PassRunner | None = None
 ) -> list[Attribution]:
     """Per token, the sum over the width of ``x * g``, with ``g`` the plain gradient; otherwise as ``lrp.explain``."""
     hidden = len(place_first(at)) > 1
-    result = run(model, batch, {}, at, execution=execution, hidden=hidden)
+    result = run(model, batch, {}, at, runner=runner, hidden=hidden)
     return attributions(result, batch, torch.mul, decomposes=True)

@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ..passes.attribution import attributions, run
-from ..passes.dispatch import DEFAULT, Execution
+from ..passes.dispatch import PassRunner
 from ..passes.hidden_states import place_first
 from ..propagation.rulesets import RuleSet
 from ..text.batching import Attribution, Batch
@@ -23,7 +23,7 @@ def explain(
     *,
     rules: str | RuleSet = "attnlrp",
     at: Sequence[str] = ("input",),
-    execution: Execution = DEFAULT,
+    runner: PassRunner | None = None,
 ) -> list[Attribution]:
     """Relevance of every input token, ``R_t = sum_d x_td * (d value / d x_td)`` under the rule set, in logits.
 
@@ -31,16 +31,16 @@ def explain(
         model: A causal or masked language model in eval mode.
         batch: From ``batching.pad``.
         rules: A rule set or its name.
-        at: Where: ``"input"``, ``"embedding"``, module names or globs; see ``capture.run``.
-        execution: How the pass is run.
+        at: Where: ``"input"``, ``"embedding"``, module names or globs; see ``attribution.run``.
+        runner: See ``attribution.run``.
 
     Returns:
         One attribution per item. ``relevance`` ``[T]`` is at ``"input"`` or ``"embedding"``, whichever is named first (at
         the input when neither is); everything else that ``at`` names is in ``layers``, ``[T, width]``.
 
     Raises:
-        UnsupportedModelError, InputError, NonFiniteError: See ``capture.run``.
+        UnsupportedModelError, InputError, NonFiniteError: See ``attribution.run``.
     """
     hidden = len(place_first(at)) > 1
-    result = run(model, batch, rules, at, execution=execution, hidden=hidden)
+    result = run(model, batch, rules, at, runner=runner, hidden=hidden)
     return attributions(result, batch, torch.mul, decomposes=True)

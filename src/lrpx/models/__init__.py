@@ -1,1 +1,1 @@
-"""From a name to a model: loading, where its weights are, what it reads."""
+"""Load a model by name; where its weights are; which inputs it takes."""

@@ -1,7 +1,8 @@
-"""Which part of a model goes to which device: what the user asks for, checked and completed before anything is loaded.
+"""Check and complete a user's device map before anything is loaded.
 
-transformers and accelerate accept device maps with gaps, misspelt names or divided blocks, and fail on them late or at the
-first use. ``complete`` turns a user's map into one that has exactly one place for every weight.
+accelerate chooses places by itself (``"auto"``) and moves weights and tensors. But transformers and accelerate also
+accept maps with gaps, misspelt names or divided blocks, and fail on them late or at first use. ``complete`` turns a
+user's map into one with exactly one place for every weight.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from torch import nn
 from ..errors import InputError, nearest
 from .placement import named_parameters
 
-STRATEGIES = ("auto", "balanced", "balanced_low_0", "sequential")  # by which accelerate chooses the places itself
+STRATEGIES = ("auto", "balanced", "balanced_low_0", "sequential")  # accelerate chooses the places
 Places = dict[
     str, str | int
 ]  # name of a module ("" for the model) -> number of a GPU, "cpu" or "disk"; the longest name counts
 _EXAMPLE = 'device_map="auto", or a dictionary such as {"model.embed_tokens": "cuda:0", "": "cuda:1"}'
 
 
-def parse(given: Any) -> str | Places:
+def parse_device_map(given: Any) -> str | Places:
     """One of ``STRATEGIES``, or places by name.
 
     Args:
@@ -54,7 +55,7 @@ def parse(given: Any) -> str | Places:
 
 
 def _place(name: str, device: Any) -> str | int:
-    """One value of a device map, in the form that accelerate compares: an ``int`` is a GPU."""
+    """One value of a device map in accelerate's form, where an ``int`` is a GPU."""
     if device == "disk":
         return "disk"
     problem, place = "", torch.device("cpu")
@@ -104,7 +105,7 @@ def _spread(places: Places, module: nn.Module, path: str, inherited: Any) -> Ite
         if place is None and next(module.parameters(), None) is not None:
             raise InputError(f'device_map says nothing about {path!r}. Add it, or "" for all that is not named.')
         if next(module.parameters(), None) is not None or next(module.buffers(), None) is not None:
-            yield path, next(iter(places.values())) if place is None else place  # a mere buffer may have been forgotten
+            yield path, next(iter(places.values())) if place is None else place  # buffers need no name
         return
     for name, _ in module.named_parameters(recurse=False):
         if place is None:
@@ -115,7 +116,7 @@ def _spread(places: Places, module: nn.Module, path: str, inherited: Any) -> Ite
 
 
 def check_blocks(places: Mapping[str, Any], model: nn.Module) -> None:
-    """Refuse places that divide a block between devices that compute: its residual sums would fail at the first use.
+    """Refuse places that divide a block between computing devices: its residual additions would fail at first use.
 
     Raises:
         InputError: They do; the error names the block.
@@ -132,7 +133,7 @@ def check_blocks(places: Mapping[str, Any], model: nn.Module) -> None:
 
 
 def place_of(name: str, places: Mapping[str, Any]) -> Any:
-    """The place of the longest name at or above ``name``; ``None`` if there is none."""
+    """The place of ``name`` or of the closest module above it; ``None`` if neither has one."""
     while name not in places:
         if not name:
             return None
@@ -140,8 +141,8 @@ def place_of(name: str, places: Mapping[str, Any]) -> Any:
     return places[name]
 
 
-def division(model: nn.Module) -> str:
-    """How a loaded model was divided, for the log: per place its blocks and gigabytes of weights (1 GB = 1e9 bytes)."""
+def describe_division(model: nn.Module) -> str:
+    """How a loaded model was divided, for the log: blocks and gigabytes of weights per place (1 GB = 1e9 bytes)."""
     places: Mapping[str, Any] = getattr(model, "hf_device_map", {})
     path = _longest_list(model)
     size: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""What lrpx asks of the Hugging Face Hub, and how it keeps Hugging Face's libraries quiet meanwhile."""
+"""Look up a model's commit on the Hugging Face Hub, and silence Hugging Face's libraries while loading."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class Pinned(NamedTuple):
     local: bool  # the Hub could not be asked: read from the local cache only
 
 
-def pin(name: str, revision: str | None, token: str | bool | None, *, hint: str = "") -> Pinned:
-    """The commit that ``revision`` of a model stands for now or, where the Hub does not answer, in the local cache.
+def resolve_commit(name: str, revision: str | None, token: str | bool | None, *, hint: str = "") -> Pinned:
+    """The commit of ``revision`` on the Hub or, if the Hub does not answer, in the local cache.
 
-    Reading everything else from that commit keeps one load consistent. Where there is no answer, saying so to
-    transformers spares it (and the user) half a minute of attempts of its own.
+    All files are then read from this one commit. If the Hub does not answer, transformers is told so; otherwise it
+    would try for half a minute itself.
 
     Args:
         name: An id on the Hub, like ``"gpt2"`` or ``"org/name"``.
         revision: Branch, tag or commit; ``None`` for the main branch.
         token: Token for gated or private models.
-        hint: Put into the error where the name may be misspelt.
+        hint: Added to the error if the name may be misspelt.
 
     Raises:
         InputError: There is no such model or revision, it is gated, or the Hub cannot be reached, and the local cache
@@ -42,21 +42,27 @@ def pin(name: str, revision: str | None, token: str | bool | None, *, hint: str 
     from huggingface_hub import errors
 
     logger.info("looking for %s on the Hub", name)
+    failed = (
+        OSError,
+        errors.HTTPError,
+    )  # the Hub's own errors, no network, a full disk; the latter is httpx's, or httpx2's
     problem: Exception | None = None
     try:
         huggingface_hub.get_hf_file_metadata(huggingface_hub.hf_hub_url(name, _FILE, revision=revision), token=token)
     except (errors.HFValidationError, errors.RevisionNotFoundError, errors.EntryNotFoundError) as error:
         raise InputError(_explain(error, name, revision, hint)) from error
-    except Exception as error:  # no answer or no access; HTTP libraries have no common base class for it
+    except failed as error:  # no answer, or no access
         problem = error
     try:
         file = huggingface_hub.hf_hub_download(
             name, _FILE, revision=revision, token=token, local_files_only=problem is not None
         )
-    except Exception as error:
+    except failed as error:
         problem = problem or error
         raise InputError(_explain(problem, name, revision, hint)) from problem
-    commit = Path(file).parent.name  # the cache keeps files as .../snapshots/<commit>/config.json
+    commit = Path(
+        file
+    ).parent.name  # .../snapshots/<commit>/config.json: huggingface.co/docs/huggingface_hub/guides/manage-cache
     return Pinned(commit, local=problem is not None)
 
 
@@ -96,7 +102,7 @@ def _explain(error: Exception, name: str, revision: str | None, hint: str) -> st
 
 
 def bars_wanted(progress: bool) -> bool:
-    """Whether progress bars have a reader: a terminal or a notebook, and the user did not turn them off.
+    """Whether to show progress bars: in a terminal or a notebook, unless the user turned them off.
 
     Both the argument and ``HF_HUB_DISABLE_PROGRESS_BARS=1`` turn them off.
     """
@@ -110,8 +116,8 @@ def bars_wanted(progress: bool) -> bool:
 def quiet(*, bars: bool) -> Iterator[None]:
     """Keep Hugging Face's log lines and, unless ``bars``, progress bars off the screen while this thread loads.
 
-    Lines below ERROR go to the logger ``lrpx`` at DEBUG instead. No level is changed, so two threads can load at the
-    same time, and everything is as before afterwards.
+    Lines below ERROR go to the logger ``lrpx`` at DEBUG instead. No logging level is changed, so two threads can load
+    at the same time; afterwards everything is as before.
     """
     from huggingface_hub import constants
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
@@ -122,7 +128,7 @@ def quiet(*, bars: bool) -> Iterator[None]:
     def divert(record: logging.LogRecord) -> bool:
         if record.thread != thread or record.levelno >= logging.ERROR or record.name.startswith("lrpx"):
             return True
-        if not vars(record).get("seen_by_lrpx"):  # it comes once per handler
+        if not vars(record).get("seen_by_lrpx"):  # a record passes here once per handler
             record.seen_by_lrpx = True
             logger.debug("%s: %s", record.name, record.getMessage())
         return False
@@ -130,15 +136,15 @@ def quiet(*, bars: bool) -> Iterator[None]:
     with contextlib.ExitStack() as undo:
         for library in ("transformers", "huggingface_hub"):
             for handler in logging.getLogger(library).handlers:
-                if type(handler) is logging.StreamHandler:  # what the user added (a file, ...) still gets every line
+                if type(handler) is logging.StreamHandler:  # the user's handlers still get every line
                     handler.addFilter(divert)
                     undo.callback(handler.removeFilter, divert)
         accelerate = logging.getLogger("accelerate.big_modeling")  # has no handler of its own
         accelerate.addFilter(divert)
         undo.callback(accelerate.removeFilter, divert)
-        # Where HF_HUB_DISABLE_PROGRESS_BARS is set, the user decided (and Hugging Face warns when a program changes it).
+        # If HF_HUB_DISABLE_PROGRESS_BARS is set, leave it to the user; Hugging Face warns when a program changes it.
         if not bars and constants.HF_HUB_DISABLE_PROGRESS_BARS is None and hf_logging.is_progress_bar_enabled():
-            if are_progress_bars_disabled():  # those of the Hub were off already; enabling transformers' turns both on
+            if are_progress_bars_disabled():  # enabling transformers' bars also enables the Hub's, which were off
                 undo.callback(disable_progress_bars)
             hf_logging.disable_progress_bar()
             undo.callback(hf_logging.enable_progress_bar)

@@ -1,15 +1,16 @@
 """From a name to a model and its tokenizer, ready to be explained.
 
-1. Say what the name means: the default model, a folder, a GGUF file, or an id on the Hugging Face Hub, which is pinned
-   to one commit.
+1. Find out what the name means: the default model, a folder, a GGUF file, or an id on the Hugging Face Hub, which is
+   pinned to one commit.
 2. Choose the class by the architecture in the model's configuration: causal or masked language model.
-3. Load, and refuse what would give wrong maps without a word: missing weights (transformers fills them with random
-   numbers) and a missing tokenizer (transformers 5 makes one that knows no word).
+3. Load, and refuse what would silently give wrong maps: missing weights (transformers fills them with random numbers)
+   and a missing tokenizer (transformers 5 makes one with an empty vocabulary).
 4. Log the dtype, the device and the attention implementation that were chosen, and how a model was divided.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
 import os
@@ -108,9 +109,9 @@ def load(
             model = _load_model(place, auto_class, **options)
         else:
             model = _load_divided(place, auto_class, places, **options)
-    if torch_device is not None and not getattr(model, "is_quantized", False):  # their library puts quantised weights
+    if torch_device is not None and not getattr(model, "is_quantized", False):  # else their library places them
         model.to(torch_device)
-    where = model.device if places is None else device_maps.division(model)
+    where = model.device if places is None else device_maps.describe_division(model)
     logger.info(
         "%s: %s, %s on %s, attention implementation %s",
         *(place.name, type(model).__name__, model.dtype, where, model.config._attn_implementation),
@@ -118,7 +119,7 @@ def load(
     return Loaded(model, tokenizer)
 
 
-def identity(model: torch.nn.Module) -> dict[str, str | None]:
+def model_identity(model: torch.nn.Module) -> dict[str, str | None]:
     """What a model's numbers came from, for the provenance of an explanation.
 
     Returns:
@@ -170,7 +171,7 @@ def _places(device: Any, device_map: Any) -> str | device_maps.Places:
         )
     if importlib.util.find_spec("accelerate") is None:
         raise InputError('device_map needs accelerate: pip install "lrpx[multi-gpu]"')
-    return device_maps.parse(device_map)
+    return device_maps.parse_device_map(device_map)
 
 
 # 1. What the name means
@@ -181,28 +182,28 @@ def _locate(name: str, revision: str | None, token: str | bool | None, progress:
         raise InputError(f"the model's name is empty. Type a folder, an id on the Hub, or {default_model.ALIAS!r}.")
     path = Path(name).expanduser()
     if name == default_model.ALIAS:
-        _no_revision(name, revision)
+        _refuse_revision(name, revision)
         folder = default_model.default_model(progress=progress)
         return _Place(name, str(folder), {}, commit=default_model.revision())
     if path.is_dir():
-        _no_revision(name, revision)
+        _refuse_revision(name, revision)
         if not (path / "config.json").is_file():
             raise InputError(f"the folder {name} has no config.json. {_folder_hint(path)}")
         return _Place(name, str(path), {})
     if path.is_file():
-        _no_revision(name, revision)
+        _refuse_revision(name, revision)
         if path.suffix.lower() != ".gguf":
             raise InputError(f"{name} is a file, but not a .gguf file. Give the folder that holds config.json.")
-        _need_gguf(name)
+        _require_gguf(name)
         return _Place(name, str(path.parent), {"gguf_file": path.name}, gguf=path)
     if name.lower().endswith(".gguf") or name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1:
         raise InputError(f"{name}: no such file or folder. Current folder: {Path.cwd()}.")
     hint, _, _ = nearest(name, [default_model.ALIAS]).partition("Known:")  # empty unless the name is close
-    pinned = hub.pin(name, revision, token, hint=hint.strip())
+    pinned = hub.resolve_commit(name, revision, token, hint=hint.strip())
     return _Place(name, name, {"revision": pinned.commit, "local_files_only": pinned.local}, commit=pinned.commit)
 
 
-def _no_revision(name: str, revision: str | None) -> None:
+def _refuse_revision(name: str, revision: str | None) -> None:
     if revision is not None:
         raise InputError(f"revision={revision!r}: only models on the Hub have revisions, and {name} is on this disk.")
 
@@ -213,7 +214,7 @@ def _folder_hint(folder: Path) -> str:
     return "Give a folder written by save_pretrained (config.json, model.safetensors, tokenizer files)."
 
 
-def _need_gguf(name: str) -> None:
+def _require_gguf(name: str) -> None:
     missing = [p for p in ("gguf", "accelerate") if importlib.util.find_spec(p) is None]
     if missing:
         raise InputError(f'{name}: reading GGUF files needs {" and ".join(missing)}: pip install "lrpx[gguf]"')
@@ -231,8 +232,8 @@ def _auto_class(config: Any, name: str) -> Any:
     masked: dict[str, str] = dict(modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES)
     architecture = (getattr(config, "architectures", None) or [None])[0]
     model_type = getattr(config, "model_type", "")
-    # Families in both tables are encoders that can be told to look only back; their configuration says so.
-    looks_back = getattr(config, "is_decoder", False) or getattr(config, "causal", False)
+    # Families in both tables are encoders; the configuration says if they are used as causal decoders.
+    used_as_decoder = getattr(config, "is_decoder", False) or getattr(config, "causal", False)
 
     if architecture is None:
         is_causal, is_masked = model_type in causal, model_type in masked
@@ -247,7 +248,7 @@ def _auto_class(config: Any, name: str) -> Any:
             "(like GPT2LMHeadModel, LlamaForCausalLM, BertForMaskedLM)."
         )
     if is_causal and is_masked:
-        is_causal = looks_back
+        is_causal = used_as_decoder
     return AutoModelForCausalLM if is_causal else AutoModelForMaskedLM
 
 
@@ -260,7 +261,7 @@ def _load_config(place: _Place, options: dict[str, Any]) -> Any:
     try:
         return AutoConfig.from_pretrained(place.source, **options)
     except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
-        raise InputError(f"the configuration of {place.name} cannot be read: {_brief(error)}") from error
+        raise InputError(f"the configuration of {place.name} cannot be read: {_first_lines(error)}") from error
 
 
 def _load_tokenizer(place: _Place, options: dict[str, Any]) -> Any:
@@ -270,7 +271,7 @@ def _load_tokenizer(place: _Place, options: dict[str, Any]) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(place.source, **options)
     except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
-        raise InputError(f"the tokenizer of {place.name} cannot be loaded: {_brief(error)} {hint}") from error
+        raise InputError(f"the tokenizer of {place.name} cannot be loaded: {_first_lines(error)} {hint}") from error
     if len(tokenizer.get_vocab()) <= len(tokenizer.all_special_tokens):
         raise InputError(f"{place.name} has no tokenizer files (tokenizer.json, vocab.txt, ...). {hint}")
     if place.gguf is not None:
@@ -289,7 +290,7 @@ def _load_model(place: _Place, auto_class: Any, **options: Any) -> Any:
         )
     except (OSError, ValueError, ImportError, KeyError, RuntimeError, SafetensorError) as error:
         again = f" Delete {place.source} and try again." if place.name == default_model.ALIAS else ""
-        raise InputError(f"{place.name} cannot be loaded: {_brief(error)}{again}") from error
+        raise InputError(f"{place.name} cannot be loaded: {_first_lines(error)}{again}") from error
 
     absent = sorted(report["missing_keys"]) + sorted(name for name, *_ in report["mismatched_keys"])
     if absent:
@@ -310,11 +311,10 @@ def _load_divided(place: _Place, auto_class: Any, places: str | device_maps.Plac
         with torch.device("meta"):  # the modules, without numbers
             empty = auto_class.from_config(options["config"], trust_remote_code=options["trust_remote_code"])
         places = device_maps.complete(places, empty)
-    folder = tempfile.TemporaryDirectory(
-        prefix="lrpx-"
-    )  # for weights that go to disk and are not there as they are needed
-    try:
-        model = _load_model(place, auto_class, device_map=places, offload_folder=folder.name, **options)
+    with contextlib.ExitStack() as on_error:
+        # For weights that are offloaded to disk in another form than in the checkpoint. Kept as long as the model.
+        folder = on_error.enter_context(tempfile.TemporaryDirectory(prefix="lrpx-"))
+        model = _load_model(place, auto_class, device_map=places, offload_folder=folder, **options)
         device_maps.check_blocks(getattr(model, "hf_device_map", {}), model)
         # transformers 5.0 leaves out a model that is all on disk, and the second name of a tied weight that is.
         tied = [name for name in getattr(model, "all_tied_weights_keys", {}) if model.get_parameter(name).is_meta]
@@ -324,15 +324,12 @@ def _load_divided(place: _Place, auto_class: Any, places: str | device_maps.Plac
                 f"device_map={places!r} puts more of {place.name} on disk than this version of transformers can load. Upgrade "
                 'it, or give the embeddings another place, such as "cpu".'
             )
-    except BaseException:
-        folder.cleanup()
-        raise
-    weakref.finalize(model, folder.cleanup)
+        weakref.finalize(model, on_error.pop_all().close)
     return model
 
 
-def _brief(error: Exception) -> str:
-    """The first lines of an error of transformers, which can be pages long."""
+def _first_lines(error: Exception) -> str:
+    """The first lines of an error message; those of transformers can be pages long."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines[:3]) or type(error).__name__
 
@@ -341,7 +338,7 @@ def _brief(error: Exception) -> str:
 
 
 def _dequantize() -> dict[str, Any]:
-    """Newer versions of transformers would keep the weights packed, behind kernels that no rule can see."""
+    """Options to unpack the weights: newer versions of transformers keep them packed, in kernels without a rule."""
     try:
         from transformers import GgufConfig
     except ImportError:  # older versions always unpack
@@ -350,7 +347,7 @@ def _dequantize() -> dict[str, Any]:
 
 
 def _forget_quantization(model: Any) -> None:
-    """The weights are plain numbers now; marks left on the model would keep it from being moved, cast or saved."""
+    """Remove marks of quantisation, which would prevent moving, casting and saving the unpacked model."""
     for mark in ("hf_quantizer", "is_quantized", "quantization_method"):
         if mark in vars(model):
             delattr(model, mark)
@@ -359,7 +356,7 @@ def _forget_quantization(model: Any) -> None:
 
 
 def _match_bos(tokenizer: Any, file: Path) -> None:
-    """Put a BOS token in front exactly if the file says so; transformers 5.0 always does."""
+    """Let the tokenizer prepend a BOS token only if the file says so; transformers 5.0 always does."""
     from gguf import GGUFReader
 
     field = GGUFReader(file).fields.get("tokenizer.ggml.add_bos_token")

@@ -1,10 +1,10 @@
-"""Models that are divided over several devices: what is where, and how to read weights that are not there right now.
+"""Models that accelerate divided over several devices: where things are, and how to read offloaded weights.
 
-accelerate divides a model by a hook on its modules (``module._hf_hook``), which moves what enters a module to the device of
-its weights. Weights may also be offloaded to the CPU's memory or to disk: then the hook loads them for the time of the
-module's forward pass, and in between the parameters are on ``meta`` and hold no numbers.
+accelerate puts a hook on modules (``module._hf_hook``) that moves a module's inputs to the device of its weights.
+Weights may be offloaded to CPU memory or to disk: then the hook loads them during the module's forward pass, and
+otherwise the parameters are on ``meta`` and hold no numbers.
 
-All of this is read from the hooks that a model carries, whoever put them there. accelerate itself is not imported.
+Everything here is read from these hooks. accelerate itself is not imported.
 """
 
 from __future__ import annotations
@@ -20,48 +20,48 @@ from torch import Tensor, nn
 
 def is_divided(model: nn.Module) -> bool:
     """Whether hooks move tensors or weights while ``model`` runs."""
-    return not _is_whole(model) and any("_hf_hook" in module.__dict__ for module in _modules(model))
+    return not _is_undivided(model) and any("_hf_hook" in module.__dict__ for module in _modules(model))
 
 
-_whole: weakref.WeakKeyDictionary[nn.Module, tuple[Any, ...]] = weakref.WeakKeyDictionary()
+_undivided: weakref.WeakKeyDictionary[nn.Module, tuple[Any, ...]] = weakref.WeakKeyDictionary()
 
 
-def _is_whole(model: nn.Module) -> bool:
-    """Whether ``model`` has no hooks and all its weights. Asked for every text, so what was seen once is remembered.
+def _is_undivided(model: nn.Module) -> bool:
+    """Whether ``model`` has no hooks and all its weights. Asked for every text, so the answer is remembered.
 
-    accelerate puts a hook on the model itself too, and moving a model moves its first weight.
+    The answer holds until the model itself gets a hook, as accelerate always gives it, or its first weight moves.
     """
     first = next(model.parameters(), None)
     now = ("_hf_hook" in model.__dict__, None if first is None else first.device)
-    if _whole.get(model) == now:
+    if _undivided.get(model) == now:
         return True
     modules = _modules(model)
     hooked = any("_hf_hook" in module.__dict__ for module in modules)
     missing = any(p is not None and p.is_meta for m in modules for p in m._parameters.values())
     if hooked or missing:
         return False
-    _whole[model] = now
+    _undivided[model] = now
     return True
 
 
 def _modules(model: nn.Module) -> list[nn.Module]:
-    """As ``model.modules()``, several times faster; asked for every text."""
+    """As ``model.modules()``, but several times faster, since this is called for every text."""
     modules = [model]
-    for module in modules:  # grows on the way
+    for module in modules:  # the list grows while we iterate
         if module._modules:
             modules.extend(m for m in module._modules.values() if m is not None)
     return modules
 
 
 def is_offloaded(model: nn.Module) -> bool:
-    """Whether some weights are only there while their module runs."""
-    if _is_whole(model):
+    """Whether some weights are loaded only while their module runs."""
+    if _is_undivided(model):
         return False
     return any(p is not None and p.is_meta for m in _modules(model) for p in m._parameters.values())
 
 
 def is_unloaded(model: nn.Module) -> bool:
-    """Whether some weights hold no numbers and no hook will load them."""
+    """Whether some weights are missing: on ``meta``, without a hook that loads them."""
     return is_offloaded(model) and any(_nowhere(model, False))
 
 
@@ -84,12 +84,12 @@ def execution_device(module: nn.Module) -> torch.device | None:
 
 
 def entry_device(model: Any) -> torch.device:
-    """Where a batch of token ids goes: to the device of the input embedding."""
+    """The device for token ids: that of the input embedding."""
     if not is_divided(model):
         return model.device
     try:
         first = execution_device(model.get_input_embeddings())
-    except (AttributeError, NotImplementedError):  # a model may have no single table of embeddings
+    except (AttributeError, NotImplementedError):  # some models have no single input embedding
         first = None
     return first or execution_device(model) or model.device
 
@@ -106,9 +106,9 @@ def described(model: nn.Module) -> str:
 
 
 def stored(module: nn.Module, name: str) -> Tensor | None:
-    """A parameter of ``module`` by its name, detached; one that is offloaded as it is stored, on the CPU.
+    """A parameter of ``module`` by name, detached. An offloaded one is read where it is stored, on the CPU.
 
-    ``None`` if the module has none. On ``meta`` if nothing says where the numbers are.
+    ``None`` if the module has no such parameter; on ``meta`` if no hook knows its numbers.
     """
     tensor = getattr(module, name, None)
     if not isinstance(tensor, Tensor):
@@ -122,13 +122,13 @@ def stored(module: nn.Module, name: str) -> Tensor | None:
 
 
 def named_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """As ``model.named_parameters()``: tied parameters once, also where loading and offloading has made them two."""
+    """As ``model.named_parameters()``, with tied parameters once even if offloading has made two of them."""
     tied: Mapping[str, str] = getattr(model, "all_tied_weights_keys", {})
     yield from ((path, p) for path, p in model.named_parameters() if not (p.is_meta and path in tied))
 
 
 def stored_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """As ``named_parameters``, detached, with offloaded parameters as they are stored; read one by one."""
+    """As ``named_parameters``, detached; offloaded parameters are read from where they are stored, one by one."""
     for path, parameter in named_parameters(model):
         parent, _, name = path.rpartition(".")
         tensor = stored(model.get_submodule(parent), name) if parameter.is_meta else parameter.detach()
@@ -138,7 +138,7 @@ def stored_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 @contextmanager
 def offloaded_as(model: nn.Module, change: Callable[[str, Tensor], Tensor]) -> Iterator[None]:
-    """Inside the block, offloaded weights are loaded as ``change(name, weight)``. What is stored stays as it is."""
+    """Inside the block, offloaded weights are loaded as ``change(name, weight)``; the stored weights do not change."""
     hooks = [hook for module in model.modules() for hook in _hooks(module) if hook.offload]
     kept = [(hook, hook.weights_map) for hook in hooks]
     try:

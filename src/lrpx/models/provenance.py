@@ -12,7 +12,7 @@ import transformers
 from transformers import PreTrainedModel
 
 from ..version import __version__
-from .loading import identity
+from .loading import model_identity
 from .placement import described, entry_device, named_parameters, stored_parameters
 
 
@@ -22,7 +22,7 @@ def provenance(
     """What the numbers come from: model, revision, dtype, device, attention, versions, method, options and how it was run."""
     weight = next(model.parameters())
     return {
-        **identity(model),
+        **model_identity(model),
         "architecture": type(model).__name__,
         "dtype": str(weight.dtype).removeprefix("torch."),
         "device": described(model),

@@ -1,10 +1,11 @@
-"""What a model reads and predicts: its task, its inputs, and how many tokens."""
+"""What a model reads and predicts: its task, its inputs and its context length."""
 
 from __future__ import annotations
 
 import inspect
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -22,7 +23,7 @@ def task_of(model: PreTrainedModel) -> str:
     """
     kind: Any = type(model)
     is_masked, is_causal = _classes(kind)
-    if is_masked and is_causal:  # an encoder that can be told to look only back (XLM); its configuration says so
+    if is_masked and is_causal:  # an encoder that may be used as a decoder (XLM); its configuration says so
         is_masked = not (getattr(model.config, "is_decoder", False) or getattr(model.config, "causal", False))
     if not is_masked and not is_causal:
         raise UnsupportedModelError(
@@ -48,7 +49,7 @@ def _classes(kind: Any) -> tuple[bool, bool]:
 
 
 def filler(model: PreTrainedModel) -> int:
-    """The token id that padding consists of."""
+    """The token id used for padding."""
     padding = getattr(model.config.get_text_config(), "pad_token_id", None)
     return 0 if padding is None or padding < 0 else padding
 
@@ -56,9 +57,10 @@ def filler(model: PreTrainedModel) -> int:
 def context_length(model: PreTrainedModel) -> int | None:
     """How many tokens the model can read; ``None`` if it has no limit."""
     config = model.config.get_text_config()
-    names = ("max_position_embeddings", "n_positions", "max_seq_len")
-    limit = next((n for name in names if isinstance(n := getattr(config, name, None), int) and n > 0), None)
-    if limit is not None and counts_from_padding(model):
+    limit = getattr(config, "max_position_embeddings", None) or getattr(config, "max_seq_len", None)  # the latter: MPT
+    if limit is None or limit <= 0:
+        return None
+    if counts_from_padding(model):
         limit -= config.pad_token_id + 1  # positions are numbered from pad_token_id + 1
     return limit
 
@@ -66,7 +68,7 @@ def context_length(model: PreTrainedModel) -> int | None:
 def takes(model: PreTrainedModel, name: str) -> bool:
     """Whether the model's ``forward`` names an argument."""
     forward: Any = model.forward
-    if "forward" in vars(model):  # a model's own, which must not be kept
+    if "forward" in vars(model):  # set on this instance: do not cache it
         return name in inspect.signature(forward).parameters
     return name in _parameters(forward.__func__)
 
@@ -76,12 +78,38 @@ def _parameters(function: Callable[..., Any]) -> frozenset[str]:
     return frozenset(inspect.signature(function).parameters)
 
 
+@dataclass(frozen=True)
+class ModelSignature:
+    """What a model reads and predicts.
+
+    Attributes:
+        name: Of its class, for messages.
+        task: ``"causal"`` or ``"masked"``.
+        vocabulary: Number of token ids.
+        context: How many tokens it can read; ``None`` if it has no limit.
+        extras: Per-token inputs besides the ids that its ``forward`` takes.
+    """
+
+    name: str
+    task: str
+    vocabulary: int
+    context: int | None
+    extras: frozenset[str]
+
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> ModelSignature:
+        """Read it off the model and its configuration."""
+        extras = frozenset(name for name in ("token_type_ids",) if takes(model, name))
+        vocabulary = model.config.get_text_config().vocab_size
+        return cls(type(model).__name__, task_of(model), vocabulary, context_length(model), extras)
+
+
 _counts_from_padding: weakref.WeakKeyDictionary[PreTrainedModel, bool] = weakref.WeakKeyDictionary()
 
 
 def counts_from_padding(model: PreTrainedModel) -> bool:
     """Whether the model numbers its positions from ``pad_token_id + 1``, padding skipped, as RoBERTa does."""
-    known = _counts_from_padding.get(model)  # asked for every text, and a model's structure stays as it is
+    known = _counts_from_padding.get(model)  # asked for every text, so the answer is remembered
     if known is None:
         known = _counts_from_padding[model] = _has_padded_positions(model)
     return known
@@ -92,3 +120,22 @@ def _has_padded_positions(model: PreTrainedModel) -> bool:
         "position" in name and isinstance(module, torch.nn.Embedding) and module.padding_idx is not None
         for name, module in model.named_modules()
     )
+
+
+def longest_alike(model: PreTrainedModel, length: int) -> int | None:
+    """Up to which length a batch may be padded without changing what a text of ``length`` tokens gets; ``None``: any.
+
+    Rotations of the kinds ``longrope`` and ``dynamic`` depend on the longest text of a batch once that is longer than the
+    model was made for.
+    """
+    config = model.config.get_text_config()
+    rope = getattr(config, "rope_parameters", None) or {}
+    limits = []
+    for parameters in (rope, *(value for value in rope.values() if isinstance(value, dict))):
+        kind = parameters.get("rope_type")
+        if kind == "longrope":
+            switch = parameters.get("original_max_position_embeddings") or config.max_position_embeddings
+            limits.append(switch if length <= switch else None)
+        elif kind == "dynamic":
+            limits.append(config.max_position_embeddings if length <= config.max_position_embeddings else length)
+    return min((limit for limit in limits if limit is not None), default=None)

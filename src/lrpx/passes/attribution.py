@@ -1,6 +1,6 @@
 """A pass explained: what was computed, refused if something speaks against it, and turned into attributions.
 
-How the pass is run is ``execution.py``'s, what it computes ``program.py``'s.
+How the pass is run is the business of ``dispatch.py``, what it computes that of ``forward_backward.py``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from ..propagation.propagate import Propagation
 from ..propagation.rulesets import RuleSet
 from ..text.batching import Attribution, Batch
-from .dispatch import DEFAULT, Execution, answer
+from .dispatch import PassRunner
 from .forward_backward import CHUNK, PassSpec, check
 from .hidden_states import place_first
 
@@ -58,10 +58,10 @@ def run(
     at: Sequence[str] = ("input",),
     *,
     mode: type[Propagation] = Propagation,
-    execution: Execution = DEFAULT,
+    runner: PassRunner | None = None,
     hidden: bool = True,
 ) -> Pass:
-    """Explain a batch: see the top of ``program.py``.
+    """Explain a batch: see the top of ``forward_backward.py``.
 
     Args:
         model: A causal or masked language model in eval mode.
@@ -69,7 +69,7 @@ def run(
         rules: A rule set or its name; an empty one gives plain gradients.
         mode: A subclass of ``Propagation`` that watches more.
         at: ``"input"`` (what enters the first block), ``"embedding"`` (the word-embedding rows), module names or globs.
-        execution: How the pass is run.
+        runner: Runs the passes of this model and keeps what can be repeated. Default: one for this pass.
         hidden: Whether hidden states and gradients are wanted; ``products`` need none.
 
     Raises:
@@ -77,7 +77,8 @@ def run(
         InputError: A name in ``at`` matches no module, or a module whose output is not ``[batch, tokens, width]``.
         NonFiniteError: A logit or a gradient is NaN or infinite; the error names the module where it began.
     """
-    found = answer(model, batch, PassSpec(rules, tuple(place_first(at)), mode, hidden=hidden), execution)
+    runner = PassRunner(model) if runner is None else runner
+    found = runner.run(batch, PassSpec(rules, tuple(place_first(at)), mode, hidden=hidden))
     reading = found.read(len(batch.spans))
     check(model, batch, found, reading)
     places = {}

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 from torch import nn
 from torch.utils.checkpoint import _checkpoint_without_reentrant_generator as checkpoint
 from transformers import Cache
 
-from ..propagation.propagate import Propagation, saving_hooks
+from .._torch_internals import saved_tensor_hooks
+from ..propagation.propagate import Propagation
+from .compiled.attention_calls import RepeatAttentionCalls
 
 
 def outer_blocks(model: nn.Module) -> list[nn.Module]:
@@ -28,14 +31,29 @@ def outer_blocks(model: nn.Module) -> list[nn.Module]:
     return found
 
 
+class Recomputation:
+    """Says whether blocks are running once more, for the backward pass; what is noted of a pass is noted already."""
+
+    running = False
+
+
 @contextmanager
-def checkpointed(blocks: Sequence[nn.Module], mode: Propagation) -> Iterator[None]:
-    """Inside the block, every call of one of ``blocks`` in the caller's thread is checkpointed. Includes the backward pass."""
+def checkpointed(
+    blocks: Sequence[nn.Module], mode: Propagation, again: Recomputation, attention: RepeatAttentionCalls | None = None
+) -> Iterator[None]:
+    """Inside the block, every call of one of ``blocks`` in the caller's thread is checkpointed. Includes the backward pass.
+
+    Args:
+        blocks: The model's blocks.
+        mode: The one that applies the rules now; while a block is recomputed, another one does, which counts nothing here.
+        again: Is told when a block is recomputed.
+        attention: The mode that repeats calls of fused attention, if one does.
+    """
     thread = threading.get_ident()
     running: list[tuple[nn.Module, Any, Any]] = []
 
     def elsewhere() -> bool:
-        return mode.recomputing or threading.get_ident() != thread
+        return again.running or threading.get_ident() != thread
 
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if elsewhere() or running:  # a block within a block is recomputed with it
@@ -43,16 +61,20 @@ def checkpointed(blocks: Sequence[nn.Module], mode: Propagation) -> Iterator[Non
 
         args = tuple(map(_unless_cache, args))
         kwargs = {name: _unless_cache(value) for name, value in kwargs.items()}
-        attended = mode.attended
+        repeated = nullcontext if attention is None else partial(attention.since, attention.count)
 
-        def again() -> Any:
-            with _once_more(mode, attended):
-                return module.forward(*args, **kwargs)  # without its hooks: what they did to the arguments is done
+        def recompute() -> Any:
+            again.running = True
+            try:
+                with mode.another(), repeated():
+                    return module.forward(*args, **kwargs)  # without its hooks: what they did to the arguments is done
+            finally:
+                again.running = False
 
-        steps = checkpoint(again, False)  # no random state to restore: nothing is random in eval mode
+        steps = checkpoint(recompute, False)  # no random state to restore: nothing is random in eval mode
         next(steps)
         running.append((module, steps, mode.saving))
-        mode.saving = saving_hooks()
+        mode.saving = saved_tensor_hooks()
         return args, kwargs
 
     def after(module: nn.Module, args: Any, output: Any) -> None:
@@ -75,23 +97,3 @@ def checkpointed(blocks: Sequence[nn.Module], mode: Propagation) -> Iterator[Non
 def _unless_cache(value: Any) -> Any:
     """A block that runs twice would write its keys into a cache twice. Some models make one whatever they are told."""
     return None if isinstance(value, Cache) else value
-
-
-@contextmanager
-def _once_more(mode: Propagation, attended: int) -> Iterator[None]:
-    """A block is recomputed under the rules of ``mode``, which may be in another thread; nothing is counted or noted.
-
-    ``attended`` fused attentions had been called before the block.
-    """
-    thread, before = threading.get_ident(), set(mode.threads)
-    mode.threads.add(thread)
-    mode.recomputing = True
-    again = type(mode)(mode.rules)
-    again.keep_gradient, again.recomputing = mode.keep_gradient, True
-    again.attention, again.attended = mode.attention, attended
-    try:
-        with again:
-            yield
-    finally:
-        mode.recomputing = False
-        mode.threads = before

@@ -10,27 +10,25 @@ padded batch. What cannot be captured (a model that looks at values on the way) 
 from __future__ import annotations
 
 import logging
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..errors import LrpxError
 from ..models.placement import is_divided
 from ..models.signature import context_length, filler, task_of
-from ..propagation import rules
-from ..propagation.rulesets import get_rules
 from ..text.batching import Batch, allowed_waste
-from .forward_backward import HeadNotFollowed, PassResult, PassSpec, compute
-from .model_state import Fingerprint, foreign_code, structure, surroundings
+from .forward_backward import PassOptions, PassResult, PassSpec
+from .model_state import ModelState
 
 logger = logging.getLogger("lrpx")
 
-Run = Callable[[PreTrainedModel, Batch, PassSpec], PassResult]
+Run = Callable[[Batch, PassSpec, PassOptions], PassResult]
 
 KEPT = 64  # graphs of a model
 MAX_TOKENS = 1024  # padded tokens of a batch; beyond, launches no longer matter and padding would cost more
@@ -41,134 +39,112 @@ WARM_UP = 2  # eager passes before a capture, in which libraries set themselves 
 class _Graph:
     graph: Any  # torch.cuda.CUDAGraph
     batch: Batch  # the tensors it reads
-    answer: PassResult  # the tensors it writes
-    weights: Fingerprint  # of the model as it was captured
+    result: PassResult  # the tensors it writes
     filler: int  # the id of padding
 
 
 class Graphs:
-    """The graphs of one model, the most recently used ones."""
+    """The graphs of one model, the most recently used ones. Whether the model is still the same is not checked here."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
         self._graphs: OrderedDict[Hashable, _Graph] = OrderedDict()
-        self._refused: dict[Hashable, int] = {}  # and what the model was made of
-        self._seen: Counter[Hashable] = Counter()
-        self._dropped: Counter[Hashable] = Counter()
         self._pool: Any = None
-        self._context: int | None = -1  # not looked up yet
-        self._pads = True
-        self._told: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._graphs)
 
-    def replay(self, model: PreTrainedModel, batch: Batch, question: PassSpec) -> PassResult | None:
-        """Explain a batch by a graph that is there already; ``None`` if there is none, or the model is no longer the same.
+    def clear(self) -> None:
+        """Forget all graphs."""
+        self._graphs.clear()
 
-        Nothing else is checked or computed before: on a fast GPU, what Python does takes as long as the pass.
+    def takes(self, batch: Batch) -> bool:
+        """Whether a batch can be captured and is short enough to gain by it."""
+        return _fits(batch) and not torch.cuda.is_current_stream_capturing() and not is_divided(self._model)
+
+    def shape_of(self, batch: Batch) -> tuple[int, int]:
+        """The number of texts, and the length that they are padded to."""
+        length = batch.inputs["input_ids"].shape[1]
+        return len(batch.spans), bucket(length, self._context) if self._pads else length
+
+    @cached_property
+    def _context(self) -> int | None:
+        return context_length(self._model)
+
+    @cached_property
+    def _pads(self) -> bool:
+        """Whether padding changes nothing."""
+        return allowed_waste(self._model, task_of(self._model)) > 0
+
+    def replay(self, batch: Batch, key: Hashable, *, copy: bool) -> PassResult | None:
+        """Explain a batch by a graph that is there already; ``None`` if there is none.
+
+        Args:
+            batch: Of any length.
+            key: What was captured, beside the shape.
+            copy: Give the hidden states too.
         """
         if not self._graphs or not _fits(batch):
             return None
-        key = self._key(model, batch, question)
-        found = self._graphs.get(key)
+        place = (self.shape_of(batch), key)
+        found = self._graphs.get(place)
         if found is None:
             return None
-        if found.weights.in_place():
-            answer = _replay(found, batch, copy=question.hidden)
-            if found.weights.holds():  # while the GPU works
-                self._graphs.move_to_end(key)
-                return answer
-        del self._graphs[key]
-        self._dropped[key] += 1
-        # A model that changes often is captured ever more seldom.
-        self._seen[key] = 1 - 2 ** min(self._dropped[key], 10)
-        return None
+        self._graphs.move_to_end(place)
+        return _replay(found, batch, copy=copy)
 
-    def answer(
-        self, model: PreTrainedModel, batch: Batch, question: PassSpec, run: Run = compute, *, eager: bool
-    ) -> PassResult | None:
-        """Capture a graph and explain a batch by it; ``None`` where that is not possible, or not worth it.
+    def capture(
+        self,
+        batch: Batch,
+        spec: PassSpec,
+        options: PassOptions,
+        *,
+        key: Hashable,
+        run: Run,
+        settle: Callable[[], ModelState],
+    ) -> PassResult:
+        """Capture a graph and explain a batch by it.
 
         Args:
-            model: On one CUDA device.
-            batch: At most ``MAX_TOKENS`` tokens.
-            question: Without checkpointing.
-            run: What is captured: ``compute``, or something that gives the same.
-            eager: Capture a shape when it is met for the first time; otherwise from the second time on.
+            batch: One that ``takes`` says yes to.
+            spec: What is asked.
+            options: Without checkpointing.
+            key: As for ``replay``.
+            run: What is captured.
+            settle: Called after the warm-up; gives the state that the model must have at the end.
 
         Raises:
-            LrpxError, HeadNotFollowed: As ``program.compute``.
+            RuntimeError: The pass cannot be captured (it looks at values on the way), or it changes the model.
+            LrpxError, HeadNotFollowed: As ``forward_backward.compute``.
         """
-        if not _fits(batch) or torch.cuda.is_current_stream_capturing() or is_divided(model):
-            return None
-        self._context = -1  # looked up once more, as the model may have changed
-        key = self._key(model, batch, question)
-        self._seen[key] += 1
-        if self._seen[key] < 2 and not eager:
-            return None
-        if key in self._refused and self._refused[key] == structure(model):
-            return None
-        if self._must_run(model, question):
-            return None
-        try:
-            found = self._capture(model, _padded(model, batch, self._length(model, batch)), question, run)
-        except (LrpxError, HeadNotFollowed, torch.OutOfMemoryError):
-            raise
-        except Exception as error:
-            self._refused[key] = structure(model)
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            logger.info("%s runs without a CUDA graph: %s", type(model).__name__, reason)
-            return None
-        self._graphs[key] = found
-        while len(self._graphs) > KEPT:
-            self._graphs.popitem(last=False)
-        return _replay(found, batch, copy=question.hidden)
-
-    def _must_run(self, model: PreTrainedModel, question: PassSpec) -> bool:
-        code = foreign_rule(question) or foreign_code(model)
-        if code and code not in self._told:
-            self._told.add(code)
-            logger.info(
-                "%s runs without CUDA graphs: %s, and a graph would not run that code again", type(model).__name__, code
-            )
-        return code is not None
-
-    def _length(self, model: PreTrainedModel, batch: Batch) -> int:
-        if self._context == -1:
-            self._context, self._pads = context_length(model), allowed_waste(model, task_of(model)) > 0
-        length = batch.inputs["input_ids"].shape[1]
-        return bucket(length, self._context) if self._pads else length
-
-    def _key(self, model: PreTrainedModel, batch: Batch, question: PassSpec) -> Hashable:
-        length = self._length(model, batch)
-        around = surroundings(model, batch.positions.device.type)
-        return len(batch.spans), length, tuple(batch.inputs), batch.chosen, question_key(question), around
-
-    def _capture(self, model: PreTrainedModel, batch: Batch, question: PassSpec, run: Run) -> _Graph:
-        before = Fingerprint(model)
-        question = replace(question, static=True)
+        padded = _padded(self._model, batch, self.shape_of(batch)[1])
+        options = replace(options, static=True)
         device = batch.positions.device
         stream = torch.cuda.Stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
-        if self._pool is None or not self._graphs:
-            self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(device), torch.cuda.stream(stream):
             for _ in range(WARM_UP):
-                run(model, batch, question)
+                run(padded, spec, options)
             torch.cuda.synchronize(device)
-            weights = Fingerprint(model, since=before)
+            state = settle()
+            if self._pool is None or not self._graphs:
+                self._pool = torch.cuda.graph_pool_handle()
             # Not torch.cuda.graph(): it empties the whole allocator's cache each time.
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
-                answer = run(model, batch, question)
+                result = run(padded, spec, options)
             finally:
                 graph.capture_end()
         torch.cuda.current_stream(device).wait_stream(stream)
-        if not weights.holds():
-            raise RuntimeError(f"it changes itself while it runs: {weights.what_changed()}")
-        logger.debug("captured a CUDA graph of %d x %d tokens", *batch.inputs["input_ids"].shape)
-        return _Graph(graph, batch, answer, weights, filler(model))
+        if not state.holds():
+            raise RuntimeError(f"it changes itself while it runs: {state.what_changed()}")
+        logger.debug("captured a CUDA graph of %d x %d tokens", *padded.inputs["input_ids"].shape)
+        found = _Graph(graph, padded, result, filler(self._model))
+        self._graphs[self.shape_of(batch), key] = found
+        while len(self._graphs) > KEPT:
+            self._graphs.popitem(last=False)
+        return _replay(found, batch, copy=spec.hidden)
 
 
 def _fits(batch: Batch) -> bool:
@@ -181,20 +157,6 @@ def bucket(length: int, context: int | None) -> int:
     while step * 8 < length:
         step *= 2
     return max(length, min(-(-length // step) * step, context or 1 << 60))
-
-
-def foreign_rule(question: PassSpec) -> str | None:
-    """Which rule is somebody's own, and may do something else each time, as part of a sentence; ``None`` if none is."""
-    for kind, rule in get_rules(question.rules).items():
-        if getattr(rules, getattr(rule, "__name__", ""), None) is not rule:
-            return f"the rule for {kind!r} is not one of lrpx.rules"
-    return None
-
-
-def question_key(question: PassSpec) -> Hashable:
-    """What distinguishes questions, by value."""
-    named = tuple(sorted((kind, id(rule)) for kind, rule in get_rules(question.rules).items()))
-    return named, question.at, question.mode, question.checkpoint, question.whole_head, question.compiled
 
 
 def _padded(model: PreTrainedModel, batch: Batch, length: int) -> Batch:
@@ -225,9 +187,9 @@ def _replay(captured: _Graph, batch: Batch, *, copy: bool) -> PassResult:
     mine.targets.copy_(batch.targets)
     mine.contrasts.copy_(batch.contrasts)
     captured.graph.replay()
-    answer = captured.answer
-    summary = answer.summary.clone()
+    result = captured.result
+    summary = result.summary.clone()
     if not copy:
-        return replace(answer, summary=summary, states={}, gradients={})
-    answer = answer.cut(length)
-    return answer.with_tensors([summary, *(t.clone() for t in answer.tensors()[1:])])
+        return replace(result, summary=summary, states={}, gradients={})
+    result = result.cut(length)
+    return result.with_tensors([summary, *(t.clone() for t in result.tensors()[1:])])

@@ -1,31 +1,39 @@
-"""How a pass is run: as it is, as a CUDA graph, compiled, or with its blocks recomputed. What it computes is ``program.py``'s.
+"""How a pass is run: as it is, as a CUDA graph, compiled, or with its blocks recomputed. ``PassRunner`` decides it.
 
-What is kept of a model between calls (graphs, compiled passes, what was found out about it) belongs to the model and goes
-with it.
+1. What is kept already (a graph, a compiled pass) is repeated, and while the device works the model is compared with what it
+   was when that was made. If it has changed, everything kept is dropped, and the pass is run as for a new model.
+2. Otherwise the pass is captured or compiled where that was asked for and is worth it, or else run as it is.
+3. A pass that does not fit into memory is run once more, with its blocks recomputed.
+
+What a pass computes is the business of ``forward_backward.py``.
 """
 
 from __future__ import annotations
 
 import gc
 import logging
-import threading
-import weakref
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from transformers import PreTrainedModel
 
-from ..errors import InputError
-from ..models.placement import described, entry_device, is_offloaded
+from ..errors import InputError, LrpxError, strict
+from ..models.placement import entry_device, is_divided
+from ..propagation import rules as known_rules
+from ..propagation.rulesets import get_rules
 from ..text.batching import Batch
-from .compiled.plan import Compiled
-from .cuda_graphs import Graphs
-from .forward_backward import HeadNotFollowed, PassResult, PassSpec, compute
+from .compiled.plan import CompiledPasses
+from .cuda_graphs import Graphs, bucket
+from .forward_backward import HeadNotFollowed, PassOptions, PassResult, PassSpec, compute
+from .memory import needs_checkpoint
+from .model_state import ModelState, foreign_code, settings
 from .validation import check_model, check_not_compiled
 
 logger = logging.getLogger("lrpx")
-
-ROOM = 0.8  # of the free memory that a pass may take by estimate
 
 
 @dataclass(frozen=True)
@@ -38,166 +46,224 @@ class Execution:
             several together, and a text of one token are traced separately, and so is every method.
         checkpoint: Recompute each block in the backward pass, for a fraction of the memory and a third more time. ``None``:
             if an estimate says that it is needed.
-        tf32: TF32 matrix products in float32 models, meanwhile: faster on a GPU, with three decimal digits.
     """
 
     fast: bool | None = None
     compile: bool = False
     checkpoint: bool | None = None
-    tf32: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("fast", "compile", "checkpoint", "tf32"):
+        for name in ("fast", "compile", "checkpoint"):
             value = getattr(self, name)
-            if not isinstance(value, bool) and not (value is None and name in ("fast", "checkpoint")):
+            if not isinstance(value, bool) and not (value is None and name != "compile"):
                 raise InputError(f"{name}={value!r}: give True or False.")
 
 
 DEFAULT = Execution()
+PATIENCE = 10  # a model that changes by itself is captured after 2, 4, 8, ... and at most 2 ** PATIENCE uses of a shape
 
 
-def say_what_is_idle(model: PreTrainedModel, execution: Execution, method: str, *, has_passes: bool) -> None:
-    """Log which of the options that were asked for change nothing for this model and method.
+class PassRunner:
+    """Runs the passes of one model, and owns what is kept between them: CUDA graphs, compiled passes, what was learnt.
+
+    Not safe for several threads: hold ``models.lock.lock_of(model)``.
 
     Args:
-        model: The one that is explained.
-        execution: What was asked for.
-        method: Its name.
-        has_passes: Whether it is one of those that go backwards.
+        model: In eval mode.
+        execution: How passes are run.
+
+    Attributes:
+        graphs, compiled: What is kept.
+        whole_head: The model's logits cannot be computed one by one.
+        state: The model as it was when the first of these was made; ``None``: nothing is kept.
     """
-    if not (execution.fast or execution.compile or execution.checkpoint or execution.tf32):
-        return
-    kind = entry_device(model).type
-    idle = {f"{name}=True": f"{method} has no backward pass" for name in ("fast", "compile", "checkpoint")}
-    if has_passes:
-        idle = {"fast=True": f"CUDA graphs need a GPU, and the model is on {kind}"} if kind != "cuda" else {}
-        if execution.checkpoint:
-            idle["fast=True"] = "a checkpointed pass is not captured"
-    if model.dtype != torch.float32:
-        idle["tf32=True"] = f"the model is {str(model.dtype).removeprefix('torch.')}"
-    for option, reason in idle.items():
-        message = f"{option} changes nothing: {reason}"
-        if getattr(execution, option.removesuffix("=True")) is True and message not in known_of(model).told:
-            known_of(model).told.add(message)
-            logger.info("%s", message)
 
+    def __init__(self, model: PreTrainedModel, execution: Execution = DEFAULT) -> None:
+        self.model, self.execution = model, execution
+        self._changes = 0
+        self._told: set[str] = set()
+        self.refresh()
 
-@dataclass
-class _Known:
-    """What is kept of a model."""
+    def refresh(self) -> None:
+        """Forget everything that is kept."""
+        self.graphs, self.compiled = Graphs(self.model), CompiledPasses(self.model)
+        self.whole_head = False
+        self.state: ModelState | None = None
+        self._uses: Counter[Hashable] = Counter()
+        self._refused: set[Hashable] = set()
 
-    graphs: Graphs = field(default_factory=Graphs)
-    compiled: Compiled = field(default_factory=Compiled)
-    whole_head: bool = False
-    told: set[str] = field(default_factory=set)
+    def run(self, batch: Batch, spec: PassSpec) -> PassResult:
+        """Run a pass in the way that ``execution`` asks for, or that suits the batch.
 
-
-_known: weakref.WeakKeyDictionary[PreTrainedModel, _Known] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
-
-
-def known_of(model: PreTrainedModel) -> _Known:
-    """What is kept of ``model``."""
-    with _lock:
-        return _known.setdefault(model, _Known())
-
-
-def answer(model: PreTrainedModel, batch: Batch, question: PassSpec, execution: Execution) -> PassResult:
-    """Run a pass in the way that ``execution`` asks for, or that suits the batch.
-
-    Raises:
-        LrpxError: As ``guards.check_model`` and ``program.compute``.
-    """
-    known = known_of(model)
-    question = replace(question, whole_head=known.whole_head, compiled=execution.compile)
-    if execution.fast is not False and not execution.checkpoint:
-        found = known.graphs.replay(model, batch, question)
+        Raises:
+            LrpxError: As ``validation.check_model`` and ``forward_backward.compute``.
+        """
+        found = self._repeat(batch, spec)
         if found is not None:
             return found
-    check_model(model, question.rules)
-    if question.rules:
-        check_not_compiled(model)
-    try:
-        return _answer(model, batch, question, execution, known)
-    except HeadNotFollowed:
-        logger.debug("%s computes all its logits: they are not made one by one", type(model).__name__)
-        found = _answer(model, batch, replace(question, whole_head=True), execution, known)
-        known.whole_head = True
-        return found
+        check_model(self.model, spec.rules)
+        if spec.rules:
+            check_not_compiled(self.model)
+        try:
+            return self._run_in_memory(batch, spec, PassOptions(whole_head=self.whole_head))
+        except HeadNotFollowed:
+            logger.debug("%s computes all its logits: they are not made one by one", type(self.model).__name__)
+            found = self._run_in_memory(batch, spec, PassOptions(whole_head=True))
+            self.whole_head = True
+            return found
 
+    def _repeat(self, batch: Batch, spec: PassSpec) -> PassResult | None:
+        """By a graph or a compiled pass that is there; ``None`` if there is none, or the model is no longer the same.
 
-def _answer(
-    model: PreTrainedModel, batch: Batch, question: PassSpec, execution: Execution, known: _Known
-) -> PassResult:
-    checkpoint = execution.checkpoint
-    if checkpoint is None:
-        checkpoint = needs_checkpoint(model, batch, compiled=execution.compile)
-    question = replace(question, checkpoint=checkpoint)
-    try:
-        return _first_answer(model, batch, question, execution, known)
-    except torch.OutOfMemoryError:
-        if checkpoint or execution.checkpoint is False:
+        Nothing is checked before: on a fast GPU, what Python does takes as long as the pass.
+        """
+        if self.state is None:
+            return None
+        key, found = self._key(batch, spec), None
+        if self.execution.fast is not False and not self.execution.checkpoint:
+            found = self.graphs.replay(batch, key, copy=spec.hidden)
+        if found is None and self.execution.compile and ("compiled", key) not in self._refused:
+            compiled = partial(
+                self.compiled.repeat, batch, key, self.state.weights, checkpoint=self._checkpoints(batch)
+            )
+            with suppress(torch.OutOfMemoryError):  # it will be checkpointed
+                found = self._guarded("compiled", key, compiled)
+        if self.state.holds():
+            return found
+        logger.debug("%s has changed: %s", type(self.model).__name__, self.state.what_changed())
+        self._changes += 1
+        self.refresh()
+        return None
+
+    def _checkpoints(self, batch: Batch) -> bool:
+        if self.execution.checkpoint is not None:
+            return self.execution.checkpoint
+        return needs_checkpoint(self.model, batch, compiled=self.execution.compile)
+
+    def _run_in_memory(self, batch: Batch, spec: PassSpec, options: PassOptions) -> PassResult:
+        checkpoint = self._checkpoints(batch)
+        try:
+            return self._run_one_way(batch, spec, replace(options, checkpoint=checkpoint))
+        except torch.OutOfMemoryError:
+            if checkpoint or self.execution.checkpoint is False:
+                raise
+        logger.warning("the pass does not fit into memory; once more, with each block recomputed (checkpoint=True)")
+        gc.collect()
+        torch.cuda.empty_cache()
+        return compute(self.model, batch, spec, replace(options, checkpoint=True))
+
+    def _run_one_way(self, batch: Batch, spec: PassSpec, options: PassOptions) -> PassResult:
+        """Captured, compiled, or as it is: the first that was asked for and applies."""
+        key = self._key(batch, spec)
+        found, run = None, partial(compute, self.model)
+        if self.execution.compile:
+            compiled = partial(self.compiled.run, key=key, settle=self._settle)
+            found = self._attempt("compiled", key, spec, lambda: compiled(batch, spec, options))
+            run = run if found is None else compiled
+        if self._graph_is_due(batch, options, key):
+            captured = partial(self.graphs.capture, batch, spec, options, key=key, run=run, settle=self._settle)
+            found = self._attempt("graph", (self.graphs.shape_of(batch), key), spec, captured) or found
+        return compute(self.model, batch, spec, options) if found is None else found
+
+    def _graph_is_due(self, batch: Batch, options: PassOptions, key: Hashable) -> bool:
+        if self.execution.fast is False or options.checkpoint or not self.graphs.takes(batch):
+            return False
+        shape = len(batch.spans), bucket(batch.inputs["input_ids"].shape[1], None), key
+        self._uses[shape] += 1
+        return self.execution.fast is True or self._uses[shape] >= 2 ** min(1 + self._changes, PATIENCE)
+
+    def _attempt(
+        self, kind: str, key: Hashable, spec: PassSpec, function: Callable[[], PassResult]
+    ) -> PassResult | None:
+        """Capture or compile; ``None``, with a message, where that is not possible. What failed once is not tried again."""
+        if (kind, key) in self._refused:
+            return None
+        if self.state is None:
+            self.state = ModelState(self.model)
+        reason = self._obstacle(kind, spec)
+        if reason is None:
+            return self._guarded(kind, key, function)
+        self._refuse(kind, key, reason)
+        return None
+
+    def _guarded(self, kind: str, key: Hashable, function: Callable[[], PassResult | None]) -> PassResult | None:
+        """Call ``function``; a failure to capture, trace or compile is logged, or raised if ``LRPX_STRICT=1``."""
+        try:
+            return function()
+        except (HeadNotFollowed, LrpxError, torch.OutOfMemoryError):
             raise
-    logger.warning("the pass does not fit into memory; once more, with each block recomputed (checkpoint=True)")
-    gc.collect()
-    torch.cuda.empty_cache()
-    return compute(model, batch, replace(question, checkpoint=True))
+        except RuntimeError as error:  # also what tracing, TorchInductor and CUDA raise
+            if strict():
+                raise
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            logger.debug("a %s pass failed", kind, exc_info=True)
+        if self.state is not None and not self.state.holds():
+            # Perhaps it changes itself, which must not make us try again each time.
+            self.graphs.clear()
+            self.compiled.clear()
+            self.state.forget_changed(only_integers=False)
+        self._refuse(kind, key, reason)
+        return None
+
+    def _refuse(self, kind: str, key: Hashable, reason: str) -> None:
+        self._refused.add((kind, key))
+        name = type(self.model).__name__
+        if kind == "graph":
+            self._tell(logging.INFO, f"{name} runs without CUDA graphs: {reason}")
+        else:
+            self._tell(logging.WARNING, f"{name} is not compiled and runs as usual: {reason}")
+
+    def _obstacle(self, kind: str, spec: PassSpec) -> str | None:
+        """Why a pass can be neither captured nor compiled, as the end of a sentence."""
+        if kind == "compiled" and is_divided(self.model):
+            return "it is divided over devices"
+        if kind == "compiled" and torch.is_autocast_enabled(entry_device(self.model).type):
+            return "torch.autocast is on"
+        code = foreign_rule(spec) or foreign_code(self.model)
+        return code and f"{code}, and a captured or compiled pass would not run that code again"
+
+    def _settle(self) -> ModelState:
+        """Called after a first pass, before one is captured: what it has set up in the model belongs to the model now."""
+        assert self.state is not None
+        self.state.forget_changed(only_integers=True)
+        if not self.state.holds():
+            self.graphs.clear()
+            self.compiled.clear()
+            self.state = ModelState(self.model)
+        return self.state
+
+    def _key(self, batch: Batch, spec: PassSpec) -> Hashable:
+        """What distinguishes passes, but for the number of texts and their length."""
+        named = tuple(sorted(get_rules(spec.rules).items()))
+        around = settings(batch.positions.device.type)
+        return tuple(batch.inputs), batch.chosen, named, spec.at, spec.mode, around
+
+    def log_unused_options(self, method: str, *, has_passes: bool) -> None:
+        """Log, once, which of the options that were asked for change nothing for this model and ``method``.
+
+        ``has_passes`` says whether the method is one of those that go backwards.
+        """
+        idle = {}
+        if not has_passes:
+            idle = dict.fromkeys(("fast", "compile", "checkpoint"), f"{method} has no backward pass")
+        elif self.execution.fast and (kind := entry_device(self.model).type) != "cuda":
+            idle = {"fast": f"CUDA graphs need a GPU, and the model is on {kind}"}
+        if has_passes and self.execution.checkpoint:
+            idle["fast"] = "a checkpointed pass is not captured"
+        for option, reason in idle.items():
+            if getattr(self.execution, option) is True:
+                self._tell(logging.INFO, f"{option}=True changes nothing: {reason}")
+
+    def _tell(self, level: int, message: str) -> None:
+        """Log a message, once."""
+        if message not in self._told:
+            self._told.add(message)
+            logger.log(level, "%s", message)
 
 
-def _first_answer(
-    model: PreTrainedModel, batch: Batch, question: PassSpec, execution: Execution, known: _Known
-) -> PassResult:
-    """By a graph, compiled, or as it is: the first that applies."""
-    found = None
-    if execution.fast is not False and not question.checkpoint:
-        run = known.compiled.capturable if execution.compile else compute
-        found = known.graphs.answer(model, batch, question, run, eager=execution.fast is True)
-    if found is None and execution.compile:
-        found = known.compiled.answer(model, batch, question)
-    return compute(model, batch, question) if found is None else found
-
-
-def needs_checkpoint(model: PreTrainedModel, batch: Batch, *, compiled: bool = False) -> bool:
-    """Whether the inner values of all blocks would take more GPU memory than there is, by estimate; logged if so."""
-    device = batch.positions.device
-    if device.type != "cuda":
-        return False
-    if is_offloaded(model):
-        return True  # loaded weights would stay until the backward pass
-    estimate = activation_bytes(model, batch, compiled=compiled)
-    estimate //= max(1, described(model).count("cuda"))
-    if estimate < 1 << 28:
-        return False
-    free = torch.cuda.mem_get_info(device)[0]
-    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    if estimate <= ROOM * free:
-        return False
-    logger.info(
-        "%d tokens would take about %.1f GiB of %.1f GiB free: each block is recomputed in the backward pass "
-        "(checkpoint=True)",
-        *(batch.inputs["input_ids"].numel(), estimate / 2**30, free / 2**30),
-    )
-    return True
-
-
-def activation_bytes(model: PreTrainedModel, batch: Batch, *, compiled: bool = False) -> int:
-    """About what the backward pass needs of the forward pass, in bytes.
-
-    Per token and block, four vectors of the model's width and three of its MLP's (two where fused), in the model's dtype;
-    eager attention keeps its weights too. Measured figures are in ``docs/performance.md``.
-    """
-    config = model.config.get_text_config()
-
-    def size(*names: str, default: int) -> int:
-        return next((n for name in names if isinstance(n := getattr(config, name, None), int) and n > 0), default)
-
-    width = size("hidden_size", "n_embd", "d_model", default=1024)
-    inner = size("intermediate_size", "n_inner", "ffn_dim", "d_ff", "ffn_hidden_size", default=4 * width)
-    layers = size("num_hidden_layers", "n_layer", "num_layers", "n_layers", default=12)
-    heads = size("num_attention_heads", "n_head", default=16)
-    active = size("num_experts_per_tok", "top_k", default=1)
-    rows, length = batch.inputs["input_ids"].shape
-    per_token = 4 * width + (2 if compiled else 3) * inner * active
-    if getattr(config, "_attn_implementation", None) == "eager":
-        per_token += 3 * heads * length
-    return rows * length * layers * per_token * model.dtype.itemsize
+def foreign_rule(spec: PassSpec) -> str | None:
+    """Which rule is somebody's own, and may do something else each time, as part of a sentence; ``None`` if none is."""
+    for kind, rule in get_rules(spec.rules).items():
+        if getattr(known_rules, getattr(rule, "__name__", ""), None) is not rule:
+            return f"the rule for {kind!r} is not one of lrpx.rules"
+    return None

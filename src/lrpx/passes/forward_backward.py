@@ -19,16 +19,18 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from .._torch_internals import SET_GRAD_ENABLED
 from ..errors import InputError, NonFiniteError, UnsupportedModelError
 from ..models.placement import is_divided
 from ..models.signature import takes
-from ..propagation.propagate import AttentionCall, Propagation, propagate
+from ..propagation.propagate import Propagation, modules_of, propagate
 from ..propagation.rulesets import RuleSet
 from ..text.batching import Batch
-from .checkpointing import checkpointed, outer_blocks
+from .checkpointing import Recomputation, checkpointed, outer_blocks
+from .compiled.attention_calls import AttentionCall, RepeatAttentionCalls
 from .hidden_states import not_met, resolve_at, taps_of
-from .output_head import Head, output_embedding
-from .validation import check_no_bypass, check_rules_took_effect, refuse_unseen, where_not_finite
+from .output_head import OutputHead, output_embedding
+from .validation import check_no_bypass, check_rules_took_effect, refuse_bypass, where_not_finite
 
 CHUNK = 1 << 24  # numbers that are multiplied at once
 
@@ -41,25 +43,35 @@ class PassSpec:
         rules: A rule set or its name; an empty one gives plain gradients.
         at: Where, the place of the token relevance first.
         mode: The class that applies the rules; a subclass of ``Propagation`` watches more.
-        checkpoint: Recompute each block in the backward pass.
-        whole_head: Let the model compute its logits as it does.
-        static: The same operations for any values of the tensors: nothing is looked at on the way.
-        unpadded: The model needs no attention mask.
         hidden: Whether the hidden states and gradients are wanted, beside their products.
-        compiled: The pass is compiled (``compute`` itself does not ask).
-        attention: How each fused attention was called where values could be looked at, see ``propagate.Propagation``.
     """
 
     rules: str | RuleSet
     at: tuple[str, ...] = ("input",)
     mode: type[Propagation] = Propagation
+    hidden: bool = True
+
+
+@dataclass(frozen=True)
+class PassOptions:
+    """How a pass is run. Changes its result by rounding at most.
+
+    Attributes:
+        checkpoint: Recompute each block in the backward pass.
+        whole_head: Let the model compute its logits as it does.
+        static: The same operations for any values of the tensors: nothing is looked at on the way.
+        unpadded: The model needs no attention mask.
+        attention: How each fused attention was called where values could be looked at; ``None``: as the model calls it.
+    """
+
     checkpoint: bool = False
     whole_head: bool = False
     static: bool = False
     unpadded: bool = False
-    hidden: bool = True
-    compiled: bool = False
     attention: tuple[AttentionCall | None, ...] | None = None
+
+
+EAGER = PassOptions()
 
 
 @dataclass(frozen=True)
@@ -114,10 +126,10 @@ class PassSummary(NamedTuple):
 
 
 class HeadNotFollowed(Exception):
-    """The model's logits cannot be computed one by one; its own way is ``PassSpec(whole_head=True)``."""
+    """The model's logits cannot be computed one by one; its own way is ``PassOptions(whole_head=True)``."""
 
 
-def compute(model: PreTrainedModel, batch: Batch, question: PassSpec) -> PassResult:
+def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassOptions = EAGER) -> PassResult:
     """Run forward and backward pass; see the top of this file.
 
     Raises:
@@ -128,20 +140,23 @@ def compute(model: PreTrainedModel, batch: Batch, question: PassSpec) -> PassRes
     with (
         torch.inference_mode(False),
         torch.enable_grad(),
-        propagate(model, question.rules, mode=question.mode) as active,
+        propagate(model, spec.rules, mode=spec.mode, unknown="ignore") as active,
         ExitStack() as stack,
     ):
-        active.keep_gradient = True
-        active.attention = question.attention
-        modules = list(model.modules())
+        active.added[SET_GRAD_ENABLED] = _keep_gradient
+        again = Recomputation()
+        modules = modules_of(model)
         batch = batch.outside_inference_mode()
-        seen = {k: v for k, v in batch.inputs.items() if not (question.unpadded and k == "attention_mask")}
+        seen = {k: v for k, v in batch.inputs.items() if not (options.unpadded and k == "attention_mask")}
         shown = replace(batch, inputs=seen)
-        wanted = resolve_at(model, question.at)
-        taps = stack.enter_context(taps_of(model, modules, wanted, batch.inputs["input_ids"].shape, active))
-        blocks = outer_blocks(model) if question.checkpoint else []
-        stack.enter_context(checkpointed(blocks, active) if blocks else nullcontext())
-        picked, targets = _logits(model, shown, question, active, wanted)
+        wanted = resolve_at(model, spec.at)
+        taps = stack.enter_context(
+            taps_of(model, modules, wanted, batch.inputs["input_ids"].shape, again, static=options.static)
+        )
+        repeated = None if options.attention is None else stack.enter_context(RepeatAttentionCalls(options.attention))
+        blocks = outer_blocks(model) if options.checkpoint else []
+        stack.enter_context(checkpointed(blocks, active, again, repeated) if blocks else nullcontext())
+        picked, targets = _logits(model, shown, options, active, wanted)
         contrasted = (batch.contrasts >= 0).to(picked.device)
         exact = picked.to(torch.float32 if picked.device.type == "mps" else torch.float64)
         values = exact[:, 0] - torch.where(contrasted, exact[:, 1], 0)
@@ -155,26 +170,33 @@ def compute(model: PreTrainedModel, batch: Batch, question: PassSpec) -> PassRes
             )
         if active.rules:
             check_rules_took_effect(model, modules, active, values)
-        if "input" in wanted and active.rules:
-            check_no_bypass(model, values, taps)
         states = {name: taps[name] for name in wanted}  # in the order asked for
+        beside = [taps["embedding"]] if "embedding" in taps and "embedding" not in wanted and active.rules else []
+        if beside and not taps["input"].is_leaf:  # not cut off
+            check_no_bypass(model, values, taps)
+            beside = []
         differentiable = [state for state in states.values() if state.requires_grad]
-        found = torch.autograd.grad(values.sum(), differentiable, allow_unused=True)
-    gradients = dict(zip(map(id, differentiable), found, strict=True))
+        found = torch.autograd.grad(values.sum(), [*differentiable, *beside], allow_unused=True)
+        if beside and found[-1] is not None:
+            refuse_bypass(model)
+    gradients = dict(zip(map(id, differentiable), found, strict=False))
     complete = {}
     for name, state in states.items():
         gradient = gradients.get(id(state))
         complete[name] = torch.zeros_like(state) if gradient is None else gradient
-    objections = _objections(batch, picked, complete, active)
-    active.doubts.clear()
+    objections = _objections(batch, picked, complete)
     plain = {name: state.detach() for name, state in states.items()}
     flags = torch.stack([flag.to(values.device) for flag in objections.values()])
-    first = question.at[0]
-    products = _products(plain[first], complete[first], values.dtype, 1 << 62 if question.static else CHUNK)
+    first = spec.at[0]
+    products = _products(plain[first], complete[first], values.dtype, 1 << 62 if options.static else CHUNK)
     summary = torch.cat(
         [t.to(values.device, values.dtype).flatten() for t in (values.detach(), targets, flags, products)]
     )
     return PassResult(summary, plain, complete, list(objections), active)
+
+
+def _keep_gradient(function: Any, args: Any, kwargs: Any) -> None:
+    """Ignore ``torch.no_grad()`` in the model's own code, with which HRM's inner cycles save memory."""
 
 
 def _products(state: Tensor, gradient: Tensor, dtype: torch.dtype, at_once: int) -> Tensor:
@@ -189,24 +211,24 @@ def _products(state: Tensor, gradient: Tensor, dtype: torch.dtype, at_once: int)
 
 
 def _logits(
-    model: PreTrainedModel, batch: Batch, question: PassSpec, active: Propagation, wanted: Mapping[str, Any]
+    model: PreTrainedModel, batch: Batch, options: PassOptions, active: Propagation, wanted: Mapping[str, Any]
 ) -> tuple[Tensor, Tensor]:
     """The logits of target and contrast ``[B, 2]``, and the targets ``[B]``."""
-    module = None if question.whole_head or "linear" in active.rules else output_embedding(model)
+    module = None if options.whole_head or "linear" in active.rules else output_embedding(model)
     if module is None or any(module in m.modules() for m in wanted.values() if m is not None):
-        logits, index = explained_logits(model, batch, static=question.static)
+        logits, index = explained_logits(model, batch, static=options.static)
         rows = torch.arange(batch.positions.shape[0], device=logits.device)
         logits = logits[rows, index.to(logits.device)]  # [B, vocabulary]
     else:
         pair = _pair(batch.targets, batch.contrasts) if batch.chosen else None
-        active.head = head = Head(module, batch.positions, pair, batch.inputs["input_ids"].shape[1])
+        head = OutputHead(module, batch.positions, pair, batch.inputs["input_ids"].shape[1])
         try:
-            output = model(**batch.inputs, **accepted(model, use_cache=False, return_dict=True))
+            with head.installed():
+                output = model(**batch.inputs, **accepted(model, use_cache=False, return_dict=True))
         except Exception as error:
             if head.uses and not isinstance(error, torch.OutOfMemoryError):
                 raise HeadNotFollowed from error
             raise
-        active.head = None
         logits = output.logits if hasattr(output, "logits") else output[0]
         if not head.gave(logits):
             raise HeadNotFollowed
@@ -250,14 +272,9 @@ def accepted(model: PreTrainedModel, **arguments: Any) -> dict[str, Any]:
     return {k: v for k, v in arguments.items() if takes(model, k)}
 
 
-def _objections(
-    batch: Batch, logits: Tensor, gradients: Mapping[str, Tensor], active: Propagation
-) -> dict[tuple[str, str], Tensor]:
+def _objections(batch: Batch, logits: Tensor, gradients: Mapping[str, Tensor]) -> dict[tuple[str, str], Tensor]:
     """What would speak against the result, as (kind, what) -> whether it does."""
     found = {("logits", ""): ~logits.isfinite().all()}
-    for doubt, what in active.doubts:
-        known = found.get(("unseen", what))
-        found["unseen", what] = doubt if known is None else known | doubt.to(known.device)
     padding = batch.inputs["attention_mask"] == 0
     length = padding.shape[1]
     for name, gradient in gradients.items():
@@ -283,8 +300,6 @@ def check(model: PreTrainedModel, batch: Batch, answer: PassResult, reading: Pas
     kind, what = reading.raised[0]
     if kind == "logits":
         raise NonFiniteError(where_not_finite(model, lambda: explained_logits(model, batch)))
-    if kind == "unseen":
-        refuse_unseen(model, [what for kind, what in reading.raised if kind == "unseen"])
     if kind == "gradient":
         dtype = answer.gradients[what].dtype
         narrow = dtype in (torch.float16, torch.bfloat16)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..errors import InputError, nearest
-from ..propagation.propagate import Propagation
+from .checkpointing import Recomputation
 
 
 def layer_count(model: PreTrainedModel) -> int:
@@ -78,15 +78,20 @@ def taps_of(
     modules: Sequence[nn.Module],
     wanted: dict[str, nn.Module | None],
     shape: torch.Size,
-    mode: Propagation,
+    again: Recomputation,
+    *,
+    static: bool = False,
 ) -> Iterator[dict[str, Tensor]]:
-    """While the block runs, note the hidden state of every wanted name. The hooks are removed on exit."""
+    """While the block runs, note the hidden state of every wanted name. The hooks are removed on exit.
+
+    ``static``: nothing is changed in place, as a trace has to be free of that.
+    """
     taps: dict[str, Tensor] = {}
     thread = threading.get_ident()
 
     def elsewhere() -> bool:
         """The model may be in use in another thread too; and a block that runs once more was seen the first time."""
-        return mode.recomputing or threading.get_ident() != thread
+        return again.running or threading.get_ident() != thread
 
     def is_hidden(value: Any) -> bool:
         """Whether this is a hidden state; a model may append padding of its own (Longformer)."""
@@ -99,8 +104,11 @@ def taps_of(
         tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.is_floating_point()]
         state = tensors[0] if tensors else None
         if state is not None and is_hidden(state):
-            # The very tensor the model goes on with, so that a residual path around the block is seen too.
-            taps["input"] = state if state.requires_grad else state.requires_grad_()
+            # The very tensor the model goes on with, so that a residual path around the block is seen too. Cut off from the
+            # embedding, so that a gradient that reaches that all the same came around the first block.
+            if "embedding" not in wanted and not static and not state._is_view():
+                state.detach_()
+            taps["input"] = state.requires_grad_()
 
     def tap_embedding(_: nn.Module, __: Any, output: Any) -> Any:
         if "embedding" in taps or elsewhere() or not is_hidden(output):
@@ -130,7 +138,7 @@ def taps_of(
             if name == "input":
                 if (
                     "embedding" not in wanted
-                ):  # so that what bypasses the first block is seen, see guards.check_no_bypass
+                ):  # so that what bypasses the first block is seen, see validation.check_no_bypass
                     table = model.get_input_embeddings()
                     stack.callback(table.register_forward_hook(tap_embedding, prepend=True).remove)
                 for block in first_blocks(modules):

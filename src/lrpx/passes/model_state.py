@@ -1,9 +1,9 @@
-"""Would Python do the same once more? A CUDA graph or a compiled pass repeats what it did once, without it.
+"""Detects changes to a model that invalidate its captured and compiled passes.
 
-Weights changed in place are fine: they are read where they lie. Weights moved, modules exchanged, hooks added, an attribute
-changed or code exchanged are not: the pass is captured anew (``Fingerprint``). That works for code that reads what a module
-holds, as that of transformers does. Other code may read anything, so a model with code of somebody else's, in hooks, functions
-or classes of modules, is not captured at all (``foreign_code``).
+Weights changed in place are fine: they are read where they lie. What ``ModelState`` compares is listed there; it is a safety
+net for what happens without thinking (an adapter switched, a hook added, a model moved), and takes about a millisecond. Code
+that is neither PyTorch's nor transformers' nor PEFT's may read anything, so a model that runs some is neither captured nor
+compiled (``foreign_code``).
 """
 
 from __future__ import annotations
@@ -11,312 +11,161 @@ from __future__ import annotations
 import functools
 import sys
 import types
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import torch
-import torch.nn.modules.module as torch_module
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
-from torch.overrides import _get_current_function_mode_stack
 from transformers import PreTrainedConfig
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from ..models.turns import precision
+from .._torch_internals import HOOKS, active_modes, global_hooks, hooks_of
+from ..models.precision import matmul_precision
 
 # Packages whose modules read nothing but what they hold: those that models of transformers are made of, and Python's own.
 KNOWN_CODE = {"torch", "transformers", "transformers_modules", "peft", "kernels", "numpy", *sys.stdlib_module_names}
-_PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
-_NOTED = "_output_capturing_hooks_installed"  # by transformers, on a model that was asked for its hidden states
-_OWN = frozenset({*vars(nn.Module()), _NOTED}) - {"training"}  # what every module has
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_GLOBAL_HOOKS = tuple(f"_global{kind}" for kind in _HOOKS)
-_FUNCTIONS = frozenset({types.FunctionType, staticmethod, classmethod, property})
+SHORT = 64  # entries of a container that is looked into
+_PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device})
+_CONTAINERS = (list, tuple, set, frozenset, dict)
 _WEIGHTS = frozenset({Tensor, nn.Parameter, getattr(nn, "Buffer", Tensor)})
-_CALLED = ("forward", "__call__", "_wrapped_call_impl", "_call_impl")
-_DEEP, _MANY = 6, 1000  # levels and entries of containers; what goes beyond is known by its identity
+_OWN = frozenset(vars(nn.Module())) - {"training"}  # what every module has
 
 
-class Fingerprint:
-    """A model's state as it is now. It does not keep the model alive.
+class ModelState:
+    """A model as it is now: addresses of its weights, its modules and their classes, numbers of hooks, training mode, and the
+    plain values (numbers, strings, tensors; short lists, sets and dictionaries of them) in its modules and configurations.
 
-    ``in_place`` takes microseconds and says that the weights of then can still be read where they were; ``holds``, about a
-    millisecond, that they are still the model's, and that all else is as it was.
-
-    Args:
-        model: One without foreign code.
-        since: A fingerprint from before a pass. An integer that the pass changed is a note (Funnel's of the length of the text
-            that it read last) and is not looked at.
+    Attributes:
+        weights: Parameters and buffers, each once, detached. They keep the memory that a graph reads.
     """
 
-    def __init__(self, model: nn.Module, since: Fingerprint | None = None) -> None:
-        modules = list(model.modules())
-        notes = since._notes | {place for place, new in since._changes() if type(new) is int} if since else set()
-        self._notes: set[tuple[int, str]] = notes
-        self._modules = [
-            (weakref.ref(module), [k for k in vars(module) if k not in _OWN and (i, k) not in notes])
-            for i, module in enumerate(modules)
-        ]
-        # Code of a model's own classes and their files: some exchange it for all models. Of the classes below, which all models
-        # share, only what runs in a pass: transformers exchanges other parts of them while it loads a model.
-        parents = dict.fromkeys(k for module in modules for k in type(module).__mro__ if k is not object)
-        own = [k for k in parents if _is_of_a_model(k.__module__)]
-        files = [n for n in dict.fromkeys([*(k.__module__ for k in own), "torch.nn.functional"]) if n in sys.modules]
-        spaces = [*map(vars, own), *(vars(sys.modules[name]) for name in files)]
-        self._code = [(space, [n for n, v in space.items() if type(v) in _FUNCTIONS | _PLAIN]) for space in spaces]
-        self._code += [(vars(k), [n for n in _CALLED if n in vars(k)]) for k in parents if k not in own]
-        self._own = list(map(vars, own))
-        self._attributes = [
-            [_Look().value(vars(m)[k]) for k in names] for m, (_, names) in zip(modules, self._modules, strict=True)
-        ]
-        look = self._look()
-        self._state = look.state
-        weights = [*model.parameters(), *model.buffers(), *look.tensors]
-        self._places = [(weakref.ref(t), _address(t)) for t in weights]
-        # The memory of a weight that was exchanged is not given away while a graph reads it.
-        self._kept = [t.detach() for t in weights]
-        functions = [space[n] for space, names in self._code for n in names if type(space[n]) in _FUNCTIONS]
-        # No other object gets the identity of one of these unnoticed.
-        self._alive = [r for r in map(_reference, (*look.objects, *functions)) if r is not None]
-
-    def in_place(self) -> bool:
-        """Whether every weight of then lies where it lay."""
-        return all((t := reference()) is None or _address(t) == place for reference, place in self._places)
+    def __init__(self, model: nn.Module) -> None:
+        self._modules = list(model.modules())
+        self._owners = [vars(module) for module in self._modules]
+        self._configurations = [vars(each) for each in _configurations(self._owners)]
+        holders = [*self._owners, *self._configurations]
+        self._watched = [(own, k) for own in holders for k, v in own.items() if k not in _OWN and _is_plain(v)]
+        self._structure, self._values = self._read_structure(), self._read_values()
+        self.weights = [t.detach() for t in (*model.parameters(), *model.buffers())]
 
     def holds(self) -> bool:
         """Whether all of it is as it was."""
-        try:
-            return self._look().state == self._state and all(o() is not None for o in self._alive)
-        except Exception:  # whatever cannot be looked at any more has changed
-            return False
+        return self._values == self._read_values() and self._structure == self._read_structure()
+
+    def forget_changed(self, *, only_integers: bool) -> None:
+        """Called after a pass: do not watch any more what it has changed. An integer is a note (Funnel's of the last length)."""
+        now = zip(self._watched, self._values, self._read_values(), strict=True)
+        kept = [(place, old) for place, old, new in now if old == new or (only_integers and new[0] is not int)]
+        self._watched, self._values = [place for place, _ in kept], [old for _, old in kept]
 
     def what_changed(self) -> str:
         """The names of attributes that are not what they were, for a message."""
-        return ", ".join(sorted({name for (_, name), _ in self._changes()})) or "its modules, weights or hooks"
+        now = zip(self._watched, self._values, self._read_values(), strict=True)
+        names = {name for (_, name), old, new in now if old != new}
+        return ", ".join(sorted(names)) or "its modules, weights or hooks"
 
-    def _look(self) -> _Look:
-        look = _Look()
-        for reference, names in self._modules:
-            look.module(reference(), names)
-        for space, names in self._code:
-            for name in names:
-                value = space.get(name, _GONE)
-                look.state.append((type(value), value) if type(value) in _PLAIN else id(value))
-        look.state += [[name in space for name in _CALLED] for space in self._own]  # one more would hide a parent's
-        for kind in _GLOBAL_HOOKS:
-            look.state.append(tuple(getattr(torch_module, kind)))
-        root = self._modules[0][0]()
-        look.state.append(id(_attention(root)))
-        return look
+    def _read_values(self) -> list[Any]:
+        return [_value(own.get(name, _GONE)) for own, name in self._watched]
 
-    def _changes(self) -> Iterator[tuple[tuple[int, str], Any]]:
-        """Attributes that are not what they were: number of the module and name, and the value now."""
-        for i, ((reference, names), before) in enumerate(zip(self._modules, self._attributes, strict=True)):
-            own = getattr(reference(), "__dict__", {})
-            for name, value in zip(names, before, strict=True):
-                if _Look().value(own.get(name, _GONE)) != value:
-                    yield (i, name), own.get(name)
-
-
-class _Look:
-    """What modules are made of, as values that can be compared.
-
-    Attributes:
-        state: The values.
-        objects: What is known by its identity only.
-        tensors: Found beside parameters and buffers.
-    """
-
-    def __init__(self) -> None:
-        self.state: list[Any] = []
-        self.objects: list[Any] = []
-        self.tensors: list[Tensor] = []
-        self._seen: dict[int, int] = {}  # containers and configurations, which many modules hold
-
-    def module(self, module: nn.Module | None, names: Sequence[str]) -> None:
-        """Look at a module: its class, the attributes called ``names``, what it holds, its hooks."""
-        add = self.state.append
-        if module is None:
-            add(None)
-            return
-        own = module.__dict__
-        add(module.__class__)
-        add(len(own) - (_NOTED in own))
-        for name in names:
-            value = own.get(name, _GONE)
-            kind = type(value)
-            add((kind, value) if kind in _PLAIN else self.value(value))  # 1, 1.0 and True are equal
-        add([(name, id(child)) for name, child in own["_modules"].items()])
-        for hooks in _HOOKS:
-            found = own[hooks]  # by number: no two hooks have the same one
-            add(tuple(n for n, hook in found.items() if _origin(hook) != "transformers") if found else ())
-        for weights in ("_parameters", "_buffers"):
-            add([(name, t is not None and _place(t)) for name, t in own[weights].items()])
-
-    def value(self, value: Any, depth: int = 0) -> Any:
-        """A value that is equal to another one if what was looked at is the same."""
-        kind = type(value)
-        if kind in _PLAIN:
-            return kind, value
-        if isinstance(value, Tensor):
-            self.tensors.append(value)
-            return kind, _place(value), None if value.is_inference() else value._version
-        if isinstance(value, np.ndarray | np.generic) and value.dtype != object and value.nbytes <= 1 << 16:
-            return kind, value.shape, value.dtype, value.tobytes()
-        if depth < _DEEP:
-            parts = self._parts(value)
-            if parts is not None:
-                number = self._seen.get(id(value))
-                if number is not None:
-                    return kind, number
-                self._seen[id(value)] = len(self._seen)
-                return kind, [(key, self.value(part, depth + 1)) for key, part in parts]
-        self.objects.append(value)
-        return kind, id(value)
-
-    def _parts(self, value: Any) -> list[tuple[Any, Any]] | None:
-        """What a container holds, with its keys."""
-        if isinstance(value, PreTrainedConfig):
-            return list(vars(value).items())
-        if isinstance(value, dict) and len(value) <= _MANY:
-            return [(_key(k), v) for k, v in list(value.items())]
-        if isinstance(value, list | tuple) and len(value) <= _MANY:
-            return list(enumerate(value))
-        if isinstance(value, set | frozenset) and len(value) <= _MANY:
-            return [(frozenset(map(_key, value)), None)]
-        if isinstance(value, types.MethodType):  # a new object each time
-            return [("self", id(value.__self__)), ("function", value.__func__)]
-        if isinstance(value, functools.partial):
-            return [("function", value.func), ("args", value.args), ("keywords", value.keywords)]
-        return None
+    def _read_structure(self) -> list[Any]:
+        found: list[Any] = [len(global_hooks()), *map(len, self._configurations)]
+        for module, own in zip(self._modules, self._owners, strict=True):
+            found += (module.__class__, len(own), *map(id, own["_modules"].values()))
+            found += [len(own[kind]) for kind in HOOKS]
+            for kind in ("_parameters", "_buffers"):
+                found.append(kind)
+                found += [(name, t is not None and _place(t)) for name, t in own[kind].items()]
+        return found
 
 
 _GONE = object()
 
 
-def _is_of_a_model(file: str) -> bool:
-    return file.startswith(("transformers.models.", "transformers_modules.", "peft."))
+def _configurations(owners: list[dict[str, Any]]) -> Iterator[PreTrainedConfig]:
+    """Configurations that modules hold, and those within them, each once."""
+    seen: dict[int, PreTrainedConfig] = {}
+    queue = list(owners)
+    for own in queue:  # grows on the way
+        for value in own.values():
+            if isinstance(value, PreTrainedConfig) and id(value) not in seen:
+                seen[id(value)] = value
+                queue.append(vars(value))
+    yield from seen.values()
 
 
-def _key(value: Any) -> Any:
-    return value if type(value) in _PLAIN else (type(value), id(value))
+def _is_plain(value: Any) -> bool:
+    return type(value) in _PLAIN or isinstance(value, (Tensor, *_CONTAINERS))
 
 
-def _address(tensor: Tensor) -> int:
-    try:
-        return tensor.data_ptr()
-    except (RuntimeError, NotImplementedError):  # a sparse one has no one place
-        return id(tensor)
+def _value(value: Any) -> tuple[Any, Any]:
+    """An attribute as something to compare: 1, 1.0 and True differ, and containers are looked into."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return kind, value
+    if isinstance(value, _CONTAINERS) and len(value) <= SHORT:
+        if isinstance(value, dict):
+            return kind, [(_item(k), _item(v)) for k, v in value.items()]
+        return kind, [_item(v) for v in value]
+    return kind, _item(value)
+
+
+def _item(value: Any) -> Any:
+    """A plain value or a tensor; anything else is not looked at."""
+    if isinstance(value, Tensor):
+        return _place(value), None if value.is_inference() else value._version
+    return (type(value), value) if type(value) in _PLAIN else type(value)
 
 
 def _place(tensor: Tensor) -> Any:
-    return _address(tensor), tensor.dtype, tensor.shape, tensor.stride() if tensor.layout is torch.strided else None
-
-
-def _reference(value: Any) -> Callable[[], Any] | None:
     try:
-        return weakref.ref(value)
-    except TypeError:
-        return None
+        return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+    except RuntimeError:  # one without numbers, or a sparse one, has no one place
+        return id(tensor)
 
 
-def _attention(model: Any) -> Any:
-    """The function that transformers calls for this model's attention, which anyone may register."""
-    name = getattr(getattr(model, "config", None), "_attn_implementation", None)
-    return ALL_ATTENTION_FUNCTIONS.get(name) if isinstance(name, str) else None
-
-
-def structure(model: nn.Module) -> int:
-    """A number that is another one when modules of a model were exchanged, added or taken away."""
-    return hash(tuple((id(module), module.__class__) for module in model.modules()))
-
-
-def surroundings(model: nn.Module, device: str) -> tuple[Any, ...]:
-    """What decides beside the model and the shapes what a pass computes, as a key: settings of PyTorch and of this thread."""
+def settings(device: str) -> tuple[Any, ...]:
+    """PyTorch's settings that decide what a pass computes on ``device`` (``"cpu"``, ``"cuda"``, ...), as a key."""
     cuda = torch.backends.cuda
     return (
-        getattr(getattr(model, "config", None), "_attn_implementation", None),
-        precision(),
+        matmul_precision(),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
         torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device),
         (cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled(), cuda.cudnn_sdp_enabled()),
-        tuple(torch._C._get_sdp_priority_order()) if hasattr(torch._C, "_get_sdp_priority_order") else (),
-        torch._C._get_cublas_allow_fp16_reduced_precision_reduction(),
-        torch._C._get_cublas_allow_bf16_reduced_precision_reduction(),
-        foreign_mode(),
+        *active_modes(),
     )
 
 
-def foreign_mode() -> str | None:
-    """What can change what operations do in this thread, as part of a sentence; ``None`` if there is nothing."""
-    if parametrize._cache_enabled:
-        return "torch.nn.utils.parametrize.cached() is active"
-    if torch._C._len_torch_dispatch_stack():
-        return "a TorchDispatchMode is active"
-    modes = [type(mode).__name__ for mode in _get_current_function_mode_stack()]
-    return next((f"a {mode} is active" for mode in modes if mode != "DeviceContext"), None)  # says where, not what
-
-
 def foreign_code(model: nn.Module) -> str | None:
-    """Where a pass of a model runs somebody's code, neither PyTorch's nor transformers', as a sentence's end; or ``None``.
+    """Where a pass runs code that is neither PyTorch's nor transformers', as the end of a sentence; ``None`` if nowhere.
 
     Such code is what people change between calls: it adds a vector, leaves a head out, or writes down what it sees.
     """
-    try:
-        return _code_of_others(model)
-    except Exception as error:
-        return f"it cannot be looked through ({type(error).__name__}: {error})"
-
-
-def _code_of_others(model: nn.Module) -> str | None:
-    for kind in _GLOBAL_HOOKS:
-        for hook in getattr(torch_module, kind).values():
-            return f"all modules have a hook ({_name(hook)})"
-    classes: dict[type, str] = {}
+    for mode in active_modes():
+        return f"a {mode} is active"
+    for hook in global_hooks():
+        return f"all modules have a hook ({_name(hook)})"
     for name, module in model.named_modules():
         name = name or "it"
-        classes.setdefault(type(module), name)
-        for kind in _HOOKS:
-            for hook in module.__dict__[kind].values():
-                if _origin(hook) != "transformers":
-                    return f"{name} has a hook ({_name(hook)})"
-        for key, value in module.__dict__.items():
-            if isinstance(value, types.FunctionType | types.MethodType | functools.partial) and _is_foreign(value):
-                return f"{name} has a {key} of its own ({_name(value)})"
-        for t in (*module._parameters.values(), *module._buffers.values()):
-            if t is not None and type(t) not in _WEIGHTS:
-                return f"{name} has a weight of the kind {type(t).__name__}"
-    for found, name in classes.items():
-        for parent in found.__mro__:
+        for parent in type(module).__mro__:
             if parent.__module__.split(".")[0] not in KNOWN_CODE:
                 return f"{name} is a {parent.__module__}.{parent.__qualname__}"
-            for key, value in vars(parent).items():
-                if type(value) in _FUNCTIONS and _is_foreign(value):
-                    return f"{parent.__qualname__}.{key} was exchanged ({_name(value)})"
-    attention = _attention(model)
-    if attention is not None and _is_foreign(attention):
-        return f"its attention is a function that was registered ({_name(attention)})"
-    return foreign_mode()
-
-
-def _is_foreign(code: Any) -> bool:
-    return _origin(code) not in KNOWN_CODE
+        for hook in hooks_of(module):
+            if _origin(hook) != "transformers":
+                return f"{name} has a hook ({_name(hook)})"
+        for key, value in vars(module).items():
+            is_function = isinstance(value, types.FunctionType | types.MethodType | functools.partial)
+            if is_function and _origin(value) not in KNOWN_CODE:
+                return f"{name} has a {key} of its own ({_name(value)})"
+        for t in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+            if type(t) not in _WEIGHTS or t.layout is not torch.strided:
+                return f"{name} has a weight of the kind {type(t).__name__}, {t.layout}"
+    return None
 
 
 def _origin(code: Any) -> str:
     """The package in whose file a function was written, whatever name it goes by."""
-    while True:
-        if isinstance(code, functools.partial):
-            code = code.func
-        elif isinstance(code, types.MethodType | staticmethod | classmethod):
-            code = code.__func__
-        elif isinstance(code, property):
-            code = code.fget
-        else:
-            break
+    while isinstance(code, functools.partial | types.MethodType):
+        code = code.func if isinstance(code, functools.partial) else code.__func__
     name = code.__globals__.get("__name__") if isinstance(code, types.FunctionType) else type(code).__module__
     return str(name).split(".")[0]
 

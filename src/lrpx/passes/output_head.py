@@ -1,7 +1,7 @@
 """The output embedding computes only what is asked for: the explained position's logits, and of these two rows.
 
 A vocabulary of 128,256 tokens makes the output embedding a fifth of a Llama-3.2-1B, and all but two of its rows are of no
-interest. While a ``Head`` is active, the linear function whose weight is the model's output embedding sees each item's
+interest. When the model calls its output embedding, an ``OutputHead`` becomes active: the linear function then sees each item's
 explained position only, and the rows of target and contrast where both are known. What a model does to its logits afterwards
 (soft caps, scales, casts) still happens, if it treats every logit alike; anything else is noticed, and then all logits are
 computed as the model itself would.
@@ -9,10 +9,16 @@ computed as the model itself would.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.functional import embedding, linear
+from torch.overrides import TorchFunctionMode
+
+from ..propagation.operations import operation_of
+from ..propagation.rules import tensors_in
 
 # After the output embedding, kinds of operations that treat every logit alike.
 _ALIKE = frozenset({"elementwise", "activation", "power", "product", "division", "sigmoid"})
@@ -24,7 +30,7 @@ _HARMLESS = frozenset(
 )
 
 
-class Head:
+class OutputHead(TorchFunctionMode):
     """Computes the explained logits only, and says whether that was the model's own result.
 
     Args:
@@ -35,23 +41,53 @@ class Head:
     """
 
     def __init__(self, module: nn.Module, positions: Tensor, ids: Tensor | None, length: int) -> None:
+        super().__init__()
         self.module, self.positions, self.ids = module, positions, ids
         self.shape = (positions.shape[0], length)
         self.uses = 0
         self.sure = True
         self._logits: list[Tensor] = []  # what was made of the output embedding's result, the last one last
 
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """While the block runs, the mode becomes active when the output embedding is called: before, it would only cost."""
+        with ExitStack() as stack:
+            entered: list[bool] = []
+
+            def before(_: nn.Module, __: Any) -> None:
+                if not entered:
+                    entered.append(True)
+                    stack.enter_context(self)
+
+            handle = self.module.register_forward_pre_hook(before)
+            try:
+                yield
+            finally:
+                handle.remove()
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is linear and self._is_asked(args, kwargs):
+            return self._explained(args, kwargs)
+        output = func(*args, **kwargs)
+        if self.uses:
+            operation = operation_of(func)
+            self._follow(operation.name, operation.kind, tensors_in(args, kwargs), output)
+        return output
+
     def _weight(self) -> Tensor:
         weight = self.module.weight  # looked up each time: an offloaded weight is another tensor in each pass
         assert isinstance(weight, Tensor)
         return weight
 
-    def is_asked(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    def _is_asked(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether a call of ``linear`` is the output embedding's, on hidden states ``[B, T, width]``."""
         weight = args[1] if len(args) > 1 else kwargs.get("weight")
         return weight is self._weight() and len(args) > 0 and args[0].ndim == 3 and args[0].shape[:2] == self.shape
 
-    def __call__(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
+    def _explained(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
         """The explained logits ``[B, 1, K]``, or ``[B, 1, vocabulary]``."""
         hidden, weight = args[0], self._weight()
         bias = args[2] if len(args) > 2 else kwargs.get("bias")
@@ -60,16 +96,16 @@ class Head:
         places = self.positions.to(hidden.device)[:, None, None].expand(-1, 1, hidden.shape[-1])
         hidden = hidden.gather(1, places)
         if self.ids is None:
-            logits = function(hidden, weight, bias)
+            logits = linear(hidden, weight, bias)
         else:
             ids = self.ids.to(weight.device)
-            logits = hidden @ nn.functional.embedding(ids, weight).transpose(1, 2)
+            logits = hidden @ embedding(ids, weight).transpose(1, 2)
             if bias is not None:
                 logits = logits + bias[ids].unsqueeze(1)
         self._logits.append(logits)
         return logits
 
-    def follow(self, name: str, kind: str, operands: Sequence[Tensor], output: Any) -> None:
+    def _follow(self, name: str, kind: str, operands: Sequence[Tensor], output: Any) -> None:
         """Look at an operation after the output embedding: does it treat every logit alike?"""
         ours = [t for t in operands if any(t is seen for seen in self._logits)]
         if not ours or name in _HARMLESS:

@@ -19,8 +19,8 @@ from transformers import PreTrainedModel
 from ..errors import UnsupportedModelError
 from ..models.placement import stored_parameters
 from ..models.refused import REFUSED
-from ..propagation.propagate import Propagation
-from ..propagation.rules import _Factor, _LayerNorm, _Scale, _Slope
+from ..propagation.jacobians import OURS
+from ..propagation.propagate import Propagation, modules_of
 from ..propagation.rulesets import RuleSet
 from .hidden_states import items_of, layer_count
 
@@ -41,9 +41,12 @@ def check_model(model: PreTrainedModel, rules: str | RuleSet) -> None:
             state-space or linear-attention mixer.
     """
     name = type(model).__name__
-    if model.training:
+    modules = modules_of(model)
+    if any(module.training for module in modules):
+        parts = [n for n, m in model.named_modules() if m.training] if not model.training else [name]
         raise UnsupportedModelError(
-            f"{name} is in training mode, where dropout makes every pass different. Call model.eval()."
+            f"{', '.join(parts[:3])}{' and more' if len(parts) > 3 else ''}: in training mode, where dropout makes every pass "
+            "different. Call model.eval()."
         )
     weight = next(model.parameters())
     if weight.is_inference() and not weight.is_meta:  # an offloaded one is loaded anew
@@ -65,7 +68,11 @@ def check_model(model: PreTrainedModel, rules: str | RuleSet) -> None:
         )
     if not rules:
         return
-    mixers = [kind for kind in dict.fromkeys(type(m).__name__ for m in model.modules()) if STATE_SPACE.search(kind)]
+    mixers = [
+        kind
+        for kind in dict.fromkeys(kind.__name__ for kind in dict.fromkeys(map(type, modules)))
+        if STATE_SPACE.search(kind)
+    ]
     if mixers:
         mixer = next((kind for kind in mixers if not re.search(r"Norm|Model$|ForCausalLM$", kind)), mixers[0])
         raise UnsupportedModelError(
@@ -80,8 +87,8 @@ def check_not_compiled(model: PreTrainedModel) -> None:
     Raises:
         UnsupportedModelError: The model or a part of it was compiled in place.
     """
-    compiled = [name or type(model).__name__ for name, m in model.named_modules() if m._compiled_call_impl is not None]
-    if compiled:
+    if any(m._compiled_call_impl is not None for m in modules_of(model)):
+        compiled = [n or type(model).__name__ for n, m in model.named_modules() if m._compiled_call_impl is not None]
         raise UnsupportedModelError(
             f"{compiled[0]} was compiled by its compile(), which hides its operations. Load the model anew, or undo that by "
             "module._compiled_call_impl = None. lrpx.explain(..., compile=True) fuses the pass itself."
@@ -134,39 +141,47 @@ def check_no_bypass(model: nn.Module, values: Tensor, taps: dict[str, Tensor]) -
     entry = taps["input"].grad_fn
     for node in _nodes(values, stop=entry):
         if getattr(node, "variable", None) is embedding:
-            raise UnsupportedModelError(
-                f"{type(model).__name__} feeds its embedding into later blocks too, so what enters the first block is not all "
-                'that the text contributes. Use at="embedding".'
-            )
+            refuse_bypass(model)
+
+
+def refuse_bypass(model: nn.Module) -> NoReturn:
+    """Raise the error about a way from the embedding around the first block."""
+    raise UnsupportedModelError(
+        f"{type(model).__name__} feeds its embedding into later blocks too, so what enters the first block is not all "
+        'that the text contributes. Use at="embedding".'
+    )
 
 
 _KNOWN_NODES = re.compile(
     r"(torch::autograd::(AccumulateGrad|Copy\w+)|GeneratedBackwardFor_transformers_grouped_mm\w*|\w*Backward\d*)$"
 )
-_OUR_NODES = tuple(rule._backward_cls for rule in (_Slope, _Scale, _Factor, _LayerNorm))
 
 
 def foreign_nodes(values: Tensor) -> list[str]:
     """Names of autograd nodes that come neither from PyTorch's own operations nor from our rules."""
     found = set()
-    # One look per type; nodes of C++ extensions may share the type CppFunction.
-    kinds = {type(n) if type(n).__name__ != "CppFunction" else n.name(): n for n in _nodes(values)}
+    kinds: dict[Any, Any] = {}  # one look per type
+    for node in _nodes(values):
+        kind = type(node)
+        # Nodes of C++ extensions may share the type CppFunction.
+        kinds[kind if kind.__name__ != "CppFunction" else node.name()] = node
     for node in kinds.values():
         custom = isinstance(node, torch.autograd.function.BackwardCFunction)
-        if (custom and not isinstance(node, _OUR_NODES)) or not _KNOWN_NODES.match(node.name()):
+        if (custom and not isinstance(node, OURS)) or not _KNOWN_NODES.match(node.name()):
             found.add(node.name())
     return sorted(found)
 
 
 def _nodes(values: Tensor, stop: Any = None) -> Iterator[Any]:
     """The nodes of the autograd graph above ``values``; not beyond ``stop``."""
-    seen, queue = {None, stop}, [values.grad_fn]
-    while queue:
-        node: Any = queue.pop()
-        if node not in seen:
-            seen.add(node)
-            yield node
-            queue.extend(parent for parent, _ in node.next_functions)
+    seen, stack = {None, stop, values.grad_fn}, [values.grad_fn]
+    while stack:
+        node: Any = stack.pop()
+        yield node
+        for parent, _ in node.next_functions:
+            if parent not in seen:
+                seen.add(parent)
+                stack.append(parent)
 
 
 def where_not_finite(model: PreTrainedModel, forward: Callable[[], object]) -> str:

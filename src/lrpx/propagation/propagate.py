@@ -2,41 +2,42 @@
 
 Inside ``with propagate(model, rules):``
 
-1. a ``TorchFunctionMode`` sees every PyTorch function the model calls; where an operand carries gradient and the rule set
-   has a rule for that kind of operation, the rule is applied instead, which returns the same value;
-2. modules that are one element-wise activation made of several functions (GPT-2's ``gelu_new``, BLOOM's own GELU) count
-   as one operation, through a forward hook that is removed on exit. Activations written out in the middle of a model
-   (``x * torch.sigmoid(1.7 * x)``) are recognised too: a product of two element-wise functions of the same tensor is itself
-   an element-wise function of it;
-3. parameters carry no gradient, so a weight is never mistaken for a factor of a product and no weight gradient is computed.
+1. a ``TorchFunctionMode`` sees every PyTorch function the model calls. Where an operand carries gradient and the rule set has a
+   rule for that kind of operation, the rule is applied instead, which returns the same value;
+2. only at products the autograd graph is read, to see what the factors came out of (``gates.py``, ``activations.py``);
+3. parameters carry no gradient, so a weight is never mistaken for a factor of a product.
 
 Nothing is patched. Leaving the block, also by an exception, leaves nothing behind.
 """
 
 from __future__ import annotations
 
-import re
-import threading
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cache
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import peek_interpreter_stack
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import _disable_current_modes
 
+from .._torch_internals import (
+    function_modes,
+    has_hidden_gradient,
+    inside_transform,
+    saved_tensor_hooks,
+    seen_from_inside,
+)
 from ..errors import UnsupportedModelError
-from ..passes.output_head import Head
-from .marks import common_lineage, is_mixed, joined, mark, mark_of
-from .rules import carrying, signal_take_all, tensors_in
-from .rulesets import RuleSet, get_rules, kind_of
+from . import gates, rules
+from .activations import activation_modules, common_origin, make_one_operation
+from .operations import GATING, Operation, operation_of
+from .rules import Call, Notes, tensors_in
+from .rulesets import RuleSet, get_rules
 
-GATES = frozenset({"activation", "power", "sigmoid", "softmax"})  # their output gates what it is multiplied with
-ELEMENTWISE = frozenset({"elementwise", "activation", "power", "sigmoid", "product", "division"})
+Handler = Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
 
 
 class Propagation(TorchFunctionMode):
@@ -48,13 +49,8 @@ class Propagation(TorchFunctionMode):
         met: How often a softmax or a fused attention was met, with or without a rule.
         cuts: How often the model's own code cut the gradient (``detach``): what passes there is a constant.
         unknown: What carried gradient in a way the rules do not know: function names, with how often.
-        doubts: What can only be told from values, as (0-d boolean tensor, name); true ones belong to ``unknown``.
-        keep_gradient: Ignore ``torch.no_grad()`` in the model's own code (HRM's inner cycles use it to save memory).
-        head: Computes the explained logits only; ``None``: the model computes its logits as it does.
-        attention: How each fused attention is called, see ``AttentionCall``; ``None``: as the model does.
-        attended: How many of these there have been.
-        threads: Where hooks take effect: the caller's thread, and the one in which blocks are recomputed.
-        recomputing: Blocks are running once more, for the backward pass; what is noted of a pass is noted already.
+        added: PyTorch function -> what is called instead of it, with the function, its args and its kwargs.
+        saving: The saved-tensor hooks under which rules may run: others would recompute operations without them.
     """
 
     def __init__(self, rules: RuleSet) -> None:
@@ -63,137 +59,189 @@ class Propagation(TorchFunctionMode):
         self.hits: Counter[str] = Counter()
         self.met: Counter[str] = Counter()
         self.cuts: Counter[str] = Counter()
-        self.unknown: Counter[str] = Counter()
-        self.doubts: list[tuple[Tensor, str]] = []
-        self.keep_gradient = False
-        self.head: Head | None = None
-        self.attention: Sequence[AttentionCall | None] | None = None
-        self.attended = 0
-        self.threads = {threading.get_ident()}
-        self.recomputing = False
-        self.saving = saving_hooks()
+        self.notes = Notes()
+        self.unknown = self.notes.unknown
+        self.added: dict[Callable[..., Any], Handler] = {}
+        self._handlers: dict[Callable[..., Any], Handler | None] = {}
+        self.saving = saved_tensor_hooks()
+
+    def another(self) -> Propagation:
+        """One that applies the same rules in the same way, for operations that run once more; it counts apart."""
+        other = type(self)(self.rules)
+        other.added, other.notes.gates, other.notes.magnitudes = self.added, self.notes.gates, self.notes.magnitudes
+        return other
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
-        name, kind, in_place = _described(func)
-        if kind == "attention" and self.attention is not None:
-            call = self.attention[self.attended]
-            args, kwargs = (args, kwargs) if call is None else call.again(args, kwargs)
-            self.attended += 1
-        if self.head is not None:
-            if name == "linear" and self.head.is_asked(args, kwargs):
-                return self.head(func, args, kwargs)
-            if self.head.uses:
-                output = self._run(func, name, kind, in_place, args, kwargs)
-                self.head.follow(name, kind, tensors_in(args, kwargs), output)
-                return output
-        return self._run(func, name, kind, in_place, args, kwargs)
+        try:
+            handler = self._handlers[func]
+        except KeyError:
+            handler = self._handlers[func] = self.added.get(func) or self._handler_of(operation_of(func))
+        if handler is None:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        return handler(func, args, kwargs or {})
 
-    def _run(
-        self,
-        func: Callable[..., Any],
-        name: str,
-        kind: str,
-        in_place: bool,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
+    def _handler_of(self, operation: Operation) -> Handler | None:
+        kind = operation.kind
+        if kind in ("structure", "elementwise") and "linear" in self.rules:
+            return self._follow_weight
+        if not self.rules or kind in ("silent", "structure", "elementwise"):
+            return None
+        if kind == "container":
+            return self._run_through
+        look = partial(self._look, operation)
+        if kind == "linear" and kind not in self.rules:
+            return partial(_unless_weight_carries, look)
+        return partial(_unless_both_carry, look) if kind == "product" and not operation.in_place else look
+
+    def _follow_weight(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Weights that are selected, cast or moved stay weights: an expert's, say."""
+        output, tensors = func(*args, **kwargs), tensors_in(args, kwargs)
+        if any(map(_is_weight, tensors)) and not any(t.requires_grad for t in tensors):
+            for tensor in _tensors_of(output):
+                tensor._lrpx_weight = True  # type: ignore[attr-defined]
+        return output
+
+    def _run_through(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A function that contains a whole layer: the mode sees the functions that it calls."""
+        with self:
+            return seen_from_inside(func)(*args, **kwargs)
+
+    def _look(
+        self, operation: Operation, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        if kind == "silent" or not self.rules or not torch.is_grad_enabled():
-            return None if name == "_set_grad_enabled" and self.keep_gradient else func(*args, **kwargs)
+        """An operation that may need a rule."""
+        name, kind, in_place = operation
         tensors = tensors_in(args, kwargs)
-        operands = [t for t in tensors if t.requires_grad or mark_of(t)]
-        if not operands:
-            if peek_interpreter_stack() is not None and any(_hidden_gradient(t) for t in tensors):
+        operands = [t for t in tensors if t.requires_grad]
+        if not operands or not torch.is_grad_enabled():
+            if tensors and inside_transform() and any(map(has_hidden_gradient, tensors)):
                 self.unknown["vmap"] += 1
             return func(*args, **kwargs)
         if kind == "cut":
-            self.cuts[name] += any(t.requires_grad for t in operands)
+            self.cuts[name] += 1
             return func(*args, **kwargs)
-        if kind in ("softmax", "attention"):
-            self.met[kind] += 1
         if (in_place or kwargs.get("inplace")) and kind in self.rules:
             return self._in_place(func, name, args, kwargs)
-
+        call = Call(func, args, kwargs, self.notes)
+        if kind in ("softmax", "attention"):
+            self.met[kind] += 1
+        if kind in ("linear", "product", "contraction", "fused_product"):
+            return self._product(call, kind, operands)
+        if kind == "division":
+            return self._division(call, operands)
         if kind == "power":
-            kind = _kind_of_power(name, args, kwargs)
-        elif kind == "linear" and sum(t.requires_grad for t in operands) > 1:
-            kind = "contraction"
-        elif kind == "fused_product":
-            kind = _kind_of_fused(args, kwargs)
-        ancestors = common_lineage(operands) if kind in ELEMENTWISE else []
-        if kind in ("product", "division") and len(operands) > 1 and ancestors:
-            output = self._composite(func, args, kwargs, ancestors[0])
-            kind = "activation"
-        else:
-            output = self._apply(kind, func, args, kwargs)
-        _mark(args[0] if name == "__setitem__" else output, kind, operands, ancestors)
-        if kind == "unknown" and any(t.requires_grad for t in _outputs(output)):
-            self.unknown[name] += 1
-        return output
+            return self._power(call, name)
+        if kind == "normaliser" and name in ("rsqrt", "reciprocal") and self._is_gate(operands[0]):
+            return _ranked(call(), gates.CONSTANT)  # 1 / (1 + exp(-x)) is a sigmoid
+        if kind == "unknown":
+            output = call()
+            self.unknown[name] += any(t.requires_grad for t in _tensors_of(output))
+            return output
+        return self.apply(kind, call, name)
 
-    def _apply(self, kind: str, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """The operation under its rule, or as it is where no rule is needed."""
+    def apply(self, kind: str, call: Call, name: str = "") -> Any:
+        """The operation under the rule of its kind, or as it is where there is none."""
         rule = self.rules.get(kind)
         if rule is None:
-            return func(*args, **kwargs)
-        factors = carrying(args, kwargs)
-        if kind in ("product", "contraction") and len(factors) < 2:
-            return func(*args, **kwargs)  # by a constant: linear
-        if kind == "division" and not any(f is _denominator(func, args, kwargs) for f in factors):
-            return func(*args, **kwargs)
-        if not factors:
-            return func(*args, **kwargs)
-        if rule is signal_take_all and any(is_mixed(t) for t in factors):
-            self.unknown["a product with a part of a concatenation of gates and signals"] += 1
-        if not self.recomputing and saving_hooks() != self.saving:
-            self.unknown["activation checkpointing inside the model"] += 1
-        self.hits[kind] += 1
-        return rule(func, args, kwargs)
+            output = call()
+        else:
+            if saved_tensor_hooks() != self.saving:
+                self.unknown["activation checkpointing inside the model"] += 1
+            self.hits[kind] += 1
+            output = rule(call)
+        if kind == "activation":
+            return _ranked(output, gates.ACTIVATION) if name.strip("_") in GATING else output
+        return self._magnitude(output) if kind == "magnitude" else output
 
-    def _composite(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], root: Tensor) -> Any:
-        """A product or quotient of two element-wise functions of ``root``: one activation of ``root``."""
+    def _product(self, call: Call, kind: str, operands: list[Tensor]) -> Any:
+        if kind == "fused_product":
+            summand = call.argument(0, "input")
+            operands = [t for t in operands if t is not summand]
+            kind = "linear" if len(operands) < 2 else "unknown" if summand.requires_grad else "contraction"
+            if kind == "unknown":
+                self.unknown[call.name] += 1
+                return call()
+        if len(operands) < 2:
+            by_weight = kind == "linear" or (kind == "contraction" and any(map(_is_weight, call.tensors)))
+            return self.apply("linear", call) if by_weight and "linear" in self.rules else call()
+        kind = "contraction" if kind == "linear" else kind
+        origin = common_origin(*operands) if kind == "product" and len(operands) == 2 else None
+        if origin is not None and any(origin.preserved):
+            return self._written_out(call, operands, origin.preserved, gates.ACTIVATION)
+        if len(call.factors) < 2 or (origin is not None and all(gates.rank_of(t) == gates.CONSTANT for t in operands)):
+            return call()
+        return self.apply(kind, call)
+
+    def _division(self, call: Call, operands: list[Tensor]) -> Any:
+        a, b = call.argument(0, "input"), call.argument(1, "other")
+        a, b = (b, a) if call.name.startswith("__r") else (a, b)
+        if not isinstance(b, Tensor) or not b.requires_grad:
+            return call()
+        rank = gates.rank_of(b)
+        if isinstance(a, Tensor) and a.requires_grad:
+            if rank == gates.CONSTANT == gates.rank_of(a):  # softmax written out, or renormalised: p / p.sum()
+                self.met["softmax"] += 1
+                return call()
+            origin = common_origin(a, b)
+            if origin is not None and origin.preserved[0]:
+                return self._written_out(call, [a, b], (True, False), rank)
+        elif self._is_gate(b):  # 1 / (1 + exp(-x)) is a sigmoid
+            return call()
+        return self.apply("division", call)
+
+    def _written_out(self, call: Call, operands: list[Tensor], preserved: tuple[bool, bool], rank: int | None) -> Any:
+        """A product or quotient of two element-wise functions of one tensor: one activation of that tensor."""
         rule = self.rules.get("activation")
-        if rule is None or not root.requires_grad:
-            return func(*args, **kwargs)
+        if rule is None:
+            return call()
+        if rule is not rules.identity:
+            self.unknown["an activation written out, for which only the rule lrpx.rules.identity can be used"] += 1
         self.hits["activation"] += 1
-        with torch.no_grad():
-            y = func(*args, **kwargs)
-            # f(0) != 0 shows near 0, where y / x is then far larger than it is at the largest values.
-            slope = torch.where(root == 0, 0, y / root).abs()
-            doubt = slope.amax() > 10 * (1 + y.abs().amax() / root.abs().amax())
-        self.doubts.append((doubt, "an activation f with f(0) != 0, written out"))
+        if all(preserved):  # x * x
+            return self.apply("product", call)
+        other = operands[0 if preserved[1] else 1]
+        return _ranked(call.detached(lambda t: t is other)(), rank)
 
-        def function(x: Tensor) -> Tensor:
-            if x is not root or torch.is_grad_enabled():
-                raise UnsupportedModelError(
-                    "the model writes an activation out in several operations, so a rule can have its value and not its "
-                    "gradient. As the rule for 'activation', take one that computes the value in torch.no_grad(), such as "
-                    "lrpx.rules.identity."
-                )
-            return y
+    def _power(self, call: Call, name: str) -> Any:
+        """``x ** n`` by its exponent: a power, a normaliser (n < 0), or a gate (a constant to the power of x)."""
+        bare, x = name.strip("_"), call.argument(0, "input")
+        exponent = {"square": 2, "sqrt": 0.5}.get(bare, call.argument(1, "exponent"))
+        if isinstance(exponent, Tensor) and exponent.numel() == 1 and not exponent.requires_grad:
+            exponent = exponent.item()
+        if bare == "rpow" or not isinstance(exponent, int | float) or not isinstance(x, Tensor):
+            return self.apply("sigmoid", call)
+        if exponent <= 0:
+            return _ranked(call(), gates.CONSTANT) if self._is_gate(x) else self.apply("normaliser", call)
+        output = self.apply("power", call)
+        return self._magnitude(output) if exponent < 1 and gates.is_mean_of_squares(x) else output
 
-        return rule(function, (root,), {})
+    def _magnitude(self, output: Any) -> Any:
+        self.notes.magnitudes += 1
+        return _ranked(output, gates.MAGNITUDE)
 
     def _in_place(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """An in-place operation with a rule: compute it out of place, then write the result, with its graph, back."""
-        target = _first(args, kwargs)
+        target = args[0] if args else kwargs["input"]
         kwargs = {k: v for k, v in kwargs.items() if k != "inplace"}
-        out_of_place = getattr(
-            torch.Tensor, name.strip("_").removeprefix("i") if name.startswith("__i") else name.rstrip("_"), func
-        )
+        bare = name.strip("_").removeprefix("i") if name.startswith("__i") else name.rstrip("_")
         with self:
-            result = out_of_place(target.clone(), *args[1:], **kwargs)
-        noted = mark_of(result)
-        target.copy_(result)
-        mark(target, noted is not None and noted.gate)
-        return target
+            result = getattr(torch.Tensor, bare, func)(target.clone(), *args[1:], **kwargs)
+        return target.copy_(result)
+
+    def _is_gate(self, tensor: Tensor) -> bool:
+        """Whether a tensor is an element-wise function with f(0) != 0."""
+        return gates.rank_of(tensor, elementwise=True) == gates.CONSTANT
 
 
 @contextmanager
 def propagate(
-    model: nn.Module, rules: str | RuleSet, *, mode: type[Propagation] = Propagation
+    model: nn.Module,
+    rules: str | RuleSet,
+    *,
+    mode: type[Propagation] = Propagation,
+    unknown: Literal["raise", "warn", "ignore"] = "raise",
 ) -> Iterator[Propagation]:
     """Run the caller's own forward and backward pass of ``model`` under a rule set.
 
@@ -201,12 +249,15 @@ def propagate(
         model: Any PyTorch model; its parameters do not carry gradient inside the block.
         rules: ``"lrp"``, ``"attnlrp"``, ``"lrp-uniform-gate"``, or a dictionary from kind of operation to rule.
         mode: A subclass that watches more.
+        unknown: What happens on leaving the block if operations without a known rule carried gradient.
 
     Yields:
         The mode, with ``hits`` and ``unknown``.
 
     Raises:
         InputError: No rule set has that name, or the dictionary names an unknown kind.
+        UnsupportedModelError: A part of the model is TorchScript, which hides its operations; or operations without a known
+            rule carried gradient, so that a map would be wrong.
 
     Example:
         >>> with propagate(model, "attnlrp"):                                     # doctest: +SKIP
@@ -215,22 +266,77 @@ def propagate(
         >>> relevance = (x * x.grad).sum(-1).detach()                                     # doctest: +SKIP
     """
     active = mode(get_rules(rules))
+    modules = modules_of(model)
+    check_no_torchscript(model, modules)
     with ExitStack() as stack:
-        stack.enter_context(frozen(model))
-        for module in model.modules() if "activation" in active.rules else ():
-            if is_activation(module):
-                _hook_activation(module, active, stack)
+        stack.enter_context(frozen(modules))
+        for module, kind in activation_modules(modules).items() if "activation" in active.rules else ():
+            make_one_operation(module, partial(_is_active, active.rules), partial(_as_one, active, kind), stack)
         stack.enter_context(active)
         yield active
+    if +active.unknown and unknown != "ignore":
+        message = f"gradient passed through operations without a known rule: {', '.join(+active.unknown)}"
+        if unknown == "raise":
+            raise UnsupportedModelError(f'{message}. To go on with a warning: propagate(..., unknown="warn").')
+        warnings.warn(f"{message}; maps are wrong there.", stacklevel=3)
+
+
+def _unless_weight_carries(
+    look: Handler, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """Most linear operations multiply by a weight, which carries no gradient: the quick way out."""
+    return func(*args, **kwargs) if len(args) > 1 and not args[1].requires_grad else look(func, args, kwargs)
+
+
+def _unless_both_carry(look: Handler, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Most products have a constant factor: the quick way out."""
+    if len(args) == 2 and not inside_transform():
+        a, b = args
+        if not (isinstance(a, Tensor) and isinstance(b, Tensor) and a.requires_grad and b.requires_grad):
+            return func(a, b)
+    return look(func, args, kwargs)
+
+
+def _is_active(rule_set: RuleSet) -> bool:
+    """Whether this thread runs under the rule set: another may use the model meanwhile."""
+    return any(isinstance(mode, Propagation) and mode.rules is rule_set for mode in function_modes())
+
+
+def _as_one(active: Propagation, kind: str, function: Callable[[Tensor], Tensor], x: Tensor) -> Any:
+    output = active.apply(kind, Call(function, (x,), {}, active.notes))
+    return _ranked(output, gates.ACTIVATION) if kind == "activation" else output
+
+
+def modules_of(model: nn.Module) -> list[nn.Module]:
+    """The modules of a model, each once; ``model.modules()`` takes five times as long."""
+    found, seen = [model], {model}
+    for module in found:  # which grows meanwhile
+        for child in module._modules.values():
+            if child is not None and child not in seen:
+                seen.add(child)
+                found.append(child)
+    return found
+
+
+def check_no_torchscript(model: nn.Module, modules: Sequence[nn.Module]) -> None:
+    """Refuse a model of which a part is TorchScript.
+
+    Raises:
+        UnsupportedModelError: The error names the module.
+    """
+    if any(isinstance(module, torch.jit.ScriptModule) for module in modules):
+        name, module = next((n, m) for n, m in model.named_modules() if isinstance(m, torch.jit.ScriptModule))
+        raise UnsupportedModelError(
+            f"{name or 'the model'} is TorchScript ({type(module).__name__}), which hides its operations, so no rule can be "
+            "applied. Use the module that it was made from."
+        )
 
 
 @contextmanager
-def frozen(model: nn.Module) -> Iterator[None]:
-    """No parameter of ``model`` carries gradient inside the block; afterwards each is as it was."""
+def frozen(modules: Sequence[nn.Module]) -> Iterator[None]:
+    """No parameter of the modules carries gradient inside the block; afterwards each is as it was."""
     # By place: a weight that is loaded for its module's pass is another tensor in each.
-    trainable = [
-        (m, name) for m in model.modules() for name, p in m._parameters.items() if p is not None and p.requires_grad
-    ]
+    trainable = [(m, name) for m in modules for name, p in m._parameters.items() if p is not None and p.requires_grad]
     try:
         _require_gradient(trainable, False)
         yield
@@ -248,164 +354,15 @@ def _require_gradient(places: Sequence[tuple[nn.Module, str]], required: bool) -
             parameter.requires_grad_(required)
 
 
-def is_activation(module: nn.Module) -> bool:
-    """Whether ``module`` is one element-wise activation: all of ``transformers.activations``, and a model's own by name."""
-    kind = type(module)
-    if getattr(module, "inplace", False):
-        return False  # what it writes into must be seen
-    if kind.__module__ == "transformers.activations":
-        return True
-    own = re.search(r"gelu|silu|swish|relu|mish", kind.__name__, re.IGNORECASE)
-    return bool(own) and not any(module.children()) and _is_elementwise(module)
+def _is_weight(tensor: Tensor) -> bool:
+    return isinstance(tensor, nn.Parameter) or getattr(tensor, "_lrpx_weight", False)
 
 
-def _is_elementwise(module: nn.Module) -> bool:
-    """Try ``module`` on a few numbers: does it turn each into one by itself, and 0 into 0?"""
-    try:
-        with torch.no_grad(), _disable_current_modes():  # also while a pass is traced on tensors without numbers
-            x = torch.tensor([-1.0, 0.0, 0.5, 2.0, -3.0, 0.1])
-            y, turned, nothing = module(x), module(x.flip(0)), module(x[1:2])
-            return bool(torch.equal(y.flip(0), turned) and y.shape == x.shape and nothing.abs().item() == 0)
-    except Exception:  # it wants other arguments, has parameters elsewhere, ...: then it is no plain activation
-        return False
+def _ranked(output: Any, rank: int | None) -> Any:
+    if isinstance(output, Tensor) and rank is not None:
+        gates.set_rank(output, rank)
+    return output
 
 
-def _hook_activation(module: nn.Module, mode: Propagation, stack: ExitStack) -> None:
-    """Make ``module`` one operation: it computes on a detached input, then the activation rule connects input and output."""
-    inputs: list[Tensor | None] = []
-
-    def before(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        if threading.get_ident() not in mode.threads:
-            return None
-        x = args[0] if len(args) == 1 and isinstance(args[0], Tensor) and args[0].requires_grad else None
-        inputs.append(x)
-        with torch._C.DisableTorchFunction():
-            return args if x is None else (x.detach(),)
-
-    def after(_: nn.Module, args: tuple[Any, ...], y: Any) -> Any:
-        if threading.get_ident() not in mode.threads:
-            return y
-        x = inputs.pop()
-        if x is None:
-            return y
-        mode.hits["activation"] += not mode.recomputing
-
-        def function(given: Tensor) -> Any:
-            if given is x and not torch.is_grad_enabled():
-                return y
-            return module.forward(given)  # a rule that wants the gradient too, or another value
-
-        with torch._C.DisableTorchFunction():  # as wherever a rule is called: what it does is not looked at
-            output = mode.rules["activation"](function, (x,), {})
-        _mark(output, "activation", [x], common_lineage([x]))
-        return output
-
-    stack.callback(module.register_forward_pre_hook(before).remove)
-    stack.callback(module.register_forward_hook(after).remove)
-
-
-def _mark(output: Any, kind: str, operands: list[Tensor], ancestors: list[Tensor]) -> None:
-    """Note on the output whether it is a gate, and which tensors it is an element-wise function of."""
-    through = kind in ("structure", "elementwise", "division") or (kind == "product" and len(operands) == 1)
-    gate = True if kind in GATES else joined(operands, mixes=kind == "structure") if through else False
-    for tensor in _outputs(output):
-        same = [a for a in ancestors if a is not tensor and a.shape == tensor.shape]
-        if gate is not False or same or mark_of(tensor):  # what is returned may be an operand, marked before
-            mark(tensor, gate, same)
-
-
-class AttentionCall(NamedTuple):
-    """How fused attention was called without a mask: a model that is run can see that its mask hides nothing and leave it out.
-
-    One that is traced cannot look at numbers, keeps its mask, and repeats keys and values for every head that shares them.
-    """
-
-    causal: bool
-    heads: int | None  # of keys and values that are shared by several heads of the queries; None: not shared
-
-    def again(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """The arguments with which a traced model calls it, made those of the model that was run."""
-        query, key, value, *rest = args
-        kwargs = {**kwargs, "attn_mask": None, "is_causal": self.causal}
-        if self.heads is not None and key.shape[1] != self.heads:
-            step = key.shape[1] // self.heads
-            # Contiguous, or what is kept for the backward pass would be a view of the repeated ones.
-            key, value = key[:, ::step].contiguous(), value[:, ::step].contiguous()
-            kwargs["enable_gqa"] = True
-        return (query, key, value, *rest), kwargs
-
-
-class AttentionCalls(TorchFunctionMode):
-    """Notes how fused attention is called; ``None`` where it has a mask."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[AttentionCall | None] = []
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if _described(func)[1] == "attention":
-            plain = len(args) == 3 and kwargs.get("attn_mask") is None
-            heads = args[1].shape[1] if plain and kwargs.get("enable_gqa") else None
-            self.calls.append(AttentionCall(bool(kwargs.get("is_causal")), heads) if plain else None)
-        return func(*args, **kwargs)
-
-
-def _outputs(output: Any) -> list[Tensor]:
-    if isinstance(output, Tensor):
-        return [output]
-    return [t for t in output if isinstance(t, Tensor)] if isinstance(output, tuple | list) else []
-
-
-def saving_hooks() -> Any:
-    """What stands between autograd and what it saves; checkpointing would recompute that without the rules."""
-    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # since torch 2.7
-    return None if top is None else top(True)
-
-
-def _hidden_gradient(tensor: Tensor) -> bool:
-    """Whether a tensor inside ``torch.vmap`` and its like carries gradient outside of it."""
-    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = torch._C._functorch.get_unwrapped(tensor)
-    return tensor.requires_grad
-
-
-def _first(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    return args[0] if args else kwargs.get("input")
-
-
-def _kind_of_power(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """``x ** n`` by its exponent: a power, a normaliser (n < 0), or a gate (a constant to the power of x)."""
-    exponent = 2 if "square" in name else args[1] if len(args) > 1 else kwargs.get("exponent")
-    if isinstance(exponent, Tensor) and exponent.numel() == 1 and not exponent.requires_grad:
-        exponent = exponent.item()
-    if name.startswith("__r") or not isinstance(exponent, int | float) or not isinstance(_first(args, kwargs), Tensor):
-        return "sigmoid"
-    return "power" if exponent > 0 else "normaliser"
-
-
-def _denominator(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    if func.__name__.startswith("__r"):
-        return args[0]
-    return args[1] if len(args) > 1 else kwargs.get("other")
-
-
-def _kind_of_fused(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """``addmm`` and its like: a product if both factors carry gradient, linear if one does."""
-    summand = _first(args, kwargs)
-    factors = [t for t in carrying(args, kwargs) if t is not summand]
-    if len(factors) < 2:
-        return "linear"
-    return "unknown" if summand.requires_grad else "contraction"
-
-
-@cache
-def _described(func: Callable[..., Any]) -> tuple[str, str, bool]:
-    """A PyTorch function's name, its kind, and whether it writes into its first operand."""
-    name = getattr(func, "__name__", "")
-    if name == "__get__":
-        name = getattr(getattr(func, "__self__", None), "__name__", name)  # a property: T, data, grad, ...
-    dunder = name.startswith("__")
-    return name, kind_of(name), name.startswith("__i") or (name.endswith("_") and not dunder)
+def _tensors_of(output: Any) -> list[Tensor]:
+    return tensors_in(output if isinstance(output, tuple | list) else [output], {})

@@ -1,4 +1,4 @@
-"""Runs -> a report: the paper's tables for one's own models, charts, and the heatmaps of the clearest predictions.
+"""Runs -> a report: the paper's tables for your own models, charts, and heatmaps of the clearest predictions.
 
     lrpx.report.report(["RUN"], format="html", compare_paper=True)
 
@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..benchmark.storage import write_text
 from ..errors import InputError, nearest
 from ..evaluation.records import find_runs
+from ..files import write_text
 from .results import results_of
 
 __all__ = ["FORMATS", "SUFFIXES", "report", "write"]
@@ -57,11 +57,11 @@ def report(
     if format == "html":
         from . import html
 
-        return html.page(results, examples)
+        return html.report_page(results, examples)
     if format == "latex":
         from . import latex
 
-        return latex.document(results)
+        return latex.report_document(results)
     from . import text
 
     if format == "terminal":

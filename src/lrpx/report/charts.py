@@ -1,7 +1,7 @@
-"""Charts as inline SVG: no script, sizes in pixels, colours by class so that the page's style sheet decides them.
+"""Charts as inline SVG: no script, sizes in pixels, colours by class, set in the page's style sheet.
 
-``metric_bars``: one metric, methods below one another, one bar per model with its confidence interval. ``role_bars``: one
-model, where each method's relevance goes: to the right what speaks for the prediction, to the left what speaks against.
+``metric_bars``: one metric, methods below one another, one bar per model with its confidence interval. ``role_bars``:
+one model, which roles each method's relevance goes to; positive relevance to the right, negative to the left.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from html import escape
 
 from ..benchmark.folder import ROLES
-from .results import Result, Scored, name_of, rows
+from .results import Result, Scored, method_label, methods_in
 from .tables import HEADS
 
 _LEFT, _WIDTH, _BAR, _GAP, _SPACE = 128, 470, 11, 3, 11  # labels, whole width, height of a bar, between bars, groups
 _RIGHT = 44  # for the number after a bar
 
 
-def kinds(results: Sequence[Result]) -> list[str]:
-    """The class of each result's bars: one of six colours per model; the paper's numbers are a paler twin of the one before."""
+def bar_classes(results: Sequence[Result]) -> list[str]:
+    """The class of each result's bars: one of six colours per model, paler for the paper's numbers of that model."""
     found, own = [], -1
     for result in results:
         own += not result.of_paper
@@ -28,7 +28,7 @@ def kinds(results: Sequence[Result]) -> list[str]:
 
 def metric_bars(results: Sequence[Result], metric: str) -> str:
     """One metric of every method and model, and of random relevance, on a scale from 0 to 1."""
-    methods = rows([r for r in results if not r.of_paper])
+    methods = methods_in([r for r in results if not r.of_paper])
     group = len(results) * (_BAR + _GAP) - _GAP + _SPACE
     height = 20 + (len(methods) + 1) * group
     plot = _WIDTH - _LEFT - _RIGHT
@@ -43,9 +43,9 @@ def metric_bars(results: Sequence[Result], metric: str) -> str:
         for n, method in enumerate([*methods, None]):
             top = 22 + n * group
             middle = top + (group - _SPACE) / 2
-            label = "Random" if method is None else name_of(method)
+            label = "Random" if method is None else method_label(method)
             yield f'<text class="label" x="{_LEFT - 8}" y="{middle + 4:.1f}" text-anchor="end">{escape(label)}</text>'
-            for k, (kind, result) in enumerate(zip(kinds(results), results, strict=True)):
+            for k, (kind, result) in enumerate(zip(bar_classes(results), results, strict=True)):
                 yield from _bar(result, method, metric, kind, x, top + k * (_BAR + _GAP))
 
     return _svg(height, f"{HEADS[metric]} by method and model", marks())
@@ -66,7 +66,7 @@ def _bar(
         told = "" if result.of_paper else f"{low:.3f}–{high:.3f}"
     kind += " random" * (method is None)
     middle = top + _BAR / 2
-    name = "Random" if method is None else name_of(method)
+    name = "Random" if method is None else method_label(method)
     yield f"<g><title>{escape(f'{result.label}, {name}: {mean:.3f} {told}')}</title>"
     yield f'<rect class="{kind}" x="{x(0):.1f}" y="{top:.1f}" width="{max(x(mean) - x(0), 0.5):.1f}" height="{_BAR}"/>'
     if high > low:
@@ -78,7 +78,7 @@ def _bar(
 
 def role_bars(result: Result) -> str:
     """Shares of relevance by role, one bar per method, and the share of tokens for comparison."""
-    methods = [(name_of(m), s) for m in rows([result]) if (s := result.reported(m)) is not None]
+    methods = [(method_label(m), s) for m in methods_in([result]) if (s := result.reported(m)) is not None]
     bar, space, left, width = 20, 9, 150, 900
     negative = max([sum(n for _, n in s.roles.values()) for _, s in methods], default=0.0)
     zero = left + (width - left - 10) * (negative / (1 + negative) if negative else 0.0)

@@ -1,6 +1,6 @@
 """The samples with the highest difference of logits, as explanations that a heatmap can draw.
 
-The records hold all that is needed but readable text; the raw pieces of the tokenizer are turned into it here.
+The records hold everything except readable text, which is made here from the tokenizer's raw pieces.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ..benchmark.storage import need
+from ..errors import import_optional
 from ..explanation import Explanation, Token, Unit
 from ..heatmap.text import readable
-from .results import Result, name_of, rows
+from .results import Result, method_label, methods_in
 
 _LONGEST = 4  # bytes of a character in UTF-8, so tokens that may share one
 
@@ -48,8 +48,8 @@ class Example:
 
 def examples(result: Result, count: int) -> list[Example]:
     """The ``count`` correctly predicted samples with the highest difference of logits, highest first."""
-    pa, pc = need("pyarrow", "A report"), need("pyarrow.compute", "A report")
-    reported = [result.norm if method == "gradient" and result.norm else method for method in rows([result])]
+    pa, pc = import_optional("pyarrow", "A report"), import_optional("pyarrow.compute", "A report")
+    reported = [result.norm if method == "gradient" and result.norm else method for method in methods_in([result])]
     records: dict[int, dict[str, Any]] = {}
     for run in result.runs:
         table = run.table()
@@ -67,7 +67,7 @@ def examples(result: Result, count: int) -> list[Example]:
 
 def _example(result: Result, records: Sequence[dict[str, Any]]) -> Example:
     first = records[0]
-    units = units_of(first["tokens"], [role == "special" for role in first["roles"]])
+    units = units_from_tokens(first["tokens"], [role == "special" for role in first["roles"]])
     return Example(
         sample_id=first["sample_id"],
         predicted=first["predicted"],
@@ -92,12 +92,12 @@ def _explanation(result: Result, record: dict[str, Any], units: list[Unit]) -> E
         target=Token(record["predicted_id"], record["predicted"]),
         contrast=Token(record["other_id"], record["other"]),
         position=record["position"],
-        method=name_of(record["method"]),
+        method=method_label(record["method"]),
         provenance={"model": result.label},
     )
 
 
-def units_of(tokens: Sequence[str], special: Sequence[bool]) -> list[Unit]:
+def units_from_tokens(tokens: Sequence[str], special: Sequence[bool]) -> list[Unit]:
     """Readable text for raw pieces, in order; several tokens share a unit where a character is split over them."""
     byte_level = any("Ġ" in token for token in tokens)
     units: list[Unit] = []

@@ -1,4 +1,4 @@
-"""A report as one self-contained page: no script, no request to anywhere, legible on light and dark screens and on paper."""
+"""A report as one self-contained page without scripts or external resources, for light and dark screens and print."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..heatmap import html_fragment
 from . import charts, tables
 from .examples import Example, examples
 from .results import Result
-from .tables import Cell, Table
+from .tables import Table, TableCell
 
 _MODELS = ("#2f6fb5", "#d97a1f", "#2f9162", "#9a5fb4", "#b5473c", "#6b7a8c")
 _ROLES = {"subject": "#2a8f5b", "attractor": "#d4572f", "other": "#8b97a8", "special": "#7761b8"}
@@ -82,7 +82,7 @@ rect{{print-color-adjust:exact;-webkit-print-color-adjust:exact}}}}
 """
 
 
-def page(results: Sequence[Result], count: int) -> str:
+def report_page(results: Sequence[Result], count: int) -> str:
     """The complete page.
 
     Args:
@@ -107,7 +107,7 @@ def _body(results: Sequence[Result], count: int) -> Iterator[str]:
     for result in results:
         for note in result.notes:
             yield f'<p class="note">{escape(result.label)}: {escape(note)}</p>\n'
-    yield _card(tables.main(results))
+    yield _card(tables.scores(results))
     yield _metric_charts(results)
     if norms := tables.norms(results):
         yield _card(norms)
@@ -165,16 +165,16 @@ def _start(column: int) -> str:
     return ' class="start"' if column == 0 else ""
 
 
-def _cell(cell: Cell, column: int) -> str:
+def _cell(cell: TableCell, column: int) -> str:
     text = {0: "{}", 1: "<b>{}</b>", 2: "<u>{}</u>"}[cell.rank].format(escape(cell.text))
     kind = " ".join(["start"] * (column == 0) + ["best"] * (cell.rank == 1))
     return f'<td class="{kind}">{text}' + (f"<small>{cell.interval}</small>" if cell.interval else "") + "</td>"
 
 
 def _metric_charts(results: Sequence[Result]) -> str:
-    """The user's models and their twins in the paper."""
+    """Charts of the user's models and of the same models in the paper."""
     shown = [r for n, r in enumerate(results) if not r.of_paper or _is_twin(results, n)]
-    kinds = zip(charts.kinds(shown), shown, strict=True)
+    kinds = zip(charts.bar_classes(shown), shown, strict=True)
     legend = "".join(f'<span><i class="{kind}"></i>{escape(r.label)}</span>' for kind, r in kinds)
     drawn = "".join(f"<div><h3>{tables.HEADS[m]}: {_FULL[m]}</h3>{charts.metric_bars(shown, m)}</div>" for m in METRICS)
     return (
@@ -193,7 +193,7 @@ _FULL = {
 
 
 def _is_twin(results: Sequence[Result], place: int) -> bool:
-    """Whether the paper's model at ``place`` stands beside the user's own."""
+    """Whether the result at ``place`` is the paper's version of the user's model before it."""
     from .paper import twin
 
     before = results[place - 1] if place else None

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from . import tables
 from .results import Result
-from .tables import Cell, Table
+from .tables import Table, TableCell
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -30,9 +30,9 @@ _PREAMBLE = r"""\documentclass[10pt]{article}
 """
 
 
-def document(results: Sequence[Result]) -> str:
+def report_document(results: Sequence[Result]) -> str:
     """A document that plain ``pdflatex`` compiles. Each table can be copied into another that uses booktabs and graphicx."""
-    found = [tables.main(results), tables.intervals(results), tables.norms(results), tables.accuracy(results)]
+    found = [tables.scores(results), tables.intervals(results), tables.norms(results), tables.accuracy(results)]
     shown = [table for table in [*found, tables.roles(results)] if table is not None]
     notes = [f"{r.label}: {note}" for r in results for note in r.notes]
     body = "\n".join("\n".join(_table(table)) for table in shown)
@@ -48,7 +48,7 @@ def _table(table: Table) -> Iterator[str]:
             yield r"\par\medskip"
         sides = "|".join("c" * len(columns) for _, columns in block.groups)
         columns = sum(len(columns) for _, columns in block.groups)
-        # Shrunk to the page where it is wider, never stretched.
+        # Shrunk if wider than the page, never stretched.
         yield r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
         yield f"\\begin{{tabular}}{{l|{sides}}}"
         yield r"\toprule"
@@ -72,7 +72,7 @@ def _table(table: Table) -> Iterator[str]:
     yield r"\end{table}"
 
 
-def _cell(cell: Cell) -> str:
+def _cell(cell: TableCell) -> str:
     return {0: "{}", 1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"}[cell.rank].format(escape(cell.text))
 
 

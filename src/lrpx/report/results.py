@@ -1,7 +1,7 @@
 """Records -> numbers: what every table and chart of a report shows.
 
-Per model and method, over the correctly predicted samples: the mean of each metric with a bootstrap 95 % interval, and how
-the relevance is spread over the roles of tokens. Per model: prediction accuracy over all samples, and what random
+Per model and method, over the correctly predicted samples: the mean of each metric with a bootstrap 95 % interval, and
+how the relevance is spread over the roles of tokens. Per model: prediction accuracy over all samples, and what random
 relevance scores. Runs of one model on the same samples become one ``Result``, so methods can be added by another run.
 """
 
@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..benchmark.folder import ROLES
-from ..benchmark.storage import need
-from ..errors import InputError
+from ..errors import InputError, import_optional
 from ..evaluation.metrics import Interval, bootstrap, random_baseline
 from ..evaluation.records import METRICS, Run
 from .paper import MODELS, PaperModel, twin
@@ -96,19 +95,19 @@ class Result:
         return max(found, key=lambda name: sum(i.mean for i in self.methods[name].scores.values()), default=None)
 
     def reported(self, method: str) -> Scored | None:
-        """The scores under a name of ``rows``: ``gradient`` is the better of its two norms."""
+        """The scores under a name of ``methods_in``: ``gradient`` is the better of its two norms."""
         return self.methods.get(self.norm if method == "gradient" and self.norm else method)
 
 
-def rows(results: Sequence[Result]) -> list[str]:
+def methods_in(results: Sequence[Result]) -> list[str]:
     """The methods to report, in the order of the paper; those it does not have come last."""
     found = {"gradient" if name in NORMS else name for result in results for name in result.methods}
     known = [name for name in NAMES if name in found]
     return known + sorted(found - set(known))
 
 
-def name_of(method: str) -> str:
-    """How a method is called in a table."""
+def method_label(method: str) -> str:
+    """The name of a method in a table."""
     return NAMES.get(method, method)
 
 
@@ -176,13 +175,13 @@ def _result(runs: Sequence[Run]) -> Result:
 
 def _rows_of(table: Any, method: str) -> Any:
     """The records of one method, by sample."""
-    pc = need("pyarrow.compute", "A report")
+    pc = import_optional("pyarrow.compute", "A report")
     return table.filter(pc.equal(table.column("method"), method)).sort_by("sample_id")
 
 
 def _union(tables: Sequence[Any]) -> Any:
-    """One record of every sample whose prediction is known, whichever method told it."""
-    pa, pc = need("pyarrow", "A report"), need("pyarrow.compute", "A report")
+    """One record of each sample whose prediction is known, from any of the methods."""
+    pa, pc = import_optional("pyarrow", "A report"), import_optional("pyarrow.compute", "A report")
     known = pa.concat_tables([t.filter(pc.is_valid(t.column("correct"))) for t in tables]).sort_by("sample_id")
     ids = known.column("sample_id").to_numpy()
     first = np.ones(len(ids), dtype=bool)
@@ -191,13 +190,13 @@ def _union(tables: Sequence[Any]) -> Any:
 
 
 def _failed(table: Any) -> list[int]:
-    pc = need("pyarrow.compute", "A report")
+    pc = import_optional("pyarrow.compute", "A report")
     return list(table.filter(pc.is_valid(table.column("error"))).column("sample_id").to_pylist())
 
 
 def _scored(tables: dict[str, Any]) -> dict[str, Scored]:
     """Means and intervals; methods that explained the same samples are resampled together."""
-    pc = need("pyarrow.compute", "A report")
+    pc = import_optional("pyarrow.compute", "A report")
     explained = {
         name: table.filter(pc.and_(pc.fill_null(table.column("correct"), False), pc.is_null(table.column("error"))))
         for name, table in tables.items()
@@ -244,8 +243,8 @@ def _token_roles(table: Any) -> dict[str, float]:
 
 
 def _places(table: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Per token of all samples laid end to end: its sample and its role, as numbers."""
-    pa, pc = need("pyarrow", "A report"), need("pyarrow.compute", "A report")
+    """Per token of the concatenated samples: its sample and its role, as numbers."""
+    pa, pc = import_optional("pyarrow", "A report"), import_optional("pyarrow.compute", "A report")
     column = table.column("roles")
     role = pc.index_in(_flat(column), pa.array(ROLES)).to_numpy()
     return np.repeat(np.arange(len(table)), _lengths(column)), role
@@ -253,16 +252,16 @@ def _places(table: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def _flat(column: Any) -> Any:
     """The elements of a column of lists, end to end."""
-    return need("pyarrow.compute", "A report").list_flatten(column).combine_chunks()
+    return import_optional("pyarrow.compute", "A report").list_flatten(column).combine_chunks()
 
 
 def _lengths(column: Any) -> np.ndarray:
-    lengths: np.ndarray = need("pyarrow.compute", "A report").list_value_length(column).to_numpy()
+    lengths: np.ndarray = import_optional("pyarrow.compute", "A report").list_value_length(column).to_numpy()
     return lengths
 
 
 def _notes(runs: Sequence[Run], tables: dict[str, Any]) -> list[str]:
-    """What is missing."""
+    """Sentences about what is missing."""
     notes = []
     for run in runs:
         parts = run.manifest["plan"]["parts"]
@@ -274,7 +273,7 @@ def _notes(runs: Sequence[Run], tables: dict[str, Any]) -> list[str]:
     for method, table in tables.items():
         if failed := _failed(table):
             notes.append(
-                f"{name_of(method)} failed on {len(failed)} of {len(table)} samples, which it is not scored on."
+                f"{method_label(method)} failed on {len(failed)} of {len(table)} samples, which it is not scored on."
             )
     return notes
 

@@ -1,7 +1,7 @@
-"""The tables of a report, before any format: groups of columns, rows of cells, which cell is best.
+"""The tables of a report, independent of the output format: groups of columns, rows of cells, which cell is best.
 
-``main`` has the layout of the paper's Table 2: methods x (PG2, MRR, RMA, PTA) per model, best and second best per column,
-and what random relevance scores below. ``accuracy`` has that of its Table 3.
+``scores`` has the layout of the paper's Table 2: methods x (PG2, MRR, RMA, PTA) per model, best and second best per
+column, and what random relevance scores below. ``accuracy`` has that of its Table 3.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from ..benchmark.folder import ROLES
 from ..evaluation.metrics import Interval
 from ..evaluation.records import METRICS
 from .paper import SOURCE
-from .results import NORMS, Result, name_of, rows
+from .results import NORMS, Result, method_label, methods_in
 
 HEADS = {"pg2": "PG2", "mrr": "MRR", "rma": "RMA", "pta": "PTA"}
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """One entry.
 
     Attributes:
@@ -60,7 +60,7 @@ class Table:
     title: str
     caption: str
     groups: list[tuple[str, list[str]]]
-    rows: list[tuple[str, list[list[Cell]]]]
+    rows: list[tuple[str, list[list[TableCell]]]]
     summary: int = 0
 
     def part(self, start: int, stop: int) -> Table:
@@ -74,17 +74,17 @@ class Table:
             yield self.part(start, start + most)
 
 
-NONE = Cell("–")
+NONE = TableCell("–")
 
 
-def main(results: Sequence[Result]) -> Table:
+def scores(results: Sequence[Result]) -> Table:
     """Methods x metrics per model."""
-    methods = rows(results)
-    body = [(name_of(m), [_scores(r, m) for r in results]) for m in methods]
+    methods = methods_in(results)
+    body = [(method_label(m), [_scores(r, m) for r in results]) for m in methods]
     body = _ranked(body)
-    body.append(("Random, mean", [[Cell(f"{r.random[m][0]:.3f}") for m in METRICS] for r in results]))
-    body.append(("Random, ±std", [[Cell(f"{r.random[m][1]:.3f}") for m in METRICS] for r in results]))
-    chosen = [f"{name_of(r.norm).removeprefix('Gradient, ')} for {r.label}" for r in results if r.norm]
+    body.append(("Random, mean", [[TableCell(f"{r.random[m][0]:.3f}") for m in METRICS] for r in results]))
+    body.append(("Random, ±std", [[TableCell(f"{r.random[m][1]:.3f}") for m in METRICS] for r in results]))
+    chosen = [f"{method_label(r.norm).removeprefix('Gradient, ')} for {r.label}" for r in results if r.norm]
     caption = (
         "PG2: pointing game, top 2. MRR: mean reciprocal rank. RMA: relevance mass accuracy. PTA: per-token accuracy. All lie "
         "between 0 and 1, higher is better. Means over the correctly predicted samples; best and second best per column "
@@ -98,9 +98,12 @@ def main(results: Sequence[Result]) -> Table:
 
 
 def intervals(results: Sequence[Result]) -> Table:
-    """The confidence intervals of ``main``, in the same places."""
+    """The confidence intervals of ``scores``, in the same places."""
     own = [r for r in results if not r.of_paper]
-    body = [(name_of(m), [[Cell(c.interval or NONE.text) for c in _scores(r, m)] for r in own]) for m in rows(own)]
+    body = [
+        (method_label(m), [[TableCell(c.interval or NONE.text) for c in _scores(r, m)] for r in own])
+        for m in methods_in(own)
+    ]
     caption = "Bootstrap over samples, 1,000 resamples, percentiles."
     return Table("95 % confidence intervals", caption, _groups(own), body)
 
@@ -110,7 +113,7 @@ def norms(results: Sequence[Result]) -> Table | None:
     both = [r for r in results if all(n in r.methods for n in NORMS)]
     if not both:
         return None
-    body = _ranked([(name_of(n), [_scores(r, n) for r in both]) for n in NORMS], second=False)
+    body = _ranked([(method_label(n), [_scores(r, n) for r in both]) for n in NORMS], second=False)
     caption = "The better one by the average of the four metrics is the row Gradient of the main table."
     return Table("Norms of the gradient", caption, _groups(both), body)
 
@@ -121,10 +124,10 @@ def roles(results: Sequence[Result]) -> Table:
     body = [
         (
             "Share of the tokens",
-            [[Cell(f"{r.token_roles[x]:.3f}") if r.token_roles[x] else NONE for x in ROLES] for r in own],
+            [[TableCell(f"{r.token_roles[x]:.3f}") if r.token_roles[x] else NONE for x in ROLES] for r in own],
         )
     ]
-    body += [(name_of(m), [_role_cells(r, m) for r in own]) for m in rows(own)]
+    body += [(method_label(m), [_role_cells(r, m) for r in own]) for m in methods_in(own)]
     caption = (
         "Positive and negative relevance as shares of the sum of absolute relevance of a sample, averaged over the correctly "
         "predicted samples. Attractors: nouns of the other number between subject and verb."
@@ -138,15 +141,15 @@ def accuracy(results: Sequence[Result]) -> Table:
     columns = ["accuracy", "samples", *(["failed"] if failed else []), "params", "layers", "heads", "width", "vocab"]
     columns.append("tokenizer")
 
-    def row(r: Result) -> list[Cell]:
+    def row(r: Result) -> list[TableCell]:
         facts = r.facts
         parameters = facts["parameters"]
         size = _rounded(parameters) if isinstance(parameters, int) else str(parameters)
         rest = [facts["layers"], facts["heads"], facts["width"], facts["vocabulary"], facts["tokenizer"]]
-        first = [_mean(r.accuracy, not r.of_paper), Cell(f"{r.samples:,}")]
+        first = [_mean(r.accuracy, not r.of_paper), TableCell(f"{r.samples:,}")]
         if failed:
-            first.append(NONE if r.of_paper else Cell(f"{r.failed:,}"))
-        return [*first, Cell(size), *(NONE if value is None else Cell(str(value)) for value in rest)]
+            first.append(NONE if r.of_paper else TableCell(f"{r.failed:,}"))
+        return [*first, TableCell(size), *(NONE if value is None else TableCell(str(value)) for value in rest)]
 
     caption = "Share of all samples in which the model gives the right verb form the larger logit."
     return Table("Prediction accuracy", caption, [("", columns)], [(r.label, [row(r)]) for r in results])
@@ -156,17 +159,17 @@ def _groups(results: Sequence[Result]) -> list[tuple[str, list[str]]]:
     return [(r.label, [HEADS[m] for m in METRICS]) for r in results]
 
 
-def _scores(result: Result, method: str) -> list[Cell]:
+def _scores(result: Result, method: str) -> list[TableCell]:
     scored = result.reported(method)
     return [NONE] * len(METRICS) if scored is None else [_mean(scored.scores[m], not result.of_paper) for m in METRICS]
 
 
-def _mean(interval: Interval, has_interval: bool) -> Cell:
+def _mean(interval: Interval, has_interval: bool) -> TableCell:
     ends = (interval.low, interval.high) if has_interval else (None, None)
-    return Cell(f"{interval.mean:.3f}", 0, *ends)
+    return TableCell(f"{interval.mean:.3f}", 0, *ends)
 
 
-def _role_cells(result: Result, method: str) -> list[Cell]:
+def _role_cells(result: Result, method: str) -> list[TableCell]:
     scored = result.reported(method)
     if scored is None:
         return [NONE] * len(ROLES)
@@ -174,27 +177,27 @@ def _role_cells(result: Result, method: str) -> list[Cell]:
     for role in ROLES:
         positive, negative = scored.roles[role]
         parts = [f"+{positive:.3f}"] * bool(positive) + [f"−{negative:.3f}"] * bool(negative)
-        found.append(Cell(" ".join(parts)) if parts else NONE)
+        found.append(TableCell(" ".join(parts)) if parts else NONE)
     return found
 
 
-Body = list[tuple[str, list[list[Cell]]]]
+Body = list[tuple[str, list[list[TableCell]]]]
 
 
 def _ranked(body: Body, *, second: bool = True) -> Body:
-    """Mark the best and the second best of each column, by what is printed.
+    """Mark the best and the second best of each column, by the printed numbers.
 
     Equal numbers share their place; a number that stands alone has none.
     """
 
-    def ranked(group: int, column: int) -> Callable[[Cell], Cell]:
+    def ranked(group: int, column: int) -> Callable[[TableCell], TableCell]:
         values = [float(cells[group][column].text) for _, cells in body if cells[group][column] is not NONE]
 
-        def mark(cell: Cell) -> Cell:
+        def mark(cell: TableCell) -> TableCell:
             if cell is NONE or len(values) < 2:
                 return cell
             rank = 1 + sum(value > float(cell.text) for value in values)
-            return Cell(cell.text, rank if rank <= 1 + second else 0, cell.low, cell.high)
+            return TableCell(cell.text, rank if rank <= 1 + second else 0, cell.low, cell.high)
 
         return mark
 

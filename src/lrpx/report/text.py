@@ -13,10 +13,10 @@ from ..benchmark.folder import ROLES
 from ..evaluation.records import METRICS
 from . import tables
 from .results import Result
-from .tables import Cell, Table
+from .tables import Table, TableCell
 
 STYLES = {0: "", 1: "bold", 2: "underline"}
-MARKS = {0: " ", 1: "*", 2: "+"}  # where there is neither bold nor underlined type
+MARKS = {0: " ", 1: "*", 2: "+"}  # without bold and underlined text
 
 
 def terminal(results: Sequence[Result], *, color: bool, width: int) -> str:
@@ -53,7 +53,7 @@ def _fitting(table: Table, width: int) -> Iterator[Table]:
 def _lines(table: Table, *, marked: bool) -> Iterator[Text]:
     """The lines of a table: a head over each group of columns, then columns of equal width, numbers to the right."""
 
-    def shown(cell: Cell) -> Text:
+    def shown(cell: TableCell) -> Text:
         mark = MARKS[cell.rank] if marked else ""
         return Text.assemble((cell.text, STYLES[cell.rank]), mark, (f" {cell.margin}" if cell.margin else "", "dim"))
 
@@ -63,7 +63,7 @@ def _lines(table: Table, *, marked: bool) -> Iterator[Text]:
         [max([len(column), *(groups[g][c].cell_len for _, groups in body)]) for c, column in enumerate(columns)]
         for g, (_, columns) in enumerate(table.groups)
     ]
-    for g, (label, _) in enumerate(table.groups):  # a head longer than its columns widens the last one
+    for g, (label, _) in enumerate(table.groups):  # a head longer than its columns widens the last column
         widths[g][-1] += max(0, len(label) - sum(widths[g]) - 2 * (len(widths[g]) - 1))
 
     def line(name: Text, groups: Sequence[Sequence[Text]]) -> Text:
@@ -107,7 +107,7 @@ def _markdown(table: Table) -> Iterator[str]:
         yield "| " + " | ".join([_escape(name), *(_markdown_cell(c) for group in groups for c in group)]) + " |"
 
 
-def _markdown_cell(cell: Cell) -> str:
+def _markdown_cell(cell: TableCell) -> str:
     return {0: "{}", 1: "**{}**", 2: "<u>{}</u>"}[cell.rank].format(_escape(cell.text))
 
 
@@ -146,7 +146,7 @@ def comma_separated(results: Sequence[Result]) -> str:
 
 
 def _all(results: Sequence[Result], *, with_intervals: bool = False) -> list[Table]:
-    found = [tables.main(results), tables.intervals(results) if with_intervals else None, tables.norms(results)]
+    found = [tables.scores(results), tables.intervals(results) if with_intervals else None, tables.norms(results)]
     found += [tables.accuracy(results), tables.roles(results)]
     return [table for table in found if table is not None]
 

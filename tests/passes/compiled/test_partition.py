@@ -11,8 +11,8 @@ from support import on_states
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from lrpx.passes.compiled.partition import segments_of, steps_of
-from lrpx.passes.compiled.trace import CUT, is_size, tensors_of, traced
-from lrpx.passes.forward_backward import PassSpec, compute
+from lrpx.passes.compiled.trace import CUT, is_size, tensors_of, traced, weights_of
+from lrpx.passes.forward_backward import PassOptions, PassSpec, compute
 
 FAMILIES = [
     ("causal:llama", "attnlrp"),
@@ -25,8 +25,8 @@ FAMILIES = [
 pytestmark = pytest.mark.usefixtures("quickly")
 
 
-def static(rules="attnlrp", **options):
-    return PassSpec(rules, static=True, **options)
+def static(rules="attnlrp", at=("input",), **options):
+    return PassSpec(rules, at), PassOptions(static=True, **options)
 
 
 def nodes_of(trace):
@@ -40,14 +40,16 @@ def outputs_of(nodes):
 def run(trace, steps, model, batch):
     """Without any of ``Plan``: names, values and functions."""
     nodes = nodes_of(trace)
-    values = dict(zip([n.name for n in nodes if n.op == "placeholder"], tensors_of(model, batch), strict=True))
+    values = dict(
+        zip([n.name for n in nodes if n.op == "placeholder"], tensors_of(weights_of(model), batch), strict=True)
+    )
     values |= {n.name: getattr(trace.graph, n.target) for n in nodes if n.op == "get_attr"}
     shape = tuple(batch.inputs["input_ids"].shape)
     values |= {n.name: trace.size_of(n.meta["val"])(*shape) for n in nodes if is_size(n)}
     with torch.no_grad():
         for piece, inputs, outputs in steps:
             values |= dict(zip(outputs, piece(*[values[name] for name in inputs]), strict=True))
-    return trace.answer.with_tensors([values[name] for name in outputs_of(nodes)])
+    return trace.result.with_tensors([values[name] for name in outputs_of(nodes)])
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +57,7 @@ def deep():
     """A trace of four equal blocks."""
     model = gpt2(layers=4)
     with quick():
-        return model, traced(model, batch_for(model), static())
+        return model, traced(model, batch_for(model), *static())
 
 
 def kept_bytes(trace, segments, steps, model):
@@ -125,25 +127,13 @@ def test_what_is_compiled_does_not_grow_with_the_number_of_blocks(deep, as_trace
     assert [step[1:] for step in again] == [step[1:] for step in steps]
 
 
-def test_another_precision_of_products_is_another_piece(deep, as_traced):
-    nodes, pieces = nodes_of(deep[1]), {}
-    before = torch.get_float32_matmul_precision()
-    try:
-        for precision, count in (("highest", 6), ("high", 12), ("highest", 12)):
-            torch.set_float32_matmul_precision(precision)
-            steps_of(segments_of(nodes), pieces, set(outputs_of(nodes)), paired=True)
-            assert len(as_traced) == count
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
 def test_blocks_that_differ_and_states_within_them(as_traced):
     """By a number, which is in the code, and by what is asked of them."""
     model = gpt2(layers=3)
     for factor, block in zip((2, 3, 2), model.transformer.h, strict=True):
         block.register_forward_hook(on_states(lambda y, factor=factor: y + factor * y.roll(1, -1)))
     at = ("input", "transformer.h.1.mlp", "transformer.h.0", "transformer.h.2.attn")
-    trace = traced(model, batch_for(model), static(at=at))
+    trace = traced(model, batch_for(model), *static(at=at))
     nodes = nodes_of(trace)
     for paired in (True, False):
         steps = steps_of(segments_of(nodes), {}, set(outputs_of(nodes)), paired=paired)
@@ -155,7 +145,7 @@ def test_blocks_that_differ_and_states_within_them(as_traced):
 @pytest.mark.parametrize(("family", "rules"), FAMILIES, ids=[family for family, _ in FAMILIES])
 def test_the_same_numbers(family, rules, as_traced):
     model = tiny.build(family)
-    trace = traced(model, batch_for(model), static(rules))
+    trace = traced(model, batch_for(model), *static(rules))
     nodes = nodes_of(trace)
     segments = segments_of(nodes)
     kept = {}

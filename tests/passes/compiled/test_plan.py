@@ -3,6 +3,7 @@
 import logging
 import shutil
 import threading
+import unittest.mock
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,11 +17,13 @@ from torch import nn
 
 import lrpx
 from lrpx.errors import UnsupportedModelError
+from lrpx.passes import dispatch
 from lrpx.passes.compiled import partition as pieces
 from lrpx.passes.compiled import plan as module
-from lrpx.passes.compiled.plan import KEPT, Compiled, Masks, Plan, looks_back, masks_of
-from lrpx.passes.dispatch import known_of
-from lrpx.passes.forward_backward import PassSpec, compute
+from lrpx.passes.compiled.plan import KEPT, Masks, Plan, looks_back, masks_of
+from lrpx.passes.compiled.trace import weights_of
+from lrpx.passes.dispatch import Execution, PassRunner
+from lrpx.passes.forward_backward import PassOptions, PassSpec, compute
 from lrpx.propagation import rules
 from lrpx.propagation.rulesets import LRP
 
@@ -49,6 +52,18 @@ def plans(monkeypatch):
 
     monkeypatch.setattr(module, "Plan", Noted)
     return made
+
+
+def compiling(model):
+    return PassRunner(model, Execution(compile=True))
+
+
+def runs_as_usual(runner, batch, spec=Q):
+    """Run a pass; whether it was neither captured nor compiled. Its result is right in any case."""
+    with unittest.mock.patch.object(dispatch, "compute", wraps=compute) as usual:
+        found = runner.run(batch, spec)
+    assert_close(found, compute(runner.model, batch, spec))
+    return usual.called
 
 
 def alike(lengths):
@@ -126,7 +141,7 @@ def test_masks_are_left_out_only_where_they_may_be(trusted, as_traced, family, a
 
     model.base_model.__class__ = Watched
     batch = batch_for(model, asked, side=side)
-    found = Compiled().answer(model, batch, Q)
+    found = compiling(model).run(batch, Q)
     assert seen[-1] == masked  # when it was traced, after all trials
     assert_close(found, compute(model, batch, Q))
 
@@ -136,18 +151,18 @@ def test_masks_are_left_out_only_where_they_may_be(trusted, as_traced, family, a
 
 def test_one_plan_for_all_lengths_and_numbers_of_texts(as_traced, plans):
     model = tiny.build("causal:gpt2")
-    known = Compiled()
+    known = compiling(model)
     for asked in (ASKED, *OTHERS, ASKED):
         batch = batch_for(model, asked)
-        found = known.answer(model, batch, Q)
+        found = known.run(batch, Q)
         if batch.chosen:
             assert_close(found, compute(model, batch, Q))
-    assert len(plans) == len(known) == 1
+    assert len(plans) == len(known.compiled) == 1
 
 
 def test_a_text_alone_and_other_questions_have_plans_of_their_own(as_traced, plans):
     model = gpt2()
-    known = Compiled()
+    known = compiling(model)
     asked = [
         (ASKED, Q),
         ([(9, 4, 11, 13)], Q),
@@ -157,13 +172,13 @@ def test_a_text_alone_and_other_questions_have_plans_of_their_own(as_traced, pla
     for _ in range(2):
         for texts, question in asked:
             batch = batch_for(model, texts)
-            assert_close(known.answer(model, batch, question), compute(model, batch, question))
-    assert len(plans) == len(known) == len(asked)
+            assert_close(known.run(batch, question), compute(model, batch, question))
+    assert len(plans) == len(known.compiled) == len(asked)
 
 
 def test_changed_weights_are_read_and_exchanged_ones_noticed(trusted, as_traced, plans):
     model = gpt2()
-    known, batch = Compiled(), batch_for(model)
+    known, batch = compiling(model), batch_for(model)
     layer = model.transformer.h[0].mlp.c_fc
 
     def in_place():
@@ -175,15 +190,15 @@ def test_changed_weights_are_read_and_exchanged_ones_noticed(trusted, as_traced,
     def module():
         change_mlp(model, lambda y: y * 2)
 
-    before = known.answer(model, batch, Q)
+    before = known.run(batch, Q)
     old = weakref.ref(plans[0])
     for change, count in ((in_place, 1), (parameter, 2), (module, 3)):
         with torch.no_grad():
             change()
-        found = known.answer(model, batch, Q)
+        found = known.run(batch, Q)
         assert_close(found, compute(model, batch, Q))
         assert not torch.allclose(found.summary[:2], before.summary[:2])
-        assert (len(plans), len(known)) == (count, 1)
+        assert (len(plans), len(known.compiled)) == (count, 1)
         before = found
     plans.clear()
     del found, before
@@ -209,8 +224,8 @@ def test_what_a_module_holds_beside_weights_is_noticed(trusted, as_traced, plans
     model = gpt2()
     mlp = model.transformer.h[0].mlp
     mlp.c_fc = adapters = Adapters(mlp.c_fc)
-    known, batch = Compiled(), batch_for(model)
-    found = known.answer(model, batch, Q)
+    known, batch = compiling(model), batch_for(model)
+    found = known.run(batch, Q)
     changes = [
         lambda: adapters.active.__setitem__(0, "b"),
         lambda: adapters.active.append("a"),
@@ -222,11 +237,11 @@ def test_what_a_module_holds_beside_weights_is_noticed(trusted, as_traced, plans
     for count, change in enumerate(changes, 2):
         before = found
         change()
-        found = known.answer(model, batch, Q)
+        found = known.run(batch, Q)
         assert_close(found, compute(model, batch, Q))
         assert not torch.allclose(found.summary[:2], before.summary[:2])
         assert len(plans) == count
-    known.answer(model, batch, Q)
+    known.run(batch, Q)
     assert len(plans) == count
 
 
@@ -246,66 +261,69 @@ def test_code_of_others_is_not_compiled(as_traced, plans, caplog):
         block.mlp.register_forward_pre_hook(leave_out),
         block.register_forward_hook(lambda _, __, y: seen.append(y)),
     ]
-    known, batch = Compiled(), batch_for(model)
+    known, batch = compiling(model), batch_for(model)
     for n in range(3):
         left_out[:] = [n]
-        assert known.answer(model, batch, Q) is None
-    assert seen == []
+        assert runs_as_usual(known, batch, Q)
+    assert seen
     assert [r.getMessage() for r in caplog.records if r.name == "lrpx"] == [
         "GPT2LMHeadModel is not compiled and runs as usual: transformer.h.0 has a hook (test_code_of_others_is_not_compiled."
-        "<locals>.<lambda>), and a compiled pass would not run that code again"
+        "<locals>.<lambda>), and a captured or compiled pass would not run that code again"
     ]
     for hook in hooks:
         hook.remove()
-    assert_close(known.answer(model, batch, Q), compute(model, batch, Q))
+    assert_close(known.run(batch, Q), compute(model, batch, Q))
     assert len(plans) == 1
     block.mlp.forward = lambda x: x * left_out[0]
-    assert known.answer(model, batch, Q) is None
+    assert runs_as_usual(known, batch, Q)
     del block.mlp.forward
-    assert_close(known.answer(model, batch, Q), compute(model, batch, Q))
-    assert len(plans) == 1  # that one still holds
+    assert_close(known.run(batch, Q), compute(model, batch, Q))
+    assert len(plans) == 2
 
 
 def test_rules_of_others_are_not_compiled(as_traced, plans, caplog):
     """One that reads what may change, and one made anew, perhaps where another one was."""
     model = gpt2()
-    known, batch = Compiled(), batch_for(model)
+    known, batch = compiling(model), batch_for(model)
     factor = [1.0]
 
     def scaled(function, args, kwargs):
         return rules.scale_gradient(function(*args, **kwargs), factor[0])
 
     for rule in (scaled, lambda f, args, kwargs: rules.identity(f, args, kwargs)):
-        assert known.answer(model, batch, PassSpec({**LRP, "activation": rule})) is None
-    assert "the rule for 'activation' is not one of lrpx.rules, and a compiled pass would not run" in caplog.text
+        assert runs_as_usual(known, batch, PassSpec({**LRP, "activation": rule}))
+    assert (
+        "the rule for 'activation' is not one of lrpx.rules, and a captured or compiled pass would not run"
+        in caplog.text
+    )
     question = PassSpec({**LRP, "activation": rules.identity})
-    assert_close(known.answer(model, batch, question), compute(model, batch, question))
+    assert_close(known.run(batch, question), compute(model, batch, question))
     assert len(plans) == 1
 
 
 def test_reasons_that_alternate_are_told_once(as_traced, caplog):
     model = gpt2()
     model.transformer.h[0].register_forward_hook(lambda *_: None)
-    known, batch = Compiled(), batch_for(model)
+    known, batch = compiling(model), batch_for(model)
     own = PassSpec({**LRP, "activation": lambda f, args, kwargs: rules.identity(f, args, kwargs)})
     for _ in range(3):
         for question in (Q, own):
-            assert known.answer(model, batch, question) is None
+            assert runs_as_usual(known, batch, question)
     assert len([r for r in caplog.records if r.name == "lrpx"]) == 2
 
 
 def test_autocast_is_not_compiled(as_traced, plans, caplog):
     model = gpt2()
-    known, batch = Compiled(), batch_for(model)
+    known, batch = compiling(model), batch_for(model)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert known.answer(model, batch, Q) is None
+        assert runs_as_usual(known, batch, Q)
     assert "torch.autocast is on" in caplog.text
-    assert_close(known.answer(model, batch, Q), compute(model, batch, Q))
+    assert_close(known.run(batch, Q), compute(model, batch, Q))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert known.answer(model, batch, Q) is None
+        assert runs_as_usual(known, batch, Q)
 
 
-def test_a_model_that_changes_itself_is_tried_once(trusted, as_traced, caplog):
+def test_a_model_that_changes_itself_is_tried_once(lenient, trusted, as_traced, caplog):
     class Remembers(nn.Module):
         def __init__(self, base):
             super().__init__()
@@ -319,15 +337,15 @@ def test_a_model_that_changes_itself_is_tried_once(trusted, as_traced, caplog):
     model = gpt2()
     block = model.transformer.h[0]
     block.mlp = Remembers(block.mlp)
-    known, batch = Compiled(), batch_for(model)
+    known, batch = compiling(model), batch_for(model)
     for _ in range(3):
-        assert known.answer(model, batch, Q) is None
+        assert runs_as_usual(known, batch, Q)
         compute(model, batch, Q)
     said = [r.getMessage() for r in caplog.records if r.name == "lrpx" and r.levelname == "WARNING"]
     assert "it changes itself while it runs: last" in said[0]
     assert len(said) <= 2
     block.mlp = block.mlp.base
-    assert_close(known.answer(model, batch, Q), compute(model, batch, Q))
+    assert_close(known.run(batch, Q), compute(model, batch, Q))
 
 
 class Pretended:
@@ -335,34 +353,34 @@ class Pretended:
 
     made = 0
 
-    def __init__(self, model, batch, question):
+    def __init__(self, model, batch, spec, options):
         type(self).made += 1
-        self.length, self.answers = batch.inputs["input_ids"].shape[1], question.at
+        self.length, self.answers = batch.inputs["input_ids"].shape[1], spec.at
 
     def fits(self, rows, length):
         return length == self.length
 
-    def run(self, model, batch):
-        return self.length, self.answers
+    def run(self, batch, weights):
+        return self.length, self.answers  # no result, but enough to tell them apart
 
 
 def test_the_plans_used_last_are_kept(monkeypatch):
     monkeypatch.setattr(module, "Plan", Pretended)
     monkeypatch.setattr(Pretended, "made", 0)
     model = gpt2()
-    known = Compiled()
+    known = compiling(model)
 
     def ask(length, at="input"):
-        assert known.answer(model, batch_for(model, [(length, 1, 11, 13)]), PassSpec("lrp", (at,))) == (length, (at,))
+        assert known.run(batch_for(model, [(length, 1, 11, 13)]), PassSpec("lrp", (at,))) == (length, (at,))
         return Pretended.made
 
     assert [ask(n) for n in range(2, KEPT + 2)] == list(range(1, KEPT + 1))
     assert ask(2) == KEPT
     assert ask(2, "embedding") == KEPT + 1  # instead of that for three tokens
-    assert len(known) == KEPT
+    assert len(known.compiled) == KEPT
     assert ask(2) == ask(4) == KEPT + 1
     assert ask(3) == KEPT + 2
-    assert len(known) == KEPT
+    assert len(known.compiled) == KEPT
 
 
 # What is let go
@@ -370,15 +388,22 @@ def test_the_plans_used_last_are_kept(monkeypatch):
 
 @pytest.mark.parametrize("checkpoint", [False, True])
 def test_tensors_are_let_go_after_their_last_use(monkeypatch, checkpoint):
-    """When a piece begins, of all that others gave there is only what it, or a later one, takes, and the result."""
-    calls = []  # of each piece: the numbers of the tensors that it is given, and those that are still there
+    """When a piece begins, of all that others gave there is only what it, or a later one, takes, and the result.
+
+    By memory: a view may keep the tensor that it was made of.
+    """
+    calls = []  # of each piece: the places in memory that it is given, and those that are still there of what others gave
     given = []  # by pieces
+
+    def place(tensor):
+        return tensor.untyped_storage().data_ptr()
+
+    def there():
+        return [place(t) for reference in given if (t := reference()) is not None and place(t) not in weights]
 
     def watched(graph, examples):
         def piece(*tensors):
-            alive = [i for i, reference in enumerate(given) if reference() is not None]
-            taken = [i for i in alive if any(given[i]() is t for t in tensors)]
-            calls.append((taken, alive))
+            calls.append(({place(t) for t in tensors if isinstance(t, torch.Tensor)}, there()))
             found = graph(*tensors)
             given.extend(weakref.ref(t) for t in found if isinstance(t, torch.Tensor))
             return found
@@ -387,24 +412,25 @@ def test_tensors_are_let_go_after_their_last_use(monkeypatch, checkpoint):
 
     monkeypatch.setattr(pieces, "_compile", watched)
     model = gpt2(layers=2)
-    answer = Plan(model, batch_for(model), PassSpec("attnlrp", static=True, checkpoint=checkpoint)).run(
-        model, batch_for(model)
-    )
-    results = [i for i, reference in enumerate(given) if any(reference() is t for t in answer.tensors())]
-    last = {i: k for k, (taken, _) in enumerate(calls) for i in taken}
+    weights = {place(t) for t in weights_of(model)}
+    plan = Plan(model, batch_for(model), PassSpec("attnlrp"), PassOptions(static=True, checkpoint=checkpoint))
+    found = plan.run(batch_for(model), weights_of(model))
+    results = {place(t) for t in found.tensors()}
     assert len(calls) == 2 * 2 + 2
     assert len(given) > 10
     for k, (_, alive) in enumerate(calls):
-        assert [i for i in alive if last.get(i, -1) < k and i not in results] == []
-    assert [i for i, reference in enumerate(given) if reference() is not None] == results
+        later = {p for taken, _ in calls[k:] for p in taken}
+        assert [p for p in alive if p not in later | results] == []
+    assert set(there()) == results
 
 
-def test_a_plan_does_not_keep_the_model(as_traced):
+def test_an_explainer_that_is_gone_leaves_nothing(as_traced):
     model = gpt2()
-    lrpx.explain(model, None, [11, 12, 13], compile=True)
-    assert len(known_of(model).compiled) == 1
+    explainer = lrpx.Explainer(model, compile=True)
+    explainer([11, 12, 13])
+    assert len(explainer._runner.compiled) == 1
     gone = weakref.ref(model)
-    del model
+    del model, explainer
     import gc
 
     gc.collect()
@@ -425,52 +451,51 @@ def assert_same(found, expected):
 
 
 @pytest.mark.parametrize("family", ["causal:mixtral", "causal:deepseek_v3"])
-def test_what_looks_at_numbers_runs_as_usual_and_says_so_once(family, caplog):
+def test_what_looks_at_numbers_runs_as_usual_and_says_so_once(lenient, family, caplog):
     model = tiny.build(family)
     rows = [tiny.inputs(model, n_tokens=n, seed=n)["input_ids"][0].tolist() for n in (9, 6)]
     expected = explained(model, rows)
+    explainer = lrpx.Explainer(model, compile=True)
     for _ in range(2):
-        assert_same(explained(model, rows, compile=True), expected)
+        assert_same(explainer(rows, position=2, target=11, contrast=13), expected)
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING and "compiled" in r.getMessage()]
     assert len(warnings) == 1
     assert type(model).__name__ in warnings[0]
     assert "runs as usual" in warnings[0]
-    assert len(known_of(model).compiled) == 0
+    assert len(explainer._runner.compiled) == 0
 
 
-def test_a_model_that_changed_is_tried_again(trusted, as_traced, caplog):
+def test_a_model_that_changed_is_tried_again(lenient, trusted, as_traced, caplog):
     model = gpt2()
-    known, batch = Compiled(), batch_for(model)
+    known, batch = compiling(model), batch_for(model)
     block = change_mlp(model, lambda y: y * (2 if float(y.sum()) > 0 else 3))
-    assert known.answer(model, batch, Q) is None
-    assert "cannot be compiled" in caplog.text
+    assert runs_as_usual(known, batch, Q)
+    assert "is not compiled" in caplog.text
     block.mlp = block.mlp.base
-    assert_close(known.answer(model, batch, Q), compute(model, batch, Q))
+    assert_close(known.run(batch, Q), compute(model, batch, Q))
 
 
-def test_a_plan_that_fails_is_not_asked_again(monkeypatch, caplog):
+def test_a_plan_that_fails_is_not_asked_again(lenient, monkeypatch, caplog):
     class Failing(Pretended):
-        def run(self, model, batch):
+        def run(self, batch, weights):
             if batch.inputs["input_ids"].shape[0] > 2:
                 raise RuntimeError("shapes do not match")
-            return super().run(model, batch)
+            return super().run(batch, weights)
 
     monkeypatch.setattr(module, "Plan", Failing)
     model = gpt2()
-    known = Compiled()
-    assert known.answer(model, batch_for(model, alike((9, 9))), Q) is not None
-    assert known.answer(model, batch_for(model, alike((9, 9, 9))), Q) is None
+    known = compiling(model)
+    assert known.run(batch_for(model, alike((9, 9))), Q)
+    assert runs_as_usual(known, batch_for(model, alike((9, 9, 9))), Q)
     assert "shapes do not match" in caplog.text
-    assert known.answer(model, batch_for(model, alike((9, 9))), Q) is None
-    with pytest.raises(RuntimeError, match="cannot be compiled"):
-        known.capturable(model, batch_for(model), Q)
+    assert runs_as_usual(known, batch_for(model, alike((9, 9))), Q)
 
 
 def test_what_is_no_failure_of_compiling_is_raised(trusted, as_traced):
     model = gpt2()
     change_mlp(model, torch.special.i0)
     with pytest.raises(UnsupportedModelError, match="special_i0"):
-        Compiled().answer(model, batch_for(model), Q)
+        compiling(model).run(batch_for(model), Q)
     full = gpt2()
 
     def fail(*_):
@@ -478,21 +503,21 @@ def test_what_is_no_failure_of_compiling_is_raised(trusted, as_traced):
 
     change_mlp(full, fail)
     with pytest.raises(torch.OutOfMemoryError):
-        Compiled().answer(full, batch_for(full), Q)
+        compiling(full).run(batch_for(full), Q)
 
 
 def test_objections_are_those_of_this_batch(as_traced):
     """Noted as tensors, they are part of what is compiled."""
     model = gpt2()
     batch = batch_for(model)
-    known = Compiled()
-    assert known.answer(model, batch, Q).read(2).raised == []
+    known = compiling(model)
+    assert known.run(batch, Q).read(2).raised == []
     with torch.no_grad():
         model.transformer.h[0].mlp.c_fc.weight[0, 0] = torch.inf
-    raised = known.answer(model, batch, Q).read(2).raised
+    raised = known.run(batch, Q).read(2).raised
     assert raised == compute(model, batch, Q).read(2).raised
     assert raised
-    assert len(known) == 1
+    assert len(known.compiled) == 1
 
 
 # From texts to relevance
@@ -513,10 +538,11 @@ def test_threads_that_share_a_model(as_traced, plans):
                 same.append(torch.equal(model(torch.tensor(rows[:1])).logits, logits))
         return same
 
+    explainer = lrpx.Explainer(model, compile=True)
     with ThreadPoolExecutor(3) as pool:
         plain = pool.submit(elsewhere)
         try:
-            explaining = [pool.submit(explained, model, rows, compile=True) for _ in range(2)]
+            explaining = [pool.submit(explainer, rows, position=2, target=11, contrast=13) for _ in range(2)]
             found = [future.result() for future in explaining]
         finally:
             stop.set()
@@ -538,9 +564,10 @@ def test_compiled_in_float32(family, method, lengths):
     """In earnest, with TorchInductor. One plan serves all lengths."""
     model = tiny.build(family, dtype=torch.float32) if family == "causal:llama" else shallow(family).float()
     rows = [tiny.inputs(model, n_tokens=n, seed=n)["input_ids"][0].tolist() for n in lengths]
-    found = explained(model, rows, method=method, compile=True)
+    explainer = lrpx.Explainer(model, method=method, compile=True)
+    found = explainer(rows, position=2, target=11, contrast=13)
     expected = explained(model, rows, method=method)
-    assert len(known_of(model).compiled) == 1
+    assert len(explainer._runner.compiled) == 1
     for a, b in zip(found, expected, strict=True):
         assert a.value == pytest.approx(b.value, rel=1e-5)
         np.testing.assert_allclose(a.relevance, b.relevance, rtol=1e-5, atol=1e-5 * abs(b.relevance).max())

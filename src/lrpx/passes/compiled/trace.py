@@ -18,11 +18,21 @@ from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
+from ..._torch_internals import (
+    fresh_result,
+    not_in_place,
+    overwrites,
+    tensors_without_numbers,
+    traced_graph,
+    tracer,
+    with_symbols,
+)
 from ...models.signature import context_length
-from ...propagation.propagate import AttentionCall, AttentionCalls, frozen
+from ...propagation.propagate import frozen, modules_of
 from ...text.batching import Batch
 from ..checkpointing import outer_blocks
-from ..forward_backward import PassResult, PassSpec, accepted, compute
+from ..forward_backward import PassOptions, PassResult, PassSpec, accepted, compute
+from .attention_calls import AttentionCall, AttentionCalls
 
 CUT = "lrpx_cut"  # on a node's meta: (kind, block) of what begins after it; "block", "between" or "backward"
 
@@ -72,10 +82,7 @@ class _Given(TorchFunctionMode):
         self._single = {id(w): self._given[id(w)] for w in weights if w.numel() == 1}
 
     def __enter__(self) -> Any:
-        from torch.fx.experimental.proxy_tensor import get_proxy_mode
-
-        mode: Any = get_proxy_mode()
-        known = mode.tracer.tensor_tracker
+        known = tracer().tensor_tracker
         for weight, given in zip(self._weights, self._inputs, strict=True):
             known[weight] = known[given]
         return super().__enter__()
@@ -98,17 +105,16 @@ def weights_of(model: nn.Module) -> list[Tensor]:
     return [*model.parameters(), *model.buffers()]
 
 
-def tensors_of(model: nn.Module, batch: Batch) -> list[Tensor]:
+def tensors_of(weights: Sequence[Tensor], batch: Batch) -> list[Tensor]:
     """The inputs of a traced pass: weights and the batch's tensors."""
-    weights = [t.detach() for t in weights_of(model)]
     return [*weights, *batch.inputs.values(), batch.positions, batch.targets, batch.contrasts]
 
 
 class Trace:
-    """A pass as one graph, an answer that says what its outputs are, and for which shapes it holds."""
+    """A pass as one graph, a result that says what its outputs are, and for which shapes it holds."""
 
-    def __init__(self, graph: fx.GraphModule, answer: PassResult, symbols: Sequence[Any], environment: Any) -> None:
-        self.graph, self.answer = graph, answer
+    def __init__(self, graph: fx.GraphModule, result: PassResult, symbols: Sequence[Any], environment: Any) -> None:
+        self.graph, self.result = graph, result
         self._symbols = symbols  # of rows and length; a plain number where it is the same for all shapes
         self._environment = environment
         self._known: dict[Any, Callable[[int, int], int]] = {}
@@ -136,7 +142,7 @@ class Trace:
             known = expression.free_symbols <= set(symbols)
             expression_here = expression if known else self._environment.replace(expression)
             if not expression_here.free_symbols <= set(symbols):
-                raise ValueError(f"a size depends on values: {expression}")
+                raise RuntimeError(f"a size depends on values: {expression}")
 
             def value(*numbers: int) -> int:
                 return expression_here.subs(dict(zip(symbols, numbers, strict=True)))
@@ -151,12 +157,13 @@ def _number(value: Any) -> Any:
     return bool(value) if isinstance(value, sympy.logic.boolalg.Boolean) else int(value)
 
 
-def traced(model: PreTrainedModel, batch: Batch, question: PassSpec) -> Trace:
-    """The pass as one graph without in-place operations."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.fx.experimental.proxy_tensor import make_fx
-    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+def traced(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassOptions) -> Trace:
+    """The pass as one graph without in-place operations.
 
+    Raises:
+        RuntimeError: The model looks at values on the way, or does something else that cannot be traced.
+        LrpxError, HeadNotFollowed: As ``forward_backward.compute``.
+    """
     weights = weights_of(model)
     found: list[PassResult] = []
 
@@ -165,22 +172,19 @@ def traced(model: PreTrainedModel, batch: Batch, question: PassSpec) -> Trace:
         inputs = dict(zip(batch.inputs, rest, strict=False))
         positions, targets, contrasts = rest[len(inputs) :]
         shown = Batch(inputs, batch.spans, positions, targets, contrasts, batch.chosen)
-        with cuts.noted(outer_blocks(model)), frozen(model), _Given(weights, tensors[: len(weights)]):
-            answer = compute(model, shown, question)
-        found.append(answer.with_tensors([torch.empty(0)] * len(answer.tensors())))
-        return answer.tensors()
+        with cuts.noted(outer_blocks(model)), frozen(modules_of(model)), _Given(weights, tensors[: len(weights)]):
+            result = compute(model, shown, spec, options)
+        found.append(result.with_tensors([torch.empty(0)] * len(result.tensors())))
+        return result.tensors()
 
-    environment = ShapeEnv()
-    fake = FakeTensorMode(allow_non_fake_inputs=True, shape_env=environment)
+    fake, environment = tensors_without_numbers()
     rows, length = batch.inputs["input_ids"].shape
     shift = {length: length + (rows == length > 1)}  # equal numbers would become one symbol
 
     def symbolic(tensor: Tensor) -> Tensor:
-        shape = [rows, *(shift.get(n, n) for n in tensor.shape[1:])]
-        context: Any = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DUCK] * len(shape))
-        return fake.from_tensor(tensor.new_zeros(shape), symbolic_context=context)
+        return with_symbols(fake, tensor.new_zeros([rows, *(shift.get(n, n) for n in tensor.shape[1:])]))
 
-    tensors = tensors_of(model, batch)
+    tensors = tensors_of([t.detach() for t in weights], batch)
     inputs: list[Tensor] = [fake.from_tensor(t, static_shapes=True) for t in tensors[: len(weights)]]
     inputs += [symbolic(t) for t in tensors[len(weights) :]]
     symbols = [n.node.expr if isinstance(n, torch.SymInt) else n for n in inputs[len(weights)].shape]
@@ -188,14 +192,14 @@ def traced(model: PreTrainedModel, batch: Batch, question: PassSpec) -> Trace:
     def graph_of(run: Callable[..., Any]) -> fx.GraphModule:
         cuts = _Cuts()
         with fake:
-            graph = make_fx(partial(run, cuts), tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
+            graph = traced_graph(partial(run, cuts), inputs)
         cuts.place(graph.graph)
         return graph
 
     graph = graph_of(function)
     for node in graph.graph.nodes:
         _write_elsewhere(node)
-    if any(_writes(node) for node in graph.graph.nodes):
+    if any(overwrites(node) for node in graph.graph.nodes):
         graph = graph_of(partial(_functional, graph))
     _drop_unused(graph.graph)
     for node in graph.graph.nodes:
@@ -220,19 +224,12 @@ def _drop_unused(graph: fx.Graph) -> None:
 
 def _write_elsewhere(node: fx.Node) -> None:
     """Let an operation that overwrites a fresh tensor, which nothing else uses, make a new one instead."""
-    if not _writes(node) or len(node.all_input_nodes) != 1:
+    if not overwrites(node) or len(node.all_input_nodes) != 1:
         return
     (source,) = node.all_input_nodes
-    name = node.target._schema.name.removeprefix("aten::")  # type: ignore[union-attr]
-    fresh = source.op == "call_function" and not any(r.alias_info for r in source.target._schema.returns)  # type: ignore[union-attr]
-    twin = getattr(torch.ops.aten, name.rstrip("_"), None) if name.endswith("_") else None
-    if fresh and twin is not None and list(source.users) == [node]:
-        node.target = getattr(twin, node.target._overloadname)  # type: ignore[union-attr]
-
-
-def _writes(node: fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and schema.is_mutable
+    twin = not_in_place(node)
+    if twin is not None and source.op == "call_function" and fresh_result(source) and list(source.users) == [node]:
+        node.target = twin
 
 
 class _Cuts:
@@ -289,10 +286,7 @@ class _Cuts:
     @contextmanager
     def tracing(self) -> Iterator[None]:
         """The trace that runs now is the one that is cut."""
-        from torch.fx.experimental.proxy_tensor import get_proxy_mode
-
-        mode: Any = get_proxy_mode()
-        self._graph = mode.tracer.graph
+        self._graph = tracer().graph
         yield
         self._names = [node.name for node in self._graph.nodes]
 

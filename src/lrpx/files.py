@@ -1,0 +1,132 @@
+"""Files: written completely or not at all, read with errors that name the line, and their checksums."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from .errors import InputError, LrpxError
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Give a temporary path to write to; it is renamed to ``path`` if the block succeeds and removed if it fails.
+
+    So a process that is killed, or a disk that fills up, leaves what was there before.
+
+    Raises:
+        LrpxError: The file could not be written, for instance because the disk is full.
+    """
+    temporary: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        os.close(handle)
+        temporary = Path(name)
+        yield temporary
+        os.chmod(temporary, 0o666 & ~_umask())
+        flush_to_disk(temporary)
+        os.replace(temporary, path)
+        temporary = None
+    except OSError as error:
+        raise LrpxError(
+            f"could not write {path}: {error.strerror or error}. What was finished is kept: make room, then run the same "
+            "command again to go on."
+        ) from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    """The process's file mode mask; reading it means setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def flush_to_disk(path: Path) -> None:
+    """Wait until a file is on disk, so that it survives a power failure after it was renamed."""
+    with open(path, "rb+") as file:
+        os.fsync(file.fileno())
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write a JSON file atomically."""
+    write_text(path, json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        InputError: The file is missing or is not a JSON object.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError(f"{path} does not exist: {path.parent} is not a complete folder of this kind.") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not JSON: {error}.") from error
+    if not isinstance(data, dict):
+        raise InputError(f"{path} holds {type(data).__name__}, not an object.")
+    return data
+
+
+def read_jsonl(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a file of JSON lines, each with its place for messages: ``file.jsonl, line 3``. Skips blank lines.
+
+    Raises:
+        InputError: A line is not a JSON object, or the file is not UTF-8.
+    """
+    with open(path, encoding="utf-8-sig") as file:
+        try:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    where = f"{path.name}, line {number}"
+                    try:
+                        yield where, json_object(line)
+                    except ValueError as error:
+                        raise InputError(f"{where}: {error}.") from error
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path} is not UTF-8: {error}. Parquet files need the suffix .parquet.") from error
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """A JSON object from text.
+
+    Raises:
+        ValueError: It is none; the error says what it is.
+    """
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise ValueError(f"a JSON {type(data).__name__}, expected an object")
+    return data
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    return update_digest(hashlib.sha256(), path)
+
+
+def update_digest(digest: Any, path: Path) -> str:
+    """Feed a file to a digest of ``hashlib``, in blocks; the result in hexadecimal."""
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return str(digest.hexdigest())

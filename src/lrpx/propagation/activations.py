@@ -1,0 +1,158 @@
+"""Recognise activations: modules that are one (GPT-2's ``gelu_new``), and products that are one (``x * sigmoid(1.7 * x)``).
+
+A module of several functions that is one element-wise activation counts as one operation, by forward hooks that are removed on
+exit. A product or quotient whose two operands are element-wise functions of the same tensor is itself an activation of that
+tensor. Where relevance passes one operand unchanged, a constant other operand makes the whole follow the identity rule:
+``R = y``, without any division.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from functools import cache
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from .._torch_internals import no_dispatch_modes, no_function_modes
+from .gates import Edge, edge_of, edges_of
+from .operations import operation_of, operation_of_node
+
+Apply = Callable[[Callable[[Tensor], Tensor], Tensor], Any]
+
+_LIMIT = 256  # steps back: a longer chain of element-wise functions is no activation
+_ELEMENTWISE = ("elementwise", "activation", "power", "sigmoid", "product", "division", "normaliser")
+
+
+class Origin(NamedTuple):
+    """The tensor that two factors are element-wise functions of, and whether relevance passes each on to it unchanged."""
+
+    edge: Edge
+    preserved: tuple[bool, bool]
+
+
+def common_origin(a: Tensor, b: Tensor) -> Origin | None:
+    """The nearest tensor that both are element-wise functions of, and of nothing else; ``None``: there is none."""
+    budget = [_LIMIT]
+    first, second = _lineage(edge_of(a), budget), _lineage(edge_of(b), budget)
+    return next((Origin(e, (kept, second[e])) for e, kept in first.items() if e in second), None)
+
+
+def _lineage(edge: Edge, budget: list[int]) -> dict[Edge, bool]:
+    """What the tensor of an edge is an element-wise function of, nearest first -> whether relevance passes unchanged."""
+    found = {edge: True}
+    node = edge[0]
+    name, kind, _ = operation_of_node(node.name())
+    budget[0] -= 1
+    parents = edges_of(node) if kind in _ELEMENTWISE or name in ("slope", "gate") else []
+    if budget[0] < 0 or not parents:
+        return found
+    above = [_lineage(parent, budget) for parent in parents]
+    shared = {e: all(each[e] for each in above) for e in above[0] if all(e in each for each in above[1:])}
+    affine = name in ("add", "sub", "rsub") and len(parents) == 1  # x + 1, which is not 0 at 0
+    inverse = kind == "division" and node.next_functions[0][0] is None  # 1 / x
+    keeps = not (affine or inverse or name == "gate" or kind in ("sigmoid", "normaliser"))
+    return found | {e: kept and keeps for e, kept in shared.items()}
+
+
+def activation_modules(modules: Iterable[nn.Module]) -> dict[nn.Module, str]:
+    """Modules of several functions that are one activation -> ``"activation"``, or ``"sigmoid"`` where f(0) != 0.
+
+    All of ``transformers.activations``, and a model's own by name, if a trial on a few numbers agrees. Those that call one
+    function need nothing: that function has its rule.
+    """
+    found = {}
+    for module in modules:
+        kind = type(module)
+        if _may_be_activation(kind.__module__, kind.__name__) and not getattr(module, "inplace", False):
+            if module not in _tried:
+                _tried[module] = _try(module)
+            if _tried[module] or (_tried[module] is None and kind.__module__ == "transformers.activations"):
+                found[module] = _tried[module] or "activation"
+    return found
+
+
+_tried: WeakKeyDictionary[nn.Module, str | None] = WeakKeyDictionary()  # what a module computes does not change
+
+
+@cache
+def _may_be_activation(file: str, name: str) -> bool:
+    if file == "transformers.activations":
+        return True
+    return not file.startswith("torch.") and bool(re.search(r"gelu|silu|swish|relu|mish", name, re.IGNORECASE))
+
+
+def _try(module: nn.Module) -> str | None:
+    """The module's kind, by a trial on a few numbers; ``""``: one function; ``None``: it does not turn each by itself."""
+    called = _Called()
+    try:
+        with torch.no_grad(), no_dispatch_modes():  # also while a pass is traced on tensors without numbers
+            x = torch.tensor([-1.0, 0.0, 0.5, 2.0, -3.0, 0.1])
+            with called:
+                y = module(x)
+            turned, nothing = module(x.flip(0)), module(x[1:2])
+            if any(module.children()) or not torch.equal(y.flip(0), turned) or y.shape != x.shape:
+                return None
+            if called.kinds == ["activation"]:
+                return ""
+            return "sigmoid" if nothing.abs().item() > 1e-3 else "activation"  # xIELU rounds at 0
+    except (
+        RuntimeError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        IndexError,
+    ):  # it wants other arguments, or other shapes
+        return None
+
+
+class _Called(TorchFunctionMode):
+    """Notes the kinds of the functions that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kinds: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if (kind := operation_of(func).kind) != "silent":
+            self.kinds.append(kind)
+        return func(*args, **(kwargs or {}))
+
+
+def make_one_operation(module: nn.Module, inside: Callable[[], bool], apply: Apply, stack: ExitStack) -> None:
+    """Until ``stack`` unwinds, let ``module`` compute on a detached input; ``apply`` connects input and output by a rule.
+
+    Args:
+        module: One of ``activation_modules``.
+        inside: Whether rules apply now: not in another thread, for example.
+        apply: Takes ``function`` and ``x``; ``function(x)`` is what the module computes, with its gradient unless that is
+            switched off.
+        stack: Removes the hooks.
+    """
+    inputs: list[Tensor | None] = []
+
+    def before(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        if not inside():
+            return None
+        x = args[0] if len(args) == 1 and isinstance(args[0], Tensor) and args[0].requires_grad else None
+        inputs.append(x)
+        with no_function_modes():
+            return args if x is None else (x.detach(),)
+
+    def after(_: nn.Module, args: tuple[Any, ...], y: Any) -> Any:
+        if not inside() or (x := inputs.pop()) is None:
+            return y
+
+        def function(given: Tensor) -> Any:  # a rule that wants the gradient, or another value, has it computed anew
+            return y if given is x and not torch.is_grad_enabled() else module.forward(given)
+
+        with no_function_modes():  # as wherever a rule is called: what it does is not looked at
+            return apply(function, x)
+
+    stack.callback(module.register_forward_pre_hook(before).remove)
+    stack.callback(module.register_forward_hook(after).remove)
