@@ -105,6 +105,7 @@ def test_relevance_and_residual_are_the_logit_difference(name, load):
             assert e.relevance.sum() + e.residual == pytest.approx(e.value, rel=1e-9, abs=1e-9)
 
 
+@pytest.mark.network
 @needs_shared(DATA)
 def test_lrp_of_a_model_without_biases_is_complete(load):
     """SmolLM2 has no biases, so under LRP nothing is lost, in float32."""
@@ -154,6 +155,7 @@ def test_a_float64_model_stays_float64(minis):
     assert {p.dtype for p in model.parameters()} == {torch.float64}
 
 
+@pytest.mark.network
 @needs_shared(UNPACK)
 def test_the_readme_example_is_about_the_keys(load):
     model, tokenizer = load("smollm2-135m")
