@@ -174,7 +174,9 @@ class Accounting(Propagation):
                 constant, first = args[constants[0]], constants[0] == 0
                 # a - b and rsub(b, a): the one that is subtracted is the second, or for rsub the first.
                 sign = -1 if "sub" in name and first == (name == "rsub") else 1
-                output.register_hook(lambda gradient: self._note(sign * gradient * constant))
+                output.register_hook(
+                    lambda gradient: None if gradient is None else self._note(sign * gradient * constant)
+                )
         return output
 
     def _note(self, part: Tensor) -> None:

@@ -15,8 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import lrpx
 from lrpx._torch_internals import saved_tensor_hooks
-from lrpx.passes import checkpointing
-from lrpx.passes.checkpointing import checkpointed, outer_blocks
+from lrpx.passes.checkpointing import Recomputation, checkpointed, outer_blocks
 from lrpx.passes.forward_backward import PassOptions, PassSpec, compute
 from lrpx.propagation.propagate import Propagation, propagate
 from lrpx.propagation.rulesets import ATTNLRP
@@ -111,7 +110,6 @@ def test_where_another_thread_goes_backwards(another_thread, family, rules):
     found, expected = both(model, rules)
     assert_equal(found, expected)
     assert found.mode.hits == expected.mode.hits
-    assert found.mode.threads == {threading.get_ident()}
     assert fingerprint(model) == before
 
 
@@ -187,7 +185,7 @@ class Noting(Propagation):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is nn.functional.scaled_dot_product_attention:
-            self.calls.append((type(self), self.recomputing))
+            self.calls.append(self)
         return super().__torch_function__(func, types, args, kwargs)
 
 
@@ -196,8 +194,9 @@ def test_blocks_run_twice_in_eval_mode_under_the_callers_own_mode():
     Noting.calls = []
     training = []
     model.model.layers[1].mlp.register_forward_pre_hook(lambda module, _: training.append(module.training))
-    compute(model, batch_for(model), PassSpec("attnlrp", mode=Noting), PassOptions(checkpoint=True))
-    assert Noting.calls == [(Noting, False)] * 2 + [(Noting, True)] * 2
+    found = compute(model, batch_for(model), PassSpec("attnlrp", mode=Noting), PassOptions(checkpoint=True))
+    assert [mode is found.mode for mode in Noting.calls] == [True, True, False, False]
+    assert {(type(mode), mode.rules == ATTNLRP) for mode in Noting.calls} == {(Noting, True)}
     assert training == [False, False]
 
 
@@ -205,7 +204,7 @@ def test_without_the_rules_in_the_second_run_results_would_differ(monkeypatch):
     """What the tests above say is not said of anything."""
     model = tiny.build("causal:llama")
     expected = compute(model, batch_for(model), PassSpec("attnlrp"))
-    monkeypatch.setattr(checkpointing, "_once_more", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(Propagation, "another", lambda _: contextlib.nullcontext())
     try:
         found = compute(model, batch_for(model), PassSpec("attnlrp"), PassOptions(checkpoint=True))
     except torch.utils.checkpoint.CheckpointError:  # other tensors than the first time
@@ -289,8 +288,6 @@ def test_the_model_is_as_it_was_after_an_exception(place, run):
 def test_the_mode_is_as_it_was():
     model = tiny.build("causal:llama")
     answer = compute(model, batch_for(model), PassSpec("attnlrp"), PassOptions(checkpoint=True))
-    assert not answer.mode.recomputing
-    assert answer.mode.threads == {threading.get_ident()}
     assert answer.mode.saving is None
 
 
@@ -360,7 +357,7 @@ def test_a_block_within_a_block_is_recomputed_with_it():
         x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
     gradients = []
     for blocks in ([], [outer, inner]):
-        with propagate(outer, "lrp") as mode, checkpointed(blocks, mode):
+        with propagate(outer, "lrp") as mode, checkpointed(blocks, mode, Recomputation()):
             gradients += torch.autograd.grad(outer(x).sum(), x)
     assert torch.equal(*gradients)
     assert (outer.runs, inner.runs) == (3, 3)  # one without, two with

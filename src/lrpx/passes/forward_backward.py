@@ -195,7 +195,7 @@ def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
     return PassResult(summary, plain, complete, list(objections), active)
 
 
-def _keep_gradient(function: Any, args: Any, kwargs: Any) -> None:
+def _keep_gradient(*_: Any) -> None:
     """Ignore ``torch.no_grad()`` in the model's own code, with which HRM's inner cycles save memory."""
 
 

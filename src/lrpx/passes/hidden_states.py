@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from .._torch_internals import no_function_modes
 from ..errors import InputError, nearest
 from .checkpointing import Recomputation
 
@@ -106,9 +107,10 @@ def taps_of(
         if state is not None and is_hidden(state):
             # The very tensor the model goes on with, so that a residual path around the block is seen too. Cut off from the
             # embedding, so that a gradient that reaches that all the same came around the first block.
-            if "embedding" not in wanted and not static and not state._is_view():
-                state.detach_()
-            taps["input"] = state.requires_grad_()
+            with no_function_modes():
+                if "embedding" not in wanted and not static and not state._is_view():
+                    state.detach_()
+                taps["input"] = state.requires_grad_()
 
     def tap_embedding(_: nn.Module, __: Any, output: Any) -> Any:
         if "embedding" in taps or elsewhere() or not is_hidden(output):

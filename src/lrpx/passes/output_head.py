@@ -9,6 +9,7 @@ computed as the model itself would.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -52,11 +53,11 @@ class OutputHead(TorchFunctionMode):
     def installed(self) -> Iterator[None]:
         """While the block runs, the mode becomes active when the output embedding is called: before, it would only cost."""
         with ExitStack() as stack:
-            entered: list[bool] = []
+            waiting = [threading.get_ident()]
 
             def before(_: nn.Module, __: Any) -> None:
-                if not entered:
-                    entered.append(True)
+                if waiting == [threading.get_ident()]:
+                    waiting.clear()
                     stack.enter_context(self)
 
             handle = self.module.register_forward_pre_hook(before)

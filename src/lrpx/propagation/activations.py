@@ -23,7 +23,7 @@ from .._torch_internals import no_dispatch_modes, no_function_modes
 from .gates import Edge, edge_of, edges_of
 from .operations import operation_of, operation_of_node
 
-Apply = Callable[[Callable[[Tensor], Tensor], Tensor], Any]
+Apply = Callable[[str, Callable[[Tensor], Tensor], Tensor], Any]
 
 _LIMIT = 256  # steps back: a longer chain of element-wise functions is no activation
 _ELEMENTWISE = ("elementwise", "activation", "power", "sigmoid", "product", "division", "normaliser")
@@ -124,20 +124,21 @@ class _Called(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def make_one_operation(module: nn.Module, inside: Callable[[], bool], apply: Apply, stack: ExitStack) -> None:
-    """Until ``stack`` unwinds, let ``module`` compute on a detached input; ``apply`` connects input and output by a rule.
+def make_one_operation(module: nn.Module, kind: str, here: Callable[[], Apply | None], stack: ExitStack) -> None:
+    """Until ``stack`` unwinds, let ``module`` compute on a detached input; a rule then connects input and output.
 
     Args:
         module: One of ``activation_modules``.
-        inside: Whether rules apply now: not in another thread, for example.
-        apply: Takes ``function`` and ``x``; ``function(x)`` is what the module computes, with its gradient unless that is
-            switched off.
+        kind: Its kind of operation.
+        here: Gives what applies rules now; ``None``: nothing does, in another thread for example. It is called with the
+            kind, with ``function`` and with ``x``; ``function(x)`` is what the module computes, with its gradient unless that
+            is switched off.
         stack: Removes the hooks.
     """
     inputs: list[Tensor | None] = []
 
     def before(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        if not inside():
+        if here() is None:
             return None
         x = args[0] if len(args) == 1 and isinstance(args[0], Tensor) and args[0].requires_grad else None
         inputs.append(x)
@@ -145,14 +146,15 @@ def make_one_operation(module: nn.Module, inside: Callable[[], bool], apply: App
             return args if x is None else (x.detach(),)
 
     def after(_: nn.Module, args: tuple[Any, ...], y: Any) -> Any:
-        if not inside() or (x := inputs.pop()) is None:
+        apply = here()
+        if apply is None or (x := inputs.pop()) is None:
             return y
 
         def function(given: Tensor) -> Any:  # a rule that wants the gradient, or another value, has it computed anew
             return y if given is x and not torch.is_grad_enabled() else module.forward(given)
 
         with no_function_modes():  # as wherever a rule is called: what it does is not looked at
-            return apply(function, x)
+            return apply(kind, function, x)
 
     stack.callback(module.register_forward_pre_hook(before).remove)
     stack.callback(module.register_forward_hook(after).remove)

@@ -80,7 +80,8 @@ class LayerNorm(torch.autograd.Function):
 def scale_gradient(y: Tensor, factor: float) -> Tensor:
     """``y`` itself; the gradient that arrives at it is multiplied by ``factor`` before it goes on."""
     if factor != 1 and y.requires_grad:
-        y.register_hook(lambda gradient: gradient * factor)  # half the cost of an autograd function
+        # Half the cost of an autograd function. The gradient is None behind a constant gate.
+        y.register_hook(lambda gradient: None if gradient is None else gradient * factor)
     return y
 
 

@@ -32,12 +32,12 @@ from .._torch_internals import (
 )
 from ..errors import UnsupportedModelError
 from . import gates, rules
-from .activations import activation_modules, common_origin, make_one_operation
+from .activations import Apply, activation_modules, common_origin, make_one_operation
 from .operations import GATING, Operation, operation_of
 from .rules import Call, Notes, tensors_in
 from .rulesets import RuleSet, get_rules
 
-Handler = Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
+Handler = Callable[["Propagation", Operation, Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
 
 
 class Propagation(TorchFunctionMode):
@@ -49,7 +49,7 @@ class Propagation(TorchFunctionMode):
         met: How often a softmax or a fused attention was met, with or without a rule.
         cuts: How often the model's own code cut the gradient (``detach``): what passes there is a constant.
         unknown: What carried gradient in a way the rules do not know: function names, with how often.
-        added: PyTorch function -> what is called instead of it, with the function, its args and its kwargs.
+        added: PyTorch function -> what is called instead of it.
         saving: The saved-tensor hooks under which rules may run: others would recompute operations without them.
     """
 
@@ -62,7 +62,7 @@ class Propagation(TorchFunctionMode):
         self.notes = Notes()
         self.unknown = self.notes.unknown
         self.added: dict[Callable[..., Any], Handler] = {}
-        self._handlers: dict[Callable[..., Any], Handler | None] = {}
+        self._handlers: dict[Callable[..., Any], tuple[Handler | None, Operation]] = {}
         self.saving = saved_tensor_hooks()
 
     def another(self) -> Propagation:
@@ -75,27 +75,30 @@ class Propagation(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         try:
-            handler = self._handlers[func]
+            handler, operation = self._handlers[func]
         except KeyError:
-            handler = self._handlers[func] = self.added.get(func) or self._handler_of(operation_of(func))
+            operation = operation_of(func)
+            handler = self.added.get(func) or self._handler_of(operation)
+            self._handlers[func] = handler, operation
         if handler is None:
             return func(*args, **kwargs) if kwargs else func(*args)
-        return handler(func, args, kwargs or {})
+        return handler(self, operation, func, args, kwargs or {})
 
     def _handler_of(self, operation: Operation) -> Handler | None:
         kind = operation.kind
         if kind in ("structure", "elementwise") and "linear" in self.rules:
-            return self._follow_weight
+            return Propagation._follow_weight
         if not self.rules or kind in ("silent", "structure", "elementwise"):
             return None
         if kind == "container":
-            return self._run_through
-        look = partial(self._look, operation)
+            return Propagation._run_through
         if kind == "linear" and kind not in self.rules:
-            return partial(_unless_weight_carries, look)
-        return partial(_unless_both_carry, look) if kind == "product" and not operation.in_place else look
+            return Propagation._look_unless_weight
+        return Propagation._look_if_both_carry if kind == "product" and not operation.in_place else Propagation._look
 
-    def _follow_weight(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _follow_weight(
+        self, _: Operation, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
         """Weights that are selected, cast or moved stay weights: an expert's, say."""
         output, tensors = func(*args, **kwargs), tensors_in(args, kwargs)
         if any(map(_is_weight, tensors)) and not any(t.requires_grad for t in tensors):
@@ -103,10 +106,30 @@ class Propagation(TorchFunctionMode):
                 tensor._lrpx_weight = True  # type: ignore[attr-defined]
         return output
 
-    def _run_through(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _run_through(
+        self, _: Operation, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
         """A function that contains a whole layer: the mode sees the functions that it calls."""
         with self:
             return seen_from_inside(func)(*args, **kwargs)
+
+    def _look_unless_weight(
+        self, operation: Operation, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Most linear operations multiply by a weight, which carries no gradient: the quick way out."""
+        if len(args) > 1 and not args[1].requires_grad:
+            return func(*args, **kwargs)
+        return self._look(operation, func, args, kwargs)
+
+    def _look_if_both_carry(
+        self, operation: Operation, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Most products have a constant factor: the quick way out."""
+        if len(args) == 2 and not inside_transform():
+            a, b = args
+            if not (isinstance(a, Tensor) and isinstance(b, Tensor) and a.requires_grad and b.requires_grad):
+                return func(a, b)
+        return self._look(operation, func, args, kwargs)
 
     def _look(
         self, operation: Operation, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -137,7 +160,8 @@ class Propagation(TorchFunctionMode):
             return _ranked(call(), gates.CONSTANT)  # 1 / (1 + exp(-x)) is a sigmoid
         if kind == "unknown":
             output = call()
-            self.unknown[name] += any(t.requires_grad for t in _tensors_of(output))
+            if any(t.requires_grad for t in _tensors_of(output)):
+                self.unknown[name] += 1
             return output
         return self.apply(kind, call, name)
 
@@ -155,6 +179,11 @@ class Propagation(TorchFunctionMode):
             return _ranked(output, gates.ACTIVATION) if name.strip("_") in GATING else output
         return self._magnitude(output) if kind == "magnitude" else output
 
+    def apply_to_module(self, kind: str, function: Callable[..., Any], x: Tensor) -> Any:
+        """A module that is one activation of ``x``, as one operation."""
+        output = self.apply(kind, Call(function, (x,), {}, self.notes))
+        return _ranked(output, gates.ACTIVATION) if kind == "activation" else output
+
     def _product(self, call: Call, kind: str, operands: list[Tensor]) -> Any:
         if kind == "fused_product":
             summand = call.argument(0, "input")
@@ -170,9 +199,11 @@ class Propagation(TorchFunctionMode):
         origin = common_origin(*operands) if kind == "product" and len(operands) == 2 else None
         if origin is not None and any(origin.preserved):
             return self._written_out(call, operands, origin.preserved, gates.ACTIVATION)
-        if len(call.factors) < 2 or (origin is not None and all(gates.rank_of(t) == gates.CONSTANT for t in operands)):
-            return call()
-        return self.apply(kind, call)
+        if origin is not None and all(gates.rank_of(t) == gates.CONSTANT for t in operands):
+            return call()  # a function with f(0) != 0, written out
+        if self.notes.gates:
+            call = call.detached(gates.is_constant)
+        return self.apply(kind, call) if len(call.factors) > 1 else call()
 
     def _division(self, call: Call, operands: list[Tensor]) -> Any:
         a, b = call.argument(0, "input"), call.argument(1, "other")
@@ -271,40 +302,21 @@ def propagate(
     with ExitStack() as stack:
         stack.enter_context(frozen(modules))
         for module, kind in activation_modules(modules).items() if "activation" in active.rules else ():
-            make_one_operation(module, partial(_is_active, active.rules), partial(_as_one, active, kind), stack)
+            make_one_operation(module, kind, partial(_active_here, active.rules), stack)
         stack.enter_context(active)
         yield active
-    if +active.unknown and unknown != "ignore":
-        message = f"gradient passed through operations without a known rule: {', '.join(+active.unknown)}"
+    if active.unknown and unknown != "ignore":
+        message = f"gradient passed through operations without a known rule: {', '.join(active.unknown)}"
         if unknown == "raise":
             raise UnsupportedModelError(f'{message}. To go on with a warning: propagate(..., unknown="warn").')
         warnings.warn(f"{message}; maps are wrong there.", stacklevel=3)
 
 
-def _unless_weight_carries(
-    look: Handler, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Any:
-    """Most linear operations multiply by a weight, which carries no gradient: the quick way out."""
-    return func(*args, **kwargs) if len(args) > 1 and not args[1].requires_grad else look(func, args, kwargs)
-
-
-def _unless_both_carry(look: Handler, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Most products have a constant factor: the quick way out."""
-    if len(args) == 2 and not inside_transform():
-        a, b = args
-        if not (isinstance(a, Tensor) and isinstance(b, Tensor) and a.requires_grad and b.requires_grad):
-            return func(a, b)
-    return look(func, args, kwargs)
-
-
-def _is_active(rule_set: RuleSet) -> bool:
-    """Whether this thread runs under the rule set: another may use the model meanwhile."""
-    return any(isinstance(mode, Propagation) and mode.rules is rule_set for mode in function_modes())
-
-
-def _as_one(active: Propagation, kind: str, function: Callable[[Tensor], Tensor], x: Tensor) -> Any:
-    output = active.apply(kind, Call(function, (x,), {}, active.notes))
-    return _ranked(output, gates.ACTIVATION) if kind == "activation" else output
+def _active_here(rule_set: RuleSet) -> Apply | None:
+    """What applies the rule set in this thread, in which another pass may use the model: maybe nothing."""
+    modes = (mode for mode in reversed(function_modes()) if isinstance(mode, Propagation) and mode.rules is rule_set)
+    mode = next(modes, None)
+    return None if mode is None else mode.apply_to_module
 
 
 def modules_of(model: nn.Module) -> list[nn.Module]:

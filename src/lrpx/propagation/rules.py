@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from .gates import MAGNITUDE, MIXED, is_constant, rank_of
+from .gates import MAGNITUDE, MIXED, rank_of
 from .jacobians import Gate, LayerNorm, Scale, Slope, scale_gradient
 
 _MISSING: Any = object()
@@ -72,8 +72,8 @@ class Call:
 
     @property
     def factors(self) -> list[Tensor]:
-        """The tensors among the arguments through which gradient passes."""
-        return [t for t in self.tensors if t.requires_grad and not (self.notes.gates and is_constant(t))]
+        """The tensors among the arguments that carry gradient."""
+        return [t for t in self.tensors if t.requires_grad]
 
     def argument(self, place: int, name: str, default: Any = None) -> Any:
         """An argument given positionally or by keyword."""
@@ -82,16 +82,21 @@ class Call:
     def change(self, change: Callable[[Tensor], Tensor]) -> Call:
         """The same call with ``change`` applied to every tensor, also inside lists."""
 
-        def visit(value: Any) -> Any:
-            if isinstance(value, Tensor):
-                return change(value)
-            return type(value)(map(visit, value)) if isinstance(value, list | tuple) else value
-
-        return replace(self, args=[visit(a) for a in self.args], kwargs={k: visit(v) for k, v in self.kwargs.items()})
+        return replace(
+            self,
+            args=[_changed(a, change) for a in self.args],
+            kwargs={k: _changed(v, change) for k, v in self.kwargs.items()},
+        )
 
     def detached(self, which: Callable[[Tensor], bool]) -> Call:
         """The same call, in which those of its factors are constants."""
         return self.change(lambda t: t.detach() if t.requires_grad and which(t) else t)
+
+
+def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return change(value)
+    return type(value)(_changed(v, change) for v in value) if isinstance(value, list | tuple) else value
 
 
 Rule = Callable[[Call], Any]
