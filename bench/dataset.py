@@ -27,7 +27,6 @@ from typing import Any
 import common
 import torch
 from common import SHAPES, Contenders, Sample
-from lrpx.models.turns import matrix_precision
 
 import lrpx
 from lrpx.methods import get_method

@@ -14,6 +14,7 @@ from evaluation_tools import benchmark, gpt2
 import lrpx
 from lrpx.text.batching import pad
 
+pytestmark = pytest.mark.slow
 BENCH = Path(__file__).resolve().parents[1] / "bench"
 
 

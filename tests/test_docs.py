@@ -6,8 +6,6 @@ name, ``lgd_dataset.tsv`` has two dozen sentences, and ``en_core_web_trf`` is a 
 ``<!-- skip: reason -->`` on the line above it is left out.
 """
 
-import doctest
-import importlib
 import os
 import re
 import subprocess
@@ -18,8 +16,6 @@ import pytest
 import tiny_tokenizers
 import torch
 from benchmark_tools import HAS_SPACY, templates, toy_parser
-
-import lrpx
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src"
@@ -58,14 +54,8 @@ def folder(tmp_path_factory):
     return root
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in PAGES if program(p.read_text(encoding="utf-8")).strip()], ids=lambda p: p.stem
-)
-def test_the_blocks_of_a_page_run(folder, path):
-    for package in NEEDS.get(path.stem, ()):
-        pytest.importorskip(package, reason=f"{path.name} shows what needs {package}")
-    script = folder / f"{path.stem}.py"
-    script.write_text(program(path.read_text(encoding="utf-8")), encoding="utf-8")
+def run(folder, script):
+    """Run a Python program in ``folder``, with its Hub cache."""
     environment = {
         **os.environ,
         "HF_HUB_CACHE": str(folder / "hub"),
@@ -76,7 +66,20 @@ def test_the_blocks_of_a_page_run(folder, path):
     done = subprocess.run(
         [sys.executable, script], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+WITH_BLOCKS = [path for path in PAGES if program(path.read_text(encoding="utf-8")).strip()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", WITH_BLOCKS, ids=lambda p: p.stem)
+def test_the_blocks_of_a_page_run(folder, path):
+    for package in NEEDS.get(path.stem, ()):
+        pytest.importorskip(package, reason=f"{path.name} shows what needs {package}")
+    script = folder / f"{path.stem}.py"
+    script.write_text(program(path.read_text(encoding="utf-8")), encoding="utf-8")
+    run(folder, script)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: p.stem)
@@ -98,34 +101,45 @@ def test_a_program_keeps_its_lines_and_leaves_out_what_is_skipped():
 
 # Examples in docstrings
 
-WITH_EXAMPLES = [path for path in sorted((SOURCE / "lrpx").rglob("*.py")) if ">>>" in path.read_text(encoding="utf-8")]
-
+MODULES = [
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+    for path in sorted((SOURCE / "lrpx").rglob("*.py"))
+    if ">>>" in path.read_text(encoding="utf-8")
+]
+EXAMPLES = """
+import doctest, importlib, sys, torch, lrpx
+model, tokenizer = lrpx.load("openai-community/gpt2")
+ids, target = tokenizer("The keys to the cabinet", return_tensors="pt").input_ids, tokenizer.vocab["Ġare"]
 
 class Checker(doctest.OutputChecker):
-    """An example that shows no output only has to run."""
-
-    def check_output(self, want, got, optionflags):
+    def check_output(self, want, got, optionflags):  # an example that shows no output only has to run
         return not want or super().check_output(want, got, optionflags)
 
+runner = doctest.DocTestRunner(Checker(), optionflags=doctest.ELLIPSIS)
+names = {name: globals()[name] for name in ("lrpx", "torch", "model", "tokenizer", "ids", "target")}
+for test in doctest.DocTestFinder().find(importlib.import_module("MODULE"), extraglobs=names):
+    for example in test.examples:
+        example.options.pop(doctest.SKIP, None)  # what is not run goes stale
+    runner.run(test)
+sys.exit(1 if runner.failures or not runner.tries else 0)
+"""
 
-@pytest.mark.parametrize("path", WITH_EXAMPLES, ids=lambda p: p.relative_to(SOURCE).as_posix())
-def test_the_examples_in_docstrings_run(path, tmp_path, monkeypatch):
+
+def run_examples(folder, module):
+    script = folder / f"examples of {module}.py"
+    script.write_text(EXAMPLES.replace("MODULE", module), encoding="utf-8")
+    run(folder, script)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", MODULES)
+def test_the_examples_in_docstrings_run(folder, module):
     """They may use ``lrpx``, ``torch``, and a small ``model`` with its ``tokenizer``, ``ids`` and ``target``."""
-    monkeypatch.chdir(tmp_path)
-    tokenizer = tiny_tokenizers.byte_level()
-    names = {
-        "lrpx": lrpx,
-        "torch": torch,
-        "model": tiny_tokenizers.gpt2(tokenizer),
-        "tokenizer": tokenizer,
-        "ids": tokenizer(tiny_tokenizers.TEXT, return_tensors="pt").input_ids,
-        "target": tokenizer.convert_tokens_to_ids("Ġare"),
-    }
-    module = importlib.import_module(".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"))
-    runner = doctest.DocTestRunner(Checker(), optionflags=doctest.ELLIPSIS)
-    for test in doctest.DocTestFinder(exclude_empty=True).find(module, extraglobs=names):
-        for example in test.examples:
-            example.options.pop(doctest.SKIP, None)  # an example that is not run goes stale
-        runner.run(test)
-    assert runner.tries > 0
-    assert runner.failures == 0, "see the captured output"
+    run_examples(folder, module)
+
+
+@pytest.mark.slow
+def test_a_wrong_example_is_noticed(folder):
+    (folder / "wrong.py").write_text('"""\n>>> 1 + 1\n3\n"""\n', encoding="utf-8")
+    with pytest.raises(AssertionError, match="Expected"):
+        run_examples(folder, "wrong")

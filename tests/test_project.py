@@ -25,22 +25,21 @@ def read(name):
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-def lowest(requirements):
-    """Name -> the version after ``>=`` of every requirement that has one."""
-    found = {}
-    for requirement in map(Requirement, requirements):
-        for bound in requirement.specifier:
-            if bound.operator == ">=":
-                found.setdefault(requirement.name, set()).add(Version(bound.version))
-    return found
+def versions(requirements, operator):
+    """(Name, environment marker, version) of every requirement that has a version after ``operator``."""
+    return {
+        (requirement.name, str(requirement.marker), Version(bound.version))
+        for requirement in map(Requirement, requirements)
+        for bound in requirement.specifier
+        if bound.operator == operator
+    }
 
 
 def test_the_lowest_versions_are_those_of_the_project():
     """The constraints with which CI runs the lowest versions."""
     lines = [line for line in read(".ci/lowest.txt").splitlines() if line and not line.startswith("#")]
-    pinned = {r.name: {Version(next(iter(r.specifier)).version)} for r in map(Requirement, lines)}
     extras = [r for name, extra in EXTRAS.items() if name != "dev" for r in extra if not r.startswith("lrpx[")]
-    assert pinned == lowest([*PROJECT["project"]["dependencies"], *extras])
+    assert versions(lines, "==") == versions([*PROJECT["project"]["dependencies"], *extras], ">=")
 
 
 def test_pre_commit_runs_the_versions_of_the_extra_dev():

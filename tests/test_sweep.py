@@ -8,6 +8,7 @@ is the value.
 import pytest
 import tiny
 import torch
+from support import COMMON, families
 
 from lrpx.check import Accounting
 from lrpx.errors import UnsupportedModelError
@@ -43,7 +44,7 @@ def total(result):
     return (hidden.state * hidden.gradient).double()
 
 
-@pytest.mark.parametrize("family", EXPLAINED)
+@families(EXPLAINED)
 def test_forward_is_bit_identical_and_relevance_adds_up(family):
     model = tiny.build(family, zero_biases=True)
     batch = batch_of(family, model)
@@ -59,7 +60,7 @@ def test_forward_is_bit_identical_and_relevance_adds_up(family):
     assert abs(missing) < TOLERANCE * float(parts.abs().sum())
 
 
-@pytest.mark.parametrize("family", EXPLAINED[::7])
+@families([f for i, f in enumerate(EXPLAINED) if i % 7 == 0 or f in COMMON])
 def test_the_account_would_not_balance_without_the_rules(family):
     """The check above is one that can fail: plain gradients miss by far."""
     model = tiny.build(family, zero_biases=True)
@@ -68,7 +69,7 @@ def test_the_account_would_not_balance_without_the_rules(family):
     assert abs(result.values[0] - float(parts.sum())) > 50 * TOLERANCE * float(parts.abs().sum())
 
 
-@pytest.mark.parametrize("family", EXPLAINED)
+@families(EXPLAINED)
 def test_fused_and_explicit_attention_agree(family):
     """Under ``sdpa`` three rules are composed into one; under ``eager`` each is applied by itself."""
     try:
@@ -84,7 +85,7 @@ def test_fused_and_explicit_attention_agree(family):
         torch.testing.assert_close(fused, explicit, rtol=0, atol=2e-5 * float(explicit.abs().max()))
 
 
-@pytest.mark.parametrize("family", REFUSES)
+@families(REFUSES)
 def test_refuses_by_name(family):
     model = tiny.build(family)
     with pytest.raises(UnsupportedModelError, match=type(model).__name__):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import tiny
 import torch
+from support import families
 from torch import nn
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
@@ -87,7 +88,7 @@ def test_a_seed_gives_one_model(family: str):
     assert all(not torch.equal(first[name], other[name]) for name in learned)
 
 
-@pytest.mark.parametrize("family", SAMPLE)
+@families(SAMPLE)
 def test_data_types_and_attention_implementations_share_one_model(family: str):
     model = tiny.build(family)
     batch = tiny.inputs(model)

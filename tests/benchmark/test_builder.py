@@ -183,6 +183,7 @@ def test_a_loaded_pipeline_is_used_as_it_is(tmp_path, source, toy):
     assert contents(tmp_path / "name") == contents(tmp_path / "object")
 
 
+@pytest.mark.slow
 def test_a_killed_build_leaves_no_process_and_goes_on_to_the_same_bytes(tmp_path, source, toy, monkeypatch):
     build(source, tmp_path / "whole", parser=toy, progress=False)
     script = tmp_path / "run.py"

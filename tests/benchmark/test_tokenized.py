@@ -356,6 +356,7 @@ def test_reading_needs_no_tokenizer_library(folder, monkeypatch):
 # Real sentences
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (SHARED / "tokenizers").is_dir(), reason="the shared tokenizers are not here")
 @pytest.mark.parametrize("name", ["gpt2", "bert-base-uncased"])
 def test_every_real_subject_comes_back_from_its_tokens(name):

@@ -445,6 +445,7 @@ module.evaluate({sva!r}, model, ["lrp", "gradient"], {out!r}, tokenizer=tokenize
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
 def test_kill_9_in_the_middle_of_a_file(sva, tmp_path, small_parts):
     run_of(sva, tmp_path / "whole", batch_tokens=30)

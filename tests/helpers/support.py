@@ -15,6 +15,26 @@ GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 CI = os.environ.get("CI") == "true"
 
 
+COMMON = (
+    "causal:gemma2",
+    "causal:gpt2",
+    "causal:gpt_neox",
+    "causal:llama",
+    "causal:mamba",
+    "causal:mixtral",
+    "causal:qwen3",
+    "masked:bert",
+    "masked:modernbert",
+)
+"""One family of each make: what ``pytest -m "not slow"`` runs of a sweep."""
+
+
+def families(names):
+    """The test once per family; all but the ``COMMON`` ones are marked as slow."""
+    slow = pytest.mark.slow
+    return pytest.mark.parametrize("family", [f if f in COMMON else pytest.param(f, marks=slow) for f in names])
+
+
 def needs_shared(path):
     """Skip, with a reason, where the reference material is absent."""
     return pytest.mark.skipif(

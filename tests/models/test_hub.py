@@ -22,6 +22,7 @@ from lrpx.errors import InputError
 from lrpx.models import hub
 from lrpx.models.loading import load
 
+pytestmark = pytest.mark.slow  # another process, whose answers are waited for
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 

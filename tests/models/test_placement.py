@@ -425,6 +425,7 @@ def test_the_command_line_divides_too(folders, monkeypatch, capsys):
 # Several devices that compute
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tensors_of_two_devices_never_meet(family):
     """On a pretended second device, which is as strict as a GPU."""

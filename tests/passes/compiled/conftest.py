@@ -1,0 +1,14 @@
+"""Everything here traces passes, and most of it compiles them."""
+
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.compiler)
+            item.add_marker(pytest.mark.slow)
