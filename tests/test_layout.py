@@ -21,6 +21,7 @@ ROOMS = [
     ["methods"],
     ["passes"],
     ["propagation"],
+    ["recognition"],
     ["text"],
     ["models"],
     ["benchmark"],

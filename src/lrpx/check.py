@@ -24,8 +24,8 @@ from .passes.attribution import run
 from .passes.hidden_states import layer_count
 from .passes.validation import about_cuts, check_model
 from .propagation.propagate import Propagation, propagate
-from .propagation.rules import tensors_in
 from .propagation.rulesets import RULESETS
+from .recognition.call import tensors_in
 from .text.batching import Batch, Item, pad
 
 # How far a sum over a whole model may be off, relative to the sum of absolute relevances.
@@ -170,7 +170,7 @@ class Accounting(Propagation):
             and output.requires_grad
         ):
             constants = [i for i, a in enumerate(args[:2]) if not (isinstance(a, Tensor) and a.requires_grad)]
-            if len(constants) == 1 and tensors_in(args, {}):
+            if len(constants) == 1 and tensors_in(args):
                 constant, first = args[constants[0]], constants[0] == 0
                 # a - b and rsub(b, a): the one that is subtracted is the second, or for rsub the first.
                 sign = -1 if "sub" in name and first == (name == "rsub") else 1

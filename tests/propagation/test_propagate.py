@@ -9,9 +9,9 @@ from torch.nn import functional as F
 import lrpx
 from lrpx.errors import InputError, UnsupportedModelError
 from lrpx.propagation import rules
-from lrpx.propagation.activations import activation_modules
-from lrpx.propagation.operations import OPERATIONS, kind_of
 from lrpx.propagation.rulesets import ATTNLRP, LRP
+from lrpx.recognition.activations import activation_modules
+from lrpx.recognition.operations import OPERATIONS, kind_of
 
 
 class Formula(nn.Module):

@@ -8,8 +8,8 @@ from torch.nn import functional as F
 
 from lrpx.errors import InputError
 from lrpx.propagation import rules
-from lrpx.propagation.gates import ACTIVATION, set_rank
-from lrpx.propagation.rules import Call
+from lrpx.recognition.call import Call
+from lrpx.recognition.gates import ACTIVATION, ranked
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_rms_norm(affine, eps, draw):
 
 def test_unit_norm_keeps_all_relevance(draw):
     x, r = leaf(draw(8)), draw(8)
-    y = apply(rules.unit_norm, F.normalize, (x,), {"dim": -1})
+    y = apply(rules.identity, F.normalize, (x,), {"dim": -1})
     assert torch.equal(y, F.normalize(x, dim=-1))
     close(relevance_of(y, [x], r)[0], r.numpy())
 
@@ -142,7 +142,7 @@ def test_uniform_of_three_factors(draw):
 @pytest.mark.parametrize("gate", [0, 1])
 def test_signal_takes_all(gate, draw):
     factors, r = [leaf(draw(8)) * 1, leaf(draw(8)) * 1], draw(8)
-    set_rank(factors[gate], ACTIVATION)
+    ranked(factors[gate], ACTIVATION)
     y = apply(rules.signal_take_all, torch.mul, factors, {})
     assert torch.equal(y, factors[0] * factors[1])
     found = relevance_of(y, factors, r)
@@ -154,7 +154,7 @@ def test_signal_takes_all(gate, draw):
 def test_without_a_signal_both_factors_take_half(gates, draw):
     factors, r = [leaf(draw(8)) * 1, leaf(draw(8)) * 1], draw(8)
     for gate in gates:
-        set_rank(factors[gate], ACTIVATION)
+        ranked(factors[gate], ACTIVATION)
     for found in relevance_of(apply(rules.signal_take_all, torch.mul, factors, {}), factors, r):
         close(found, r.numpy() / 2)
 

@@ -1,6 +1,6 @@
 """LRP, AttnLRP and their variants: Gradient x Input of a model whose local Jacobians follow a rule set.
 
-Source: Arras et al. 2025, section LRPx and App. C; Ali et al. 2022 (LRP for transformers); Achtibat et al. 2024 (AttnLRP).
+Source: Arras et al. 2025, section LRPx and App. D; Ali et al. 2022 (LRP for transformers); Achtibat et al. 2024 (AttnLRP).
 """
 
 from __future__ import annotations
@@ -27,20 +27,8 @@ def explain(
 ) -> list[Attribution]:
     """Relevance of every input token, ``R_t = sum_d x_td * (d value / d x_td)`` under the rule set, in logits.
 
-    Args:
-        model: A causal or masked language model in eval mode.
-        batch: From ``batching.pad``.
-        rules: A rule set or its name.
-        at: Where: ``"input"``, ``"embedding"``, module names or globs; see ``attribution.run``.
-        runner: See ``attribution.run``.
-
-    Returns:
-        One attribution per item. ``relevance`` ``[T]`` is at ``"input"`` or ``"embedding"``, whichever is named first (at
-        the input when neither is); everything else that ``at`` names is in ``layers``, ``[T, width]``.
-
-    Raises:
-        UnsupportedModelError, InputError, NonFiniteError: See ``attribution.run``.
+    ``relevance`` ``[T]`` is at ``"input"`` or ``"embedding"``, whichever ``at`` names first (at the input when it names
+    neither); everything else that it names is in ``layers``, ``[T, width]``. Arguments and errors are those of ``run``.
     """
-    hidden = len(place_first(at)) > 1
-    result = run(model, batch, rules, at, runner=runner, hidden=hidden)
+    result = run(model, batch, rules, at, runner=runner, hidden=len(place_first(at)) > 1)
     return attributions(result, batch, torch.mul, decomposes=True)

@@ -21,9 +21,10 @@ from transformers import PreTrainedModel
 
 from .._torch_internals import SET_GRAD_ENABLED
 from ..errors import InputError, NonFiniteError, UnsupportedModelError
+from ..models.modules import modules_of
 from ..models.placement import is_divided
 from ..models.signature import takes
-from ..propagation.propagate import Propagation, modules_of, propagate
+from ..propagation.propagate import Propagation, propagate
 from ..propagation.rulesets import RuleSet
 from ..text.batching import Batch
 from .checkpointing import Recomputation, checkpointed, outer_blocks

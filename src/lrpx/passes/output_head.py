@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding, linear
 from torch.overrides import TorchFunctionMode
 
-from ..propagation.operations import operation_of
-from ..propagation.rules import tensors_in
+from ..recognition.call import tensors_in
+from ..recognition.operations import operation_of
 
 # After the output embedding, kinds of operations that treat every logit alike.
 _ALIKE = frozenset({"elementwise", "activation", "power", "product", "division", "sigmoid"})
@@ -75,7 +75,7 @@ class OutputHead(TorchFunctionMode):
         output = func(*args, **kwargs)
         if self.uses:
             operation = operation_of(func)
-            self._follow(operation.name, operation.kind, tensors_in(args, kwargs), output)
+            self._follow(operation.name, operation.kind, tensors_in((*args, *kwargs.values())), output)
         return output
 
     def _weight(self) -> Tensor:

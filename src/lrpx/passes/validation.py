@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..errors import UnsupportedModelError
+from ..models.modules import modules_of
 from ..models.placement import stored_parameters
 from ..models.refused import REFUSED
 from ..propagation.jacobians import OURS
-from ..propagation.propagate import Propagation, modules_of
+from ..propagation.propagate import Propagation
 from ..propagation.rulesets import RuleSet
 from .hidden_states import items_of, layer_count
 

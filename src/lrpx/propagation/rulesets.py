@@ -1,4 +1,4 @@
-"""Plain data: which rule goes to which kind of operation (``operations.py``).
+"""Plain data: which rule goes to which kind of operation (``recognition/operations.py``).
 
 ``propagate`` takes any such dictionary, so a rule set of your own is ``{**LRP, "linear": rules.gamma(0.25)}``. Kinds without a
 rule use the ordinary gradient.
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..errors import InputError, nearest
+from ..recognition.operations import RULED
 from . import rules
-from .operations import RULED
 from .rules import Rule
 
 RuleSet = Mapping[str, Rule]
@@ -20,7 +20,7 @@ LRP: RuleSet = {
     "power": rules.power,
     "layer_norm": rules.layer_norm,  # App. D.5
     "rms_norm": rules.rms_norm,
-    "unit_norm": rules.unit_norm,
+    "unit_norm": rules.identity,
     "normaliser": rules.constant,
     "division": rules.constant_denominator,
     "softmax": rules.constant,  # App. D.4: attention and router weights are gates, and a gate is a constant
@@ -40,16 +40,10 @@ RULESETS: dict[str, RuleSet] = {"lrp": LRP, "attnlrp": ATTNLRP, "lrp-uniform-gat
 
 
 def get_rules(rules_or_name: str | RuleSet) -> RuleSet:
-    """A rule set by name, or the given one after a check of its kinds.
-
-    Raises:
-        InputError: No rule set has that name, or the dictionary names a kind that ``operations.RULED`` does not have.
-    """
-    if isinstance(rules_or_name, str):
-        if rules_or_name not in RULESETS:
-            raise InputError(f"unknown rule set {rules_or_name!r}. {nearest(rules_or_name, RULESETS)}")
-        return RULESETS[rules_or_name]
-    for kind in rules_or_name:
-        if kind not in RULED:
-            raise InputError(f"unknown kind of operation {kind!r} in the rule set. {nearest(kind, RULED)}")
-    return rules_or_name
+    """A rule set by name, or the given one; ``InputError`` if none has that name, or it names an unknown kind."""
+    if isinstance(rules_or_name, str) and rules_or_name not in RULESETS:
+        raise InputError(f"unknown rule set {rules_or_name!r}. {nearest(rules_or_name, RULESETS)}")
+    rule_set = RULESETS[rules_or_name] if isinstance(rules_or_name, str) else rules_or_name
+    for kind in rule_set.keys() - set(RULED):
+        raise InputError(f"unknown kind of operation {kind!r} in the rule set. {nearest(kind, RULED)}")
+    return rule_set

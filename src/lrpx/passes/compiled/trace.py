@@ -27,8 +27,8 @@ from ..._torch_internals import (
     tracer,
     with_symbols,
 )
+from ...models.modules import frozen, modules_of
 from ...models.signature import context_length
-from ...propagation.propagate import frozen, modules_of
 from ...text.batching import Batch
 from ..checkpointing import outer_blocks
 from ..forward_backward import PassOptions, PassResult, PassSpec, accepted, compute

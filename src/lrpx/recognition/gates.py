@@ -1,10 +1,8 @@
-"""Read off PyTorch's autograd graph what the factors of a product came out of.
+"""Which factor of a product is the gate? PyTorch's autograd graph says what each came out of.
 
-1. Which factor is the gate (``rank``): looking back through reshapes, casts, selections, bounds and constant factors, 2 is a
-   softmax or a sigmoid, 1 a SiLU, GELU, ReLU or a relative, 0 anything else, -1 the magnitude of a hidden state.
-2. Is a factor a constant (``is_constant``): do all its ways back end in gates that rules made constant?
-
-A node's ``metadata`` holds what its name does not say, and goes with the node.
+Looking back through reshapes, casts, selections, bounds and constant factors, the **rank** of a tensor is 2 for a softmax or a
+sigmoid, 1 for a SiLU, GELU, ReLU or a relative, 0 for anything else, and -1 for the magnitude of a hidden state. A node's
+``metadata`` holds a rank that its name does not tell, and goes with the node.
 """
 
 from __future__ import annotations
@@ -18,8 +16,7 @@ from .operations import GATING, operation_of_node
 
 CONSTANT, ACTIVATION, SIGNAL, MAGNITUDE = 2, 1, 0, -1
 MIXED = None  # a part of a concatenation of gates and signals: which part is a gate is no longer known
-_KEY = "lrpx"
-_BOUNDS = ("slope", "activation", "power", "division")  # relevance passes, and so does the rank
+_PASSING = ("structure", "elementwise", "product", "division", "activation", "power")  # kinds that keep the rank
 Edge = tuple[Any, int]  # a node and the number of its output
 
 
@@ -34,24 +31,20 @@ def edges_of(node: Any) -> list[Edge]:
     return edges[-1:] if node.name().endswith("CopyBackwards") else edges  # what was there before is gone
 
 
-def parents_of(node: Any) -> list[Any]:
-    """The nodes of ``edges_of``."""
-    return [parent for parent, _ in edges_of(node)]
-
-
-def set_rank(tensor: Tensor, rank: int) -> None:
-    """Note what a tensor came out of, where its node's name does not say it."""
-    if tensor.grad_fn is not None:
-        tensor.grad_fn.metadata[_KEY] = rank  # type: ignore[index]
+def ranked(output: Any, rank: int | None) -> Any:
+    """``output``, with its rank noted where it carries gradient."""
+    if rank is not None and isinstance(output, Tensor) and output.grad_fn is not None:
+        output.grad_fn.metadata["lrpx"] = rank  # type: ignore[index]
+    return output
 
 
 def rank_of(tensor: Tensor, *, elementwise: bool = False) -> int | None:
-    """What the tensor came out of; ``elementwise``: by a way on which every element stays where it is."""
+    """The rank of a tensor; ``elementwise``: looking back only where every element stays where it is."""
     return _rank(edge_of(tensor)[0], elementwise)
 
 
 def _rank(node: Any, elementwise: bool) -> int | None:
-    noted = node.metadata.get(_KEY)
+    noted = node.metadata.get("lrpx")
     if noted is not None:
         return noted
     name, kind, _ = operation_of_node(node.name())
@@ -59,18 +52,16 @@ def _rank(node: Any, elementwise: bool) -> int | None:
         return CONSTANT
     if name in GATING:
         return ACTIVATION
-    inputs = parents_of(node)[::-1]  # a block's branch before the residual stream, which is long
+    inputs = [parent for parent, _ in edges_of(node)][
+        ::-1
+    ]  # a block's branch before the residual stream, which is long
     mixes = kind == "structure"
-    if not inputs or (mixes and elementwise):
+    if not inputs or (mixes and elementwise) or (kind not in _PASSING and name != "scale"):
         return SIGNAL
     if kind == "product" and len(inputs) > 1:
         return CONSTANT if all(_rank(i, elementwise) == CONSTANT for i in inputs) else SIGNAL
-    if kind == "division":
-        inputs = inputs[-1:]  # the numerator, where it carries gradient
-    if not mixes and kind not in ("elementwise", "product") and name not in _BOUNDS and kind not in _BOUNDS:
-        return SIGNAL
-    found = _rank(inputs[0], elementwise)
-    for other in inputs[1:]:
+    found = _rank(inputs[-1] if kind == "division" else inputs[0], elementwise)
+    for other in inputs[1:] if kind != "division" else ():
         if found == SIGNAL and not mixes:
             return SIGNAL
         if (rank := _rank(other, elementwise)) != found:
@@ -78,22 +69,8 @@ def _rank(node: Any, elementwise: bool) -> int | None:
     return found
 
 
-def is_mean_of_squares(tensor: Tensor) -> bool:
-    """Whether the tensor is a sum or mean of squares, bounded or with a constant added at most: its root is a magnitude."""
-    node = edge_of(tensor)[0]
-    for _ in range(8):
-        name, kind, _ = operation_of_node(node.name())
-        parents = parents_of(node)
-        if name in ("sum", "mean"):
-            return operation_of_node(parents[0].name()).name in ("pow", "square", "mul")
-        if len(parents) != 1 or (kind not in ("elementwise", "structure") and name != "slope"):
-            return False
-        node = parents[0]
-    return False
-
-
 def is_constant(tensor: Tensor) -> bool:
-    """Whether all ways back from a tensor end in gates, so that no gradient passes through it."""
+    """Whether all ways back from a tensor end in gates that rules made constant, so that no gradient passes through it."""
     start = edge_of(tensor)[0]
     seen, stack = set(), [start]
     while stack:

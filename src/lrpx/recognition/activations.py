@@ -1,9 +1,10 @@
-"""Recognise activations: modules that are one (GPT-2's ``gelu_new``), and products that are one (``x * sigmoid(1.7 * x)``).
+"""Activations that a model writes out in several operations: as a product, or as a module.
 
-A module of several functions that is one element-wise activation counts as one operation, by forward hooks that are removed on
-exit. A product or quotient whose two operands are element-wise functions of the same tensor is itself an activation of that
-tensor. Where relevance passes one operand unchanged, a constant other operand makes the whole follow the identity rule:
-``R = y``, without any division.
+- A product or quotient whose two operands are element-wise functions of the same tensor is itself an activation of that tensor
+  (``x * sigmoid(1.7 * x)``). Where relevance passes one operand unchanged, a constant other operand makes the whole follow the
+  identity rule, ``R = y``, without any division.
+- A module of several functions that is one element-wise activation (GPT-2's ``gelu_new``) counts as one operation, by forward
+  hooks that are removed on exit.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from .gates import Edge, edge_of, edges_of
 from .operations import operation_of, operation_of_node
 
 Apply = Callable[[str, Callable[[Tensor], Tensor], Tensor], Any]
+
 
 _LIMIT = 256  # steps back: a longer chain of element-wise functions is no activation
 _ELEMENTWISE = ("elementwise", "activation", "power", "sigmoid", "product", "division", "normaliser")
@@ -49,7 +51,7 @@ def _lineage(edge: Edge, budget: list[int]) -> dict[Edge, bool]:
     node = edge[0]
     name, kind, _ = operation_of_node(node.name())
     budget[0] -= 1
-    parents = edges_of(node) if kind in _ELEMENTWISE or name in ("slope", "gate") else []
+    parents = edges_of(node) if kind in _ELEMENTWISE or name in ("scale", "gate") else []
     if budget[0] < 0 or not parents:
         return found
     above = [_lineage(parent, budget) for parent in parents]

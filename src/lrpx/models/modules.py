@@ -1,0 +1,83 @@
+"""The modules of a model and their weights: looked through quickly, frozen for a pass, and followed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from ..errors import UnsupportedModelError
+
+
+def modules_of(model: nn.Module) -> list[nn.Module]:
+    """The modules of a model, each once; ``model.modules()`` takes five times as long."""
+    found, seen = [model], {model}
+    for module in found:  # which grows meanwhile
+        for child in module._modules.values():
+            if child is not None and child not in seen:
+                seen.add(child)
+                found.append(child)
+    return found
+
+
+def check_no_torchscript(model: nn.Module, modules: Sequence[nn.Module]) -> None:
+    """Refuse a model of which a part is TorchScript.
+
+    Raises:
+        UnsupportedModelError: The error names the module.
+    """
+    if any(isinstance(module, torch.jit.ScriptModule) for module in modules):
+        name, module = next((n, m) for n, m in model.named_modules() if isinstance(m, torch.jit.ScriptModule))
+        raise UnsupportedModelError(
+            f"{name or 'the model'} is TorchScript ({type(module).__name__}), which hides its operations, so no rule can be "
+            "applied. Use the module that it was made from."
+        )
+
+
+@contextmanager
+def frozen(modules: Sequence[nn.Module]) -> Iterator[None]:
+    """No parameter of the modules carries gradient inside the block; afterwards each is as it was."""
+    # By place: a weight that is loaded for its module's pass is another tensor in each.
+    trainable = [(m, name) for m in modules for name, p in m._parameters.items() if p is not None and p.requires_grad]
+    try:
+        _require_gradient(trainable, False)
+        yield
+    finally:
+        _require_gradient(trainable, True)
+
+
+def _require_gradient(places: Sequence[tuple[nn.Module, str]], required: bool) -> None:
+    for module, name in places:
+        parameter = module._parameters[name]
+        if parameter is not None and parameter.is_meta and parameter.is_inference():
+            # Offloaded after a pass inside ``torch.inference_mode()``. It stands for the weight and holds no numbers.
+            module._parameters[name] = nn.Parameter(torch.empty_like(parameter), required)
+        elif parameter is not None:
+            parameter.requires_grad_(required)
+
+
+class FollowWeights(TorchFunctionMode):
+    """Weights that are selected, cast or moved stay weights (``is_weight``): an expert's, say.
+
+    Only for rules of layers that multiply by weights: these also apply to ``x @ W[expert]``, however a model writes it.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        output = func(*args, **(kwargs or {}))
+        given = [t for a in args for t in (a if isinstance(a, list | tuple) else [a]) if isinstance(t, Tensor)]
+        if any(map(is_weight, given)) and not any(t.requires_grad for t in given):
+            for tensor in output if isinstance(output, tuple | list) else [output]:
+                if isinstance(tensor, Tensor):
+                    tensor._lrpx_weight = True  # type: ignore[attr-defined]
+        return output
+
+
+def is_weight(tensor: Tensor) -> bool:
+    """Whether a tensor is a parameter, or made of parameters alone while ``FollowWeights`` was active."""
+    return isinstance(tensor, nn.Parameter) or getattr(tensor, "_lrpx_weight", False)
