@@ -260,11 +260,11 @@ def test_a_part_that_always_kills_its_worker_is_given_up(sva):
 
 def test_warnings_and_failures_of_a_worker_reach_the_caller(sva, monkeypatch):
     worker = Worker(job_of(sva), lambda number: 1)
-    context = worker.explain.reads.context
+    context = worker.explain.signature.context
     block = blocks_of(sva)[0][1]
     longest = max(len(s.tokens) for batch in part_of(block)[1] for s in batch)
     assert longest <= context
-    monkeypatch.setattr(worker.explain, "reads", dataclasses.replace(worker.explain.reads, context=longest - 1))
+    monkeypatch.setattr(worker.explain, "signature", dataclasses.replace(worker.explain.signature, context=longest - 1))
     monkeypatch.setattr(
         working, "part_bytes", lambda records: working.logger.warning("%d records", len(records)) or b""
     )
