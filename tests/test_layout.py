@@ -102,6 +102,12 @@ def test_every_file_has_a_room():
     assert len([name for name, path in FILES.items() if path.parent == SOURCE]) <= 12
 
 
+def test_the_heart_is_one_reading():
+    """How relevance propagates, from the rules to the method, without the recognition of operations."""
+    files = [*(SOURCE / "propagation").glob("*.py"), SOURCE / "methods" / "lrp.py"]
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= 500
+
+
 def test_imports_go_downwards():
     found = [complaint(name, imported) for name, path in FILES.items() for imported in own(path)]
     assert len(found) > 100

@@ -27,8 +27,8 @@ def explain(
 ) -> list[Attribution]:
     """Relevance of every input token, ``R_t = sum_d x_td * (d value / d x_td)`` under the rule set, in logits.
 
-    ``relevance`` ``[T]`` is at ``"input"`` or ``"embedding"``, whichever ``at`` names first (at the input when it names
-    neither); everything else that it names is in ``layers``, ``[T, width]``. Arguments and errors are those of ``run``.
+    ``relevance`` ``[T]`` is at ``"input"`` or ``"embedding"``, whichever ``at`` names first, or else at the input; everything
+    else that it names is in ``layers``, ``[T, width]``. Arguments and errors are those of ``run``.
     """
     result = run(model, batch, rules, at, runner=runner, hidden=len(place_first(at)) > 1)
     return attributions(result, batch, torch.mul, decomposes=True)

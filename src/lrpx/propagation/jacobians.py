@@ -1,7 +1,6 @@
 """The two autograd functions that rules are made of: their value is PyTorch's own, their Jacobian is stated.
 
-Written with ``ctx`` in ``forward``: the newer ``setup_context`` costs more than the operation on short texts. ``compute`` is
-called inside ``forward``, so that its result is nobody's view and may be changed in place by the model.
+``compute`` is called inside ``forward``: its result is nobody's view, so the model may change it in place.
 """
 
 from __future__ import annotations
@@ -11,6 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+Slope = Callable[[Tensor, Tensor], Tensor]  # of x and y
 
 
 class Scale(torch.autograd.Function):

@@ -2,8 +2,8 @@
 
 Inside ``with propagate(model, rules):`` a ``TorchFunctionMode`` sees every PyTorch function the model calls. Where an operand
 carries gradient, ``recognition/`` says what the operation is; if the rule set has a rule for that kind, the rule is applied
-instead, which returns the same value. Parameters carry no gradient, so a weight is never mistaken for a factor of a product.
-Nothing is patched. Leaving the block, also by an exception, leaves nothing behind.
+instead, which returns the same value. Parameters carry no gradient, so no weight is mistaken for a factor of a product. Nothing
+is patched. Leaving the block, also by an exception, leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Propagation(TorchFunctionMode):
     Attributes:
         hits: How often a rule was applied, by kind of operation; ``met``: how often there was one, with or without a rule.
         cuts: How often the model's own code cut the gradient (``detach``): what passes there is a constant.
-        unknown: What carried gradient in a way the rules do not know, with how often.
+        unknown: What carried gradient in a way the rules do not know.
         added: PyTorch function -> what is called instead of it.
         saving: The saved-tensor hooks under which rules may run: others would recompute operations without them.
     """
@@ -51,6 +51,7 @@ class Propagation(TorchFunctionMode):
         self.hits, self.met, self.cuts, self.unknown = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
         self.added: dict[Function, Handler] = {}
         self._handlers: dict[Function, tuple[Handler | None, Operation]] = {}
+        self._products = () if "linear" in rules else ("product", "contraction", "linear")
         self.saving = internals.saved_tensor_hooks()
 
     def another(self) -> Propagation:
@@ -75,28 +76,17 @@ class Propagation(TorchFunctionMode):
     def _handler_of(self, operation: Operation) -> Handler | None:
         if not self.rules or operation.kind in ("silent", "structure", "elementwise"):
             return None
-        if operation.kind == "container":
-            return Propagation._run_through
-        quick = operation.kind in ("product", "contraction", "linear") and "linear" not in self.rules
-        return Propagation._look_if_both_carry if quick else Propagation._look
+        return Propagation._run_through if operation.kind == "container" else Propagation._look
 
     def _run_through(self, _: Operation, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """A function that contains a whole layer: the mode sees the functions that it calls."""
         with self:
             return internals.seen_from_inside(func)(*args, **kwargs)
 
-    def _look_if_both_carry(
-        self, operation: Operation, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Any:
-        """Most products have one factor that carries gradient, the other being a weight, say: the quick way out."""
-        if len(args) > 1 and not internals.inside_transform():
-            a, b = args[:2]
-            if not (getattr(a, "requires_grad", False) and getattr(b, "requires_grad", False)):
-                return func(*args, **kwargs)
-        return self._look(operation, func, args, kwargs)
-
     def _look(self, operation: Operation, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """An operation that may need a rule."""
+        if operation.kind in self._products and _has_one_factor(args):  # most have: a quick way out
+            return func(*args, **kwargs)
         tensors = tensors_in((*args, *kwargs.values()) if kwargs else args)
         operands = [t for t in tensors if t.requires_grad]
         if not operands or not torch.is_grad_enabled():
@@ -115,8 +105,7 @@ class Propagation(TorchFunctionMode):
         """An operation under the rule of its kind, or as it is where there is none."""
         kind, call, rank, known = seen
         self.met[kind] += 1
-        rule = self.rules.get(kind)
-        if rule is None:
+        if (rule := self.rules.get(kind)) is None:
             output = call()
             if kind == "unknown" and any(t.requires_grad for t in tensors_in([output])):
                 self.unknown[call.name] += 1
@@ -156,10 +145,10 @@ def propagate(
         UnsupportedModelError: A part of the model is TorchScript, or operations without a known rule carried gradient.
 
     Example:
-        >>> with propagate(model, "attnlrp"):                                     # doctest: +SKIP
+        >>> with lrpx.propagate(model, "attnlrp"):
         ...     x = model.get_input_embeddings()(ids).detach().requires_grad_()
-        ...     model(inputs_embeds=x).logits[0, -1, target].backward()
-        >>> relevance = (x * x.grad).sum(-1).detach()                                     # doctest: +SKIP
+        ...     model(inputs_embeds=x).logits[0, -1].max().backward()
+        >>> relevance = (x * x.grad).sum(-1).detach()  # [1, T]
     """
     active, modules = mode(get_rules(rules)), modules_of(model)
     check_no_torchscript(model, modules)
@@ -182,3 +171,9 @@ def _active_here(rule_set: RuleSet) -> Apply | None:
     """What applies the rule set in this thread, in which another pass may use the model: maybe nothing."""
     modes = [m for m in internals.function_modes() if isinstance(m, Propagation) and m.rules is rule_set]
     return modes[-1].apply_to_module if modes else None
+
+
+def _has_one_factor(args: Sequence[Any]) -> bool:
+    """Whether a product multiplies by something without gradient: a weight, say."""
+    both = len(args) < 2 or all(isinstance(factor, Tensor) and factor.requires_grad for factor in args[:2])
+    return not both and not internals.inside_transform()

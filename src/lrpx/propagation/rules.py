@@ -3,8 +3,7 @@ r"""Every propagation rule: an operation whose value is PyTorch's own, bit for b
 Relevance is value times gradient, :math:`R = x \, \partial x` (Arras et al. 2025, section LRPx). So a rule never touches
 relevance: it changes the local Jacobian, and an ordinary backward pass does the rest. A rule takes the ``Call`` that the model
 made and returns its output. Operations without a rule use the ordinary gradient, which for linear ones is LRP-epsilon with
-epsilon = 0 (App. D.1). "App." is the appendix of Arras et al. 2025, "A Close Look at Decomposition-based XAI-Methods for
-Transformer Language Models"; "AttnLRP" is Achtibat et al. 2024.
+epsilon = 0 (App. D.1). "App." is the appendix of Arras et al. 2025; "AttnLRP" is Achtibat et al. 2024.
 """
 
 from __future__ import annotations
@@ -57,35 +56,30 @@ def constant_denominator(call: Call) -> Any:
 
 def layer_norm(call: Call) -> Tensor:
     r"""LayerNorm, :math:`y = \gamma \, (x - E[x]) / [\sigma]_{const} + \beta`: the mean subtraction stays (App. D.5)."""
-    x, dims = call.argument(0, "input"), tuple(range(-len(call.argument(1, "normalized_shape")), 0))
-    return _normalised(
-        x - x.mean(dims, keepdim=True), dims, call, call.argument(4, "eps", 1e-5), call.argument(2, "weight")
-    )
+    return _normalised(call, call.argument(4, "eps", 1e-5), centred=True)
 
 
 def rms_norm(call: Call) -> Tensor:
     r"""RMSNorm, :math:`y = \gamma \, x / [\sqrt{E[x^2] + \epsilon}]_{const}` (App. D.5)."""
-    x, dims, eps = (
-        call.argument(0, "input"),
-        tuple(range(-len(call.argument(1, "normalized_shape")), 0)),
-        call.argument(3, "eps"),
-    )
-    return _normalised(x, dims, call, torch.finfo(x.dtype).eps if eps is None else eps, call.argument(2, "weight"))
+    eps = call.argument(3, "eps")
+    return _normalised(call, torch.finfo(call.argument(0, "input").dtype).eps if eps is None else eps, centred=False)
 
 
-def _normalised(centred: Tensor, dims: tuple[int, ...], call: Call, eps: float, weight: Tensor | None) -> Tensor:
+def _normalised(call: Call, eps: float, *, centred: bool) -> Tensor:
+    x, shape, weight = (call.argument(i, name) for i, name in enumerate(("input", "normalized_shape", "weight")))
+    dims = list(range(-len(shape), 0))
+
     def slope(x: Tensor, _: Tensor) -> Tensor:
-        mean_square = x.to(torch.promote_types(x.dtype, torch.float32)).square().mean(dims, keepdim=True)
-        return torch.rsqrt(mean_square + eps) * (1 if weight is None else weight)
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        return torch.rsqrt(wide.square().mean(dims, keepdim=True) + eps) * (1 if weight is None else weight)
 
-    return Scale.apply(centred, call, slope)
+    return Scale.apply(x - x.mean(dims, keepdim=True) if centred else x, call, slope)
 
 
 def signal_take_all(call: Call) -> Any:
     """Product of gates and signals: the gates are constants, the signals take all relevance (App. D.4).
 
-    Gates are the factors of the highest rank (``recognition/gates.py``) if another one ranks lower. Otherwise there is no signal
-    to choose, and the product follows ``uniform``.
+    Gates are the factors of the highest rank (``recognition/gates.py``) if another ranks lower; if none does, as ``uniform``.
     """
     ranks = [rank_of(t) for t in call.factors]
     if MIXED in ranks:
@@ -121,8 +115,8 @@ def uniform_attention(call: Call) -> Tensor:
     return scale_gradient(back(), outer * inner)
 
 
-# Options for layers that multiply by weights, as vision models want them: {**LRP, "linear": gamma(0.25)}.
-# Contributions are z_ij = x_i w_ji, the output is their sum z_j with the bias; z^+ and z^- are sums of one sign, bias included.
+# Options for layers that multiply by weights, as vision models want them: {**LRP, "linear": gamma(0.25)}. Contributions are
+# z_ij = x_i w_ji; the output z_j is their sum with the bias, z_j^+ and z_j^- are the sums of one sign, bias included.
 
 
 def epsilon(epsilon: float = 1e-6) -> Rule:
@@ -169,27 +163,15 @@ def _linear(name: str, through: Callable[[Tensor, Callable[[int], Tensor]], Tens
 
 def _part(call: Call, sign: int) -> Tensor:
     """What the contributions of one sign add up to, bias included: inputs and weights of equal or of opposite signs."""
-    x, name = call.factors[0], call.name.strip("_")
-    first = name.startswith(("addm", "addb", "badd"))
-    bias = (
-        call.argument(*((0, "input") if first else (2, "bias")))
-        if first or name.startswith(("linear", "conv"))
-        else None
-    )
+    x, bias = call.factors[0], call.bias
 
-    def part(x_sign: int) -> Tensor:
-        def cut(t: Tensor) -> Tensor:
-            if t.is_floating_point() and (t is not bias or x_sign > 0):
-                return (
-                    t.clamp(min=0)
-                    if (x_sign if t is x else sign if t is bias else x_sign * sign) > 0
-                    else t.clamp(max=0)
-                )
-            return torch.zeros_like(t) if t is bias else t
+    def cut(x_sign: int, t: Tensor) -> Tensor:
+        if not t.is_floating_point() or (t is bias and x_sign < 0):
+            return t if t is not bias else torch.zeros_like(t)  # once is enough
+        positive = (x_sign if t is x else sign if t is bias else x_sign * sign) > 0
+        return t.clamp(min=0) if positive else t.clamp(max=0)
 
-        return call.change(cut)()
-
-    return part(1) + part(-1)
+    return call.change(partial(cut, 1))() + call.change(partial(cut, -1))()
 
 
 def _ratio(x: Tensor, y: Tensor) -> Tensor:

@@ -1,7 +1,6 @@
 """Plain data: which rule goes to which kind of operation (``recognition/operations.py``).
 
-``propagate`` takes any such dictionary, so a rule set of your own is ``{**LRP, "linear": rules.gamma(0.25)}``. Kinds without a
-rule use the ordinary gradient.
+``propagate`` takes any such dictionary, so a rule set of your own is ``{**LRP, "linear": rules.gamma(0.25)}``.
 """
 
 from __future__ import annotations

@@ -37,6 +37,13 @@ class Call:
         """The tensors among the arguments that carry gradient."""
         return [t for t in tensors_in((*self.args, *self.kwargs.values())) if t.requires_grad]
 
+    @property
+    def bias(self) -> Tensor | None:
+        """What a linear layer, or a product like ``addmm``, adds to its result."""
+        if self.name.strip("_").startswith(("addm", "addb", "badd")):
+            return self.argument(0, "input")
+        return self.argument(2, "bias") if self.name.startswith(("linear", "conv")) else None
+
     def argument(self, place: int, name: str, default: Any = None) -> Any:
         """An argument given positionally or by keyword."""
         return self.args[place] if len(self.args) > place else self.kwargs.get(name, default)

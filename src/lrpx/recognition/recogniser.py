@@ -41,7 +41,7 @@ class Recogniser:
 
     Attributes:
         ruled: The kinds of operations that have a rule.
-        gates: Whether rules have made gates constant, which the graph still shows.
+        gates: Whether a function with f(0) != 0 has been met, which rules may have made constant.
         magnitudes: Whether the magnitude of a hidden state has been met.
     """
 
@@ -58,7 +58,7 @@ class Recogniser:
             return self._division(call)
         if kind == "power":
             return self._power(call, name.strip("_"))
-        if kind == "normaliser" and name in ("rsqrt", "reciprocal") and _is_gate(operands[0]):
+        if kind == "normaliser" and name in ("rsqrt", "reciprocal") and self._is_gate(operands[0]):
             return Seen("", call, gates.CONSTANT)  # 1 / (1 + exp(-x)) is a sigmoid
         if kind == "magnitude":
             return self._magnitude(kind, call)
@@ -67,6 +67,10 @@ class Recogniser:
         if kind == "activation":
             return Seen(kind, call, gates.ACTIVATION if name.strip("_") in GATING else None)
         return Seen(kind, call, _RANKS.get(kind) if kind in self.ruled else None)
+
+    def _is_gate(self, tensor: Tensor) -> bool:
+        """Whether a tensor is an element-wise function with f(0) != 0."""
+        return self.gates and gates.rank_of(tensor, elementwise=True) == gates.CONSTANT
 
     def _magnitude(self, kind: str, call: Call) -> Seen:
         self.magnitudes = True
@@ -108,7 +112,7 @@ class Recogniser:
             origin = common_origin(a, b)
             if origin is not None and origin.preserved[0]:
                 return self._written_out(call, b, rank)
-        elif _is_gate(b):
+        elif self._is_gate(b):
             return Seen("", call, gates.CONSTANT)
         return Seen("division", call)
 
@@ -127,18 +131,13 @@ class Recogniser:
             self.gates = True
             return Seen("sigmoid", call, gates.CONSTANT)
         if exponent <= 0:
-            return Seen("", call, gates.CONSTANT) if _is_gate(x) else Seen("normaliser", call)
+            return Seen("", call, gates.CONSTANT) if self._is_gate(x) else Seen("normaliser", call)
         return self._magnitude("power", call) if exponent < 1 and _is_mean_of_squares(x) else Seen("power", call)
 
 
 _RANKS = {"softmax": gates.CONSTANT, "sigmoid": gates.CONSTANT} | dict.fromkeys(
     ("layer_norm", "rms_norm", "unit_norm", "linear"), gates.SIGNAL
 )
-
-
-def _is_gate(tensor: Tensor) -> bool:
-    """Whether a tensor is an element-wise function with f(0) != 0."""
-    return gates.rank_of(tensor, elementwise=True) == gates.CONSTANT
 
 
 def _is_mean_of_squares(tensor: Tensor) -> bool:
