@@ -49,11 +49,13 @@ def in_a_process(code):
 
 
 @new
+@pytest.mark.slow
 def test_set_for_all_backends():
     in_a_process(SET_FOR_ALL)
 
 
 @new
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "backend", "value", "exact"),
     [

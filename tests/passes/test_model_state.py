@@ -8,6 +8,7 @@ import types
 import pytest
 import tiny
 import torch
+from support import families
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -417,7 +418,7 @@ def test_code_that_people_attach_is_found(kind):
     assert said in foreign_code(model)
 
 
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+@families(tiny.FAMILIES)
 def test_no_model_of_transformers_has_any(family):
     assert foreign_code(tiny.build(family)) is None
 

@@ -5,6 +5,7 @@ import tiny
 import torch
 import transformers
 from alti_reference import float64_norms
+from support import families
 from transformers import AutoModelForSequenceClassification
 
 from lrpx.errors import UnsupportedModelError
@@ -70,9 +71,9 @@ def check_sum(model):
         assert found.residual == pytest.approx(0, abs=1e-9 * abs(found.value))
 
 
-@pytest.mark.parametrize("name", BUILT)
-def test_parts_add_up(name):
-    model = tiny.build(name)
+@families(BUILT)
+def test_parts_add_up(family):
+    model = tiny.build(family)
     with float64_norms(model):
         check_sum(model)
 
