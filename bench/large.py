@@ -135,7 +135,7 @@ def build(shape: dict[str, Any], dtype: torch.dtype, folder: str | None) -> tupl
                     weight.normal_(0, 0.02, generator=generator)
     # Its buffers are no weights: they are computed when it is made.
     rotary = model.model.rotary_emb
-    model.model.rotary_emb = type(rotary)(config).to(place_of("model.rotary_emb", places))
+    model.model.rotary_emb = type(rotary)(config).to(place_of("model.rotary_emb", places)).eval()
     return (
         accelerate.dispatch_model(
             model,

@@ -513,4 +513,4 @@ def test_a_rule_set_of_ones_own_is_recorded_by_the_names_of_its_rules():
     model = tiny.build("causal:llama")
     rules = {"softmax": lrpx_rules.constant, "linear": lrpx_rules.alpha1beta0}
     settings = provenance(model, "lrp", {"rules": rules, "at": ("input",)})["options"]
-    assert settings == {"rules": "{'softmax': 'constant', 'linear': 'alpha1beta0'}", "at": ("input",)}
+    assert settings == {"rules": "{'softmax': 'constant', 'linear': 'alpha_beta(1, 0)'}", "at": ("input",)}

@@ -5,16 +5,22 @@ position embedding, the 1 in ``(up + 1) * glu``. So the relevance at the word em
 is the value.
 """
 
+import re
+from functools import partial
+
 import pytest
 import tiny
 import torch
 from support import COMMON, families
+from torch import nn
 
 from lrpx.check import Accounting
 from lrpx.errors import UnsupportedModelError
 from lrpx.models.refused import REFUSED
 from lrpx.passes.attribution import run
+from lrpx.propagation import rules
 from lrpx.propagation.propagate import propagate
+from lrpx.propagation.rulesets import get_rules
 from lrpx.text.batching import Item, pad
 
 TOLERANCE = 2e-6  # transformers computes many norms in float32, whatever the dtype of the model
@@ -50,8 +56,8 @@ def test_forward_is_bit_identical_and_relevance_adds_up(family):
     batch = batch_of(family, model)
     with torch.no_grad():
         plain = model(**batch.inputs).logits
-    for rules in ("lrp", "attnlrp"):
-        with propagate(model, rules), torch.enable_grad():
+    for rule_set in ("lrp", "attnlrp"):
+        with propagate(model, rule_set), torch.enable_grad():
             assert torch.equal(model(**batch.inputs).logits, plain)
 
     result = run(model, batch, "lrp", [AT.get(family, "embedding")], mode=Accounting)
@@ -80,8 +86,8 @@ def test_fused_and_explicit_attention_agree(family):
         plain = [m(**batch_of(family, m).inputs).logits for m in models]
     if not torch.allclose(*plain, rtol=0, atol=1e-5 * float(plain[0].abs().max())):
         pytest.skip("this transformers computes other logits under sdpa than under eager")
-    for rules in ("lrp", "attnlrp", "lrp-uniform-gate"):
-        fused, explicit = (total(run(m, batch_of(family, m), rules, [AT.get(family, "embedding")])) for m in models)
+    for rule_set in ("lrp", "attnlrp", "lrp-uniform-gate"):
+        fused, explicit = (total(run(m, batch_of(family, m), rule_set, [AT.get(family, "embedding")])) for m in models)
         torch.testing.assert_close(fused, explicit, rtol=0, atol=2e-5 * float(explicit.abs().max()))
 
 
@@ -90,3 +96,133 @@ def test_refuses_by_name(family):
     model = tiny.build(family)
     with pytest.raises(UnsupportedModelError, match=type(model).__name__):
         run(model, batch_of(family, model), "lrp")
+
+
+# Which factor got it: conservation cannot see relevance that went to the gate instead of the signal.
+
+GATED_BY_NAME = re.compile(r"gate|w1$|v1$")  # of a module beside the activation
+GATED = re.compile(r"Gat(e|ing)|Router|DbrxExpertGLU|ModernBert(Decoder)?MLP|JetMoeMoE")  # of the class around it
+
+
+class Constant(nn.Module):
+    """An activation whose result is a constant."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base = base
+
+    def forward(self, x):
+        return self.base(x).detach()
+
+
+def with_constant_activations(model, batch):
+    """Make the activations inside the blocks constants. Returns which of them stand in gated products: all, none, or both."""
+    found, ran = set(), set()
+    hooks = [m.register_forward_hook(lambda m, *_: ran.add(m)) for m in model.modules()]
+    with torch.no_grad():
+        model(**batch.inputs)
+    for hook in hooks:
+        hook.remove()
+    for name, module in list(model.named_modules()):
+        block = re.search(r"\.\d+\.", f".{name}")
+        if not block or type(module).__module__ not in ("transformers.activations", "torch.nn.modules.activation"):
+            continue
+        if module not in ran or isinstance(module, nn.Softmax | nn.MultiheadAttention | nn.Sigmoid):
+            continue
+        parent = model.get_submodule(name.rpartition(".")[0])
+        names = [n for n, _ in (*parent.named_children(), *parent.named_parameters(recurse=False))]
+        gated = GATED.search(type(parent).__name__) or any(map(GATED_BY_NAME.search, names))
+        setattr(parent, name.rpartition(".")[2], Constant(module).eval())
+        found.add(bool(gated))
+    return found
+
+
+@families(EXPLAINED)
+def test_the_gate_branch_gets_exactly_0(family):
+    """Under LRP a gate is a constant: making it one by hand changes nothing, bit for bit. Where nothing is gated, it does."""
+    place = AT.get(family, "embedding")
+    model = tiny.build(family)
+    found = total(run(model, batch_of(family, model), "lrp", [place]))
+    gated = with_constant_activations(model, batch_of(family, model))
+    if not gated:
+        pytest.skip("has no modules that are activations")
+    constant = total(run(model, batch_of(family, model), "lrp", [place]))
+    if gated == {True}:
+        assert torch.equal(found, constant)
+    else:
+        assert not torch.allclose(found, constant, rtol=1e-3, atol=1e-3 * float(found.abs().max()))
+
+
+@pytest.mark.parametrize("family", ["causal:gpt_oss", "causal:minimax_m3_vl_text"])
+def test_a_gate_beside_a_clamped_signal_gets_exactly_0(family):
+    """These compute ``(clamp(up) + 1) * glu`` in a method."""
+    model = tiny.build(family)
+    before = total(run(model, batch_of(family, model), "lrp", ["embedding"]))
+    changed = 0
+    for module in model.modules():
+        if hasattr(module, "_apply_gate"):
+            changed += 1
+            module._apply_gate = partial(_with_a_constant_gate, module)
+    assert changed
+    assert torch.equal(before, total(run(model, batch_of(family, model), "lrp", ["embedding"])))
+
+
+def _with_a_constant_gate(module, gate_up):
+    interleaved = type(module).__name__ == "GptOssExperts"
+    gate, up = (gate_up[..., ::2], gate_up[..., 1::2]) if interleaved else gate_up.chunk(2, dim=-1)
+    limit, alpha = (module.limit, module.alpha) if interleaved else (module.swiglu_limit, module.swiglu_alpha)
+    gate, up = gate.clamp(max=limit), up.clamp(min=-limit, max=limit)
+    return (up + 1) * (gate * torch.sigmoid(gate * alpha)).detach()
+
+
+# Mixtures of experts: the same function, computed in three ways.
+
+
+@pytest.mark.parametrize("rule", [None, rules.gamma(0.25), rules.alpha1beta0], ids=["none", "gamma", "alpha1beta0"])
+@pytest.mark.parametrize("base", ["lrp", "attnlrp"])
+@pytest.mark.parametrize("family", ["causal:mixtral", "causal:qwen3_moe", "causal:gpt_oss"])
+def test_one_map_under_all_implementations_of_experts(family, base, rule):
+    rule_set = {**get_rules(base), **({"linear": rule} if rule else {})}
+    found = {}
+    for kind in ("eager", "batched_mm", "grouped_mm"):
+        try:
+            model = tiny.build(family, dtype=torch.float32, experts_implementation=kind)
+        except (ValueError, KeyError, TypeError):
+            pytest.skip(f"this transformers has no {kind}")
+        found[kind] = total(run(model, batch_of(family, model), rule_set, ["embedding"]))
+    for other in found.values():
+        torch.testing.assert_close(other, found["eager"], rtol=0, atol=2e-5 * float(found["eager"].abs().max()))
+
+
+@pytest.mark.parametrize("family", ["causal:mixtral", "causal:qwen3_moe", "causal:olmoe", "causal:deepseek_v3"])
+def test_experts_that_were_not_chosen_get_nothing(family):
+    """Whether the router renormalises the weights of the chosen or not: their logits are in no one's softmax."""
+    model = tiny.build(family)
+    if getattr(model.config, "norm_topk_prob", True) is False:
+        model.config.norm_topk_prob = True
+        for module in model.modules():
+            if hasattr(module, "norm_topk_prob"):
+                module.norm_topk_prob = True
+    routers = [n for n, m in model.named_modules() if re.search(r"Router|TopKGate", type(m).__name__)]
+    seen = {}
+
+    def note(name, _, args, output):
+        tensors = output if isinstance(output, tuple) else (output,)
+        logits = next(t for t in tensors if t.is_floating_point() and t.shape[-1] == 4 and t.requires_grad)
+        logits.retain_grad()
+        seen[name] = logits
+
+    hooks = [model.get_submodule(n).register_forward_hook(partial(note, n)) for n in routers]
+    ids = tiny.inputs(model)["input_ids"]
+    with propagate(model, "attnlrp"):
+        x = model.get_input_embeddings()(ids).detach().requires_grad_()
+        model(inputs_embeds=x).logits[0, -1, 11].backward()
+    for hook in hooks:
+        hook.remove()
+    used = [logits for logits in seen.values() if logits.grad is not None and logits.grad.any()]
+    if not used:
+        pytest.skip("this transformers' router does not return the logits that it goes on with")
+    for logits in used:
+        relevance = (logits * logits.grad).detach()
+        size = relevance.abs().amax(-1, keepdim=True)
+        assert ((relevance.abs() > 1e-5 * size).sum(-1) <= 2).all()  # two are chosen of four; the softmax is in float32

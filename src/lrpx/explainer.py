@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from tqdm.auto import tqdm
@@ -28,7 +29,7 @@ from .models.lock import lock_of
 from .models.placement import entry_device, is_unloaded
 from .models.precision import matmul_precision
 from .models.provenance import provenance
-from .models.signature import ModelSignature, task_of
+from .models.signature import ModelSignature, longest_alike, task_of
 from .passes.dispatch import Execution, PassRunner
 from .passes.hidden_states import place_first
 from .propagation.rulesets import RuleSet
@@ -233,7 +234,7 @@ class Explainer:
 
         function = method.run_by(self._runner)
         waste = allowed_waste(self.model, task_of(self.model)) if len(items) > 1 else 0.0
-        groups = groups_of(items, self.batch_tokens, waste)
+        groups = groups_of(items, self.batch_tokens, waste, partial(longest_alike, self.model))
 
         def finish(group: list[int], results: list[Attribution]) -> list[tuple[int, Explanation]]:
             return [(i, finished(i, result)) for i, result in zip(group, results, strict=True)]

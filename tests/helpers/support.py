@@ -96,7 +96,7 @@ class Changed(torch.nn.Module):
 def change_mlp(model, change):
     """Let the first block's MLP be a ``Changed``. ``model`` is a GPT-2 or a Llama."""
     block = model.transformer.h[0] if hasattr(model, "transformer") else model.model.layers[0]
-    block.mlp = Changed(block.mlp, change)
+    block.mlp = Changed(block.mlp, change).eval()
     return block
 
 

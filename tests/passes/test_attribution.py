@@ -140,7 +140,7 @@ def test_names_that_match_nothing_or_no_hidden_state():
     model = tiny.build("causal:llama")
     with pytest.raises(InputError, match=r"at='model.layer.\*' matches no module.*Did you mean"):
         resolve_at(model, ["model.layer.*"])
-    model.unused = nn.Linear(2, 2)
+    model.unused = nn.Linear(2, 2).eval()
     with pytest.raises(InputError, match="did not run"):
         run(model, batch_for(model), "lrp", ["unused"])
 
@@ -159,7 +159,7 @@ def test_refuses_training_mode_and_hidden_kernels():
 def test_refuses_operations_it_does_not_know():
     """A kernel with its own backward pass and a function without a rule are named, not passed over."""
 
-    class _Slope(torch.autograd.Function):  # called like one of our own
+    class Scale(torch.autograd.Function):  # called like one of our own
         @staticmethod
         def forward(ctx, x):
             return x * 2
@@ -168,7 +168,7 @@ def test_refuses_operations_it_does_not_know():
         def backward(ctx, g):
             return g * 2
 
-    for name, function in (("_SlopeBackward", _Slope.apply), ("special_i0", torch.special.i0)):
+    for name, function in (("ScaleBackward", Scale.apply), ("special_i0", torch.special.i0)):
         model = tiny.build("causal:llama")
         mlp = model.model.layers[0].mlp
         mlp.register_forward_hook(lambda _, __, y, function=function: function(y))
@@ -186,21 +186,32 @@ def test_refuses_attention_it_cannot_see():
         run(model, batch_for(model), "lrp")
 
 
-def test_refuses_a_softmax_written_out_under_both_rule_sets():
-    """``exp(s) / sum(exp(s))`` is not recognised; relevance through it would be another rule's."""
-    model = tiny.build("causal:llama", attn_implementation="eager")
-    for layer in model.model.layers:
-        attention = layer.self_attn
+@pytest.mark.parametrize("rules", ["lrp", "attnlrp", "lrp-uniform-gate"])
+def test_a_softmax_written_out_is_a_softmax(rules):
+    """``exp(s) / sum(exp(s))``, in a module of whatever name, gives the map of ``softmax(s)``."""
 
-        def forward(hidden_states, attention=attention, **kwargs):
-            q, k, v = (p(hidden_states) for p in (attention.q_proj, attention.q_proj, attention.q_proj))
-            e = torch.exp(q @ k.mT / 10)
-            return attention.o_proj(e / e.sum(-1, keepdim=True) @ v), None
+    def written_out(s):
+        e = torch.exp(s - s.amax(-1, keepdim=True).detach())
+        return e / e.sum(-1, keepdim=True)
 
-        attention.forward = forward
-    for rules in ("lrp", "attnlrp"):
-        with pytest.raises(UnsupportedModelError, match="0 attentions"):
-            run(model, batch_for(model), rules)
+    def explained(softmax):
+        class Mixer(nn.Module):
+            def __init__(self, attention):
+                super().__init__()
+                self.v, self.o = attention.q_proj, attention.o_proj
+
+            def forward(self, hidden_states, **kwargs):
+                v = self.v(hidden_states)
+                return self.o(softmax(v @ v.mT / 10) @ v), None
+
+        model = tiny.build("causal:llama")
+        for layer in model.model.layers:
+            layer.self_attn = Mixer(layer.self_attn).eval()
+        return run(model, batch_for(model), rules)
+
+    found, known = explained(written_out), explained(lambda s: torch.softmax(s, -1))
+    assert found.mode.met["softmax"] == known.mode.met["softmax"] == 2
+    torch.testing.assert_close(found.products, known.products)
 
 
 @pytest.mark.skipif(

@@ -18,6 +18,7 @@ from lrpx.passes.cuda_graphs import KEPT, MAX_TOKENS, Graphs, _padded, bucket
 from lrpx.passes.dispatch import Execution, PassRunner
 from lrpx.passes.forward_backward import PassSpec, compute
 from lrpx.propagation import rules
+from lrpx.propagation.jacobians import scale_gradient
 from lrpx.propagation.rulesets import ATTNLRP
 from lrpx.text.batching import Item, pad
 
@@ -132,7 +133,7 @@ def test_what_a_module_holds_is_noticed(trusted, pretended):
     """Nothing stale is given, and a model that changes with every text is not captured each time."""
     model = tiny.build("causal:llama")
     layer = model.model.layers[0].mlp
-    layer.up_proj = scaled = Scaled(layer.up_proj)
+    layer.up_proj = scaled = Scaled(layer.up_proj).eval()
     for used in "aa" + 15 * "ab":
         scaled.used[0] = used
         assert explained(model) == explained(model, fast=False)
@@ -176,8 +177,8 @@ def test_rules_of_others_are_not_captured(pretended):
     model = tiny.build("causal:llama")
     factor = [1.0]
 
-    def scaled(function, args, kwargs):
-        return rules.scale_gradient(function(*args, **kwargs), factor[0])
+    def scaled(call):
+        return scale_gradient(call(), factor[0])
 
     found = []
     for factor[0] in (1.0, 2.0):
@@ -214,7 +215,7 @@ def test_a_model_that_changes_itself_is_not_captured(lenient, trusted, pretended
             return self.last[-1]
 
     model = tiny.build("causal:llama")
-    model.model.layers[0].mlp = Remembers(model.model.layers[0].mlp)
+    model.model.layers[0].mlp = Remembers(model.model.layers[0].mlp).eval()
     with caplog.at_level("INFO", logger="lrpx"):
         for _ in range(3):
             assert explained(model, fast=True) == explained(model, fast=False)

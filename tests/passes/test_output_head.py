@@ -324,7 +324,7 @@ def test_an_adapter_at_the_output_embedding_is_noticed():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = tiny.build("causal:llama")
-        model.lm_head = Adapted(model.lm_head)
+        model.lm_head = Adapted(model.lm_head).eval()
     with pytest.raises(HeadNotFollowed):
         compute(model, batch_for(model), PassSpec("lrp"))
     for length in (9, 1):

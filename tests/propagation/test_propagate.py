@@ -1,5 +1,7 @@
 """Interception: which rule an operation gets, what is recognised, and that nothing is left behind."""
 
+import warnings
+
 import pytest
 import tiny
 import torch
@@ -387,7 +389,7 @@ def test_unknown_rule_sets_and_kinds():
         pass
 
 
-@pytest.mark.parametrize("kind", ["fused_product", "cut"])
+@pytest.mark.parametrize("kind", ["fused_product", "cut", "structure", "elementwise", "silent", "container"])
 def test_a_rule_that_would_never_apply_is_refused(kind):
     with pytest.raises(InputError, match=kind), lrpx.propagate(nn.Linear(2, 2), {kind: rules.constant}):
         pass
@@ -473,3 +475,142 @@ def test_every_name_has_one_kind():
         assert kind_of(name) == kind, name
     for rule_set in (LRP, ATTNLRP):
         assert set(rule_set) <= set(OPERATIONS)
+
+
+# Layers that are one function of PyTorch's
+
+
+def encoder_layer(**options):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dtype=torch.float64, **options)
+    return layer.eval().requires_grad_(False)  # with weights that carry gradient, F.linear itself rounds otherwise
+
+
+def by_hand(layer, x):
+    """The same layer of plain operations."""
+    batch, length, width = x.shape
+    attention = layer.self_attn
+    q, k, v = F.linear(x, attention.in_proj_weight, attention.in_proj_bias).chunk(3, -1)
+    q, k, v = (t.view(batch, length, 2, width // 2).transpose(1, 2) for t in (q, k, v))
+    weights = torch.softmax(q @ k.mT / (width // 2) ** 0.5, -1)
+    mixed = (weights @ v).transpose(1, 2).reshape(batch, length, width)
+    x = layer.norm1(x + F.linear(mixed, attention.out_proj.weight, attention.out_proj.bias))
+    return layer.norm2(x + layer.linear2(layer.activation(layer.linear1(x))))
+
+
+@pytest.mark.parametrize("rule_set", ["lrp", "attnlrp"])
+def test_a_fused_encoder_layer_is_run_through(rule_set):
+    layer, x = encoder_layer(activation=F.gelu), draw(2, 5, 8)
+    gradients = []
+    for function in (layer, lambda x: by_hand(layer, x)):
+        with lrpx.propagate(layer, rule_set) as mode:
+            y = function(x)
+        assert mode.hits["layer_norm"] == 2
+        assert mode.hits["activation"] == 1
+        assert mode.hits["attention"] + mode.hits["contraction"] > 0
+        gradients += torch.autograd.grad((y * torch.linspace(-1, 1, 8, dtype=torch.float64)).sum(), x)
+    torch.testing.assert_close(*gradients)
+    plain = torch.autograd.grad((layer(x) * torch.linspace(-1, 1, 8, dtype=torch.float64)).sum(), x)[0]
+    assert not torch.allclose(gradients[0], plain, rtol=1e-2)
+
+
+@pytest.mark.parametrize("weights", [True, False])
+@pytest.mark.parametrize("rule_set", ["lrp", "attnlrp"])
+def test_multihead_attention_is_run_through(rule_set, weights):
+    layer, x = encoder_layer().self_attn, draw(2, 5, 8)
+    with lrpx.propagate(layer, rule_set) as mode:
+        y, _ = layer(x, x, x, need_weights=weights)
+    assert torch.equal(y, layer(x, x, x, need_weights=weights)[0])
+    assert mode.met["softmax"] + mode.met["attention"] == 1
+    if rule_set == "lrp":  # only values carry relevance, so it is linear
+        (gradient,) = torch.autograd.grad(y.sum(), x)
+        bias = layer.out_proj(F.linear(torch.ones(2, 5, 8, dtype=torch.float64), layer.out_proj.weight * 0)).sum()
+        values = layer.in_proj_bias[16:] @ layer.out_proj.weight.T
+        torch.testing.assert_close((x * gradient).sum() + bias + values.sum() * 10, y.sum())
+
+
+def test_unknown_operations_raise_on_leaving():
+    x = draw(5)
+    with (
+        pytest.raises(UnsupportedModelError, match=r"without a known rule: special_i0\. .*unknown=\"warn\""),
+        lrpx.propagate(nn.Identity(), "lrp"),
+    ):
+        torch.special.i0(x)
+    with pytest.warns(UserWarning, match="special_i0"), lrpx.propagate(nn.Identity(), "lrp", unknown="warn"):
+        torch.special.i0(x)
+    with lrpx.propagate(nn.Identity(), "lrp"):
+        torch.special.i0(x.detach())  # carries no gradient
+
+    def fail():
+        torch.special.i0(x)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), lrpx.propagate(nn.Identity(), "lrp"):  # the first error counts
+        fail()
+
+
+def test_torchscript_is_refused_by_name():
+    with warnings.catch_warnings():  # newer versions of PyTorch call it deprecated
+        warnings.simplefilter("ignore")
+        traced = torch.jit.trace(nn.GELU(), torch.zeros(3))
+    model = nn.Sequential(nn.Linear(3, 3), nn.Sequential(traced))
+    with pytest.raises(UnsupportedModelError, match=r"^1\.0 is TorchScript"), lrpx.propagate(model, "lrp"):
+        pass
+
+
+# Rules for layers that multiply by weights
+
+
+@pytest.mark.parametrize(
+    "rule", [rules.gamma(0.25), rules.alpha_beta(2, 1), rules.epsilon(0.1)], ids=lambda r: r.__name__
+)
+def test_a_product_with_weights_is_a_linear_layer(rule):
+    """However it is written, and whatever was selected of the weights before."""
+    weights = nn.ParameterList([torch.randn(4, 3, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)])
+    x, chosen = draw(2, 5), torch.tensor([2, 0])
+    ways = {
+        "linear": lambda w: torch.stack([F.linear(x[i], w[chosen[i]]) for i in range(2)]),
+        "matmul": lambda w: torch.stack([x[i] @ w[chosen[i]].T for i in range(2)]),
+        "bmm": lambda w: torch.bmm(w[chosen], x[..., None])[..., 0],
+        "addmm": lambda w: torch.cat(
+            [torch.addmm(torch.zeros(3).double(), x[i : i + 1], w[chosen[i]].T) for i in range(2)]
+        ),
+    }
+    found = {}
+    for name, way in ways.items():
+        with lrpx.propagate(weights, {"linear": rule}):
+            y = way(weights[0])
+        found[name] = torch.autograd.grad(y.sum(), x)[0]
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, found["linear"], msg=name)
+    assert not torch.allclose(found["linear"], torch.autograd.grad(ways["linear"](weights[0]).sum(), x)[0], rtol=1e-2)
+
+
+def test_a_product_with_constant_attention_weights_is_no_linear_layer():
+    """Else eager attention would follow another rule than fused attention."""
+    x = draw(4, 5)
+    with lrpx.propagate(nn.Identity(), {**LRP, "linear": rules.gamma(10)}) as mode:
+        torch.softmax(x @ torch.ones(5, 4).double(), -1) @ x
+    assert mode.hits["linear"] == 0
+
+
+EINSUM = {
+    "two": (lambda a, b: torch.einsum("i,i->i", a, b), 2),
+    "a list": (lambda a, b: torch.einsum("i,i->i", [a, b]), 2),
+    "a constant beside": (lambda a, b: torch.einsum("i,i,i->i", torch.full_like(a, 2).detach(), a, b), 2),
+    "matmul by keyword": (lambda a, b: torch.matmul(input=a[:, None, None], other=b[:, None, None]).flatten(), 2),
+    "mul by keyword": (lambda a, b: torch.mul(input=a, other=b), 2),
+}
+
+
+@pytest.mark.parametrize("name", EINSUM)
+def test_however_a_product_is_called(name):
+    function, count = EINSUM[name]
+    a, b = draw(20), draw(20, seed=1)
+    y, found, _ = relevances(function, a, b)
+    for r in found:
+        torch.testing.assert_close(r, y.detach() / count)
+    _, (r_gate, r_signal), _ = relevances(lambda a, b: function(F.silu(a), b), a, b, rule_set="lrp")
+    assert not r_gate.any()
+    torch.testing.assert_close(r_signal, function(F.silu(a), b).detach())

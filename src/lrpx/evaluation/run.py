@@ -18,6 +18,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,9 @@ from ..methods.alti.families import find_family
 from ..models.loading import load
 from ..models.precision import is_exact
 from ..models.provenance import model_facts, provenance
-from ..models.signature import ModelSignature, task_of
+from ..models.signature import ModelSignature, longest_alike, task_of
 from ..passes.dispatch import Execution, PassRunner
-from ..text.batching import allowed_waste, buckets
+from ..text.batching import Alike, allowed_waste, any_length, buckets
 from .external import check_relevances, manifest_entry, read_relevances
 from .records import Record, Run, finish, open_run, part_is_done, write_part, write_part_bytes
 from .scoring import BatchExplainer, recorded_names, sources
@@ -134,7 +135,8 @@ def evaluate(
         chosen = select(chosen, limit, seed)
         if batch_tokens is None:
             batch_tokens = 4096 if device == "cpu" else 16384
-        parts = plan(chosen, batch_tokens, allowed_waste(loaded, task_of(loaded)))
+        waste = allowed_waste(loaded, task_of(loaded))
+        parts = plan(chosen, batch_tokens, waste, partial(longest_alike, loaded))
         facts = {**model_facts(loaded), "device": device, "tokenizer": samples_of.manifest["tokenizer"]["model"]}
         manifest = {
             "kind": "run",
@@ -207,10 +209,13 @@ def select(samples: Sequence[TokenizedSample], limit: int | None, seed: int) -> 
     return [samples[n] for n in sorted(sorted(range(len(samples)), key=rank)[:limit])]
 
 
-def plan(samples: Sequence[TokenizedSample], batch_tokens: int, waste: float) -> Sequence[Part]:
+def plan(
+    samples: Sequence[TokenizedSample], batch_tokens: int, waste: float, alike: Alike = any_length
+) -> Sequence[Part]:
     """Parts of batches of samples, from the lengths alone: long samples first, at least ``PART`` samples in a part."""
     parts: list[list[list[TokenizedSample]]] = []
-    for group in buckets([len(s.input_ids) for s in samples], max_tokens=batch_tokens, waste=waste):
+    lengths = [len(s.input_ids) for s in samples]
+    for group in buckets(lengths, max_tokens=batch_tokens, waste=waste, alike=alike):
         if not parts or sum(map(len, parts[-1])) >= PART:
             parts.append([])
         parts[-1].append([samples[n] for n in group])

@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..models.placement import is_divided
-from ..models.signature import context_length, filler, task_of
+from ..models.signature import context_length, filler, longest_alike, task_of
 from ..text.batching import Batch, allowed_waste
 from .forward_backward import PassOptions, PassResult, PassSpec
 from .model_state import ModelState
@@ -65,7 +65,8 @@ class Graphs:
     def shape_of(self, batch: Batch) -> tuple[int, int]:
         """The number of texts, and the length that they are padded to."""
         length = batch.inputs["input_ids"].shape[1]
-        return len(batch.spans), bucket(length, self._context) if self._pads else length
+        limits = [n for n in (self._context, longest_alike(self._model, length)) if n is not None]
+        return len(batch.spans), bucket(length, min(limits, default=None)) if self._pads else length
 
     @cached_property
     def _context(self) -> int | None:

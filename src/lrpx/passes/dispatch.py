@@ -267,6 +267,6 @@ class PassRunner:
 def foreign_rule(spec: PassSpec) -> str | None:
     """Which rule is somebody's own, and may do something else each time, as part of a sentence; ``None`` if none is."""
     for kind, rule in get_rules(spec.rules).items():
-        if getattr(known_rules, getattr(rule, "__name__", ""), None) is not rule:
+        if getattr(rule, "__module__", "") != known_rules.__name__:
             return f"the rule for {kind!r} is not one of lrpx.rules"
     return None

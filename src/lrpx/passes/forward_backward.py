@@ -31,7 +31,7 @@ from .checkpointing import Recomputation, checkpointed, outer_blocks
 from .compiled.attention_calls import AttentionCall, RepeatAttentionCalls
 from .hidden_states import not_met, resolve_at, taps_of
 from .output_head import OutputHead, output_embedding
-from .validation import check_no_bypass, check_rules_took_effect, refuse_bypass, where_not_finite
+from .validation import check_no_bypass, check_rules_took_effect, where_not_finite
 
 CHUNK = 1 << 24  # numbers that are multiplied at once
 
@@ -62,6 +62,7 @@ class PassOptions:
         whole_head: Let the model compute its logits as it does.
         static: The same operations for any values of the tensors: nothing is looked at on the way.
         unpadded: The model needs no attention mask.
+        linked: What enters the first block stays linked to the embedding, to see what way there is around it.
         attention: How each fused attention was called where values could be looked at; ``None``: as the model calls it.
     """
 
@@ -69,6 +70,7 @@ class PassOptions:
     whole_head: bool = False
     static: bool = False
     unpadded: bool = False
+    linked: bool = False
     attention: tuple[AttentionCall | None, ...] | None = None
 
 
@@ -152,7 +154,9 @@ def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
         shown = replace(batch, inputs=seen)
         wanted = resolve_at(model, spec.at)
         taps = stack.enter_context(
-            taps_of(model, modules, wanted, batch.inputs["input_ids"].shape, again, static=options.static)
+            taps_of(
+                model, modules, wanted, batch.inputs["input_ids"].shape, again, linked=options.static or options.linked
+            )
         )
         repeated = None if options.attention is None else stack.enter_context(RepeatAttentionCalls(options.attention))
         blocks = outer_blocks(model) if options.checkpoint else []
@@ -178,8 +182,8 @@ def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
             beside = []
         differentiable = [state for state in states.values() if state.requires_grad]
         found = torch.autograd.grad(values.sum(), [*differentiable, *beside], allow_unused=True)
-        if beside and found[-1] is not None:
-            refuse_bypass(model)
+    if beside and found[-1] is not None:  # made before the first block, of what enters it; or of the embedding itself
+        return compute(model, batch, spec, replace(options, linked=True))
     gradients = dict(zip(map(id, differentiable), found, strict=False))
     complete = {}
     for name, state in states.items():

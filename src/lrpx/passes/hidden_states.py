@@ -81,11 +81,11 @@ def taps_of(
     shape: torch.Size,
     again: Recomputation,
     *,
-    static: bool = False,
+    linked: bool = False,
 ) -> Iterator[dict[str, Tensor]]:
     """While the block runs, note the hidden state of every wanted name. The hooks are removed on exit.
 
-    ``static``: nothing is changed in place, as a trace has to be free of that.
+    ``linked``: what enters the first block stays linked to the embedding.
     """
     taps: dict[str, Tensor] = {}
     thread = threading.get_ident()
@@ -108,7 +108,7 @@ def taps_of(
             # The very tensor the model goes on with, so that a residual path around the block is seen too. Cut off from the
             # embedding, so that a gradient that reaches that all the same came around the first block.
             with no_function_modes():
-                if "embedding" not in wanted and not static and not state._is_view():
+                if "embedding" not in wanted and not linked and not state._is_view():
                     state.detach_()
                 taps["input"] = state.requires_grad_()
 

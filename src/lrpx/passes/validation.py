@@ -46,8 +46,8 @@ def check_model(model: PreTrainedModel, rules: str | RuleSet) -> None:
     if any(module.training for module in modules):
         parts = [n for n, m in model.named_modules() if m.training] if not model.training else [name]
         raise UnsupportedModelError(
-            f"{', '.join(parts[:3])}{' and more' if len(parts) > 3 else ''}: in training mode, where dropout makes every pass "
-            "different. Call model.eval()."
+            f"{', '.join(parts[:3])}{' and more' if len(parts) > 3 else ''} {'is' if len(parts) == 1 else 'are'} in training "
+            "mode, where dropout makes every pass different. Call model.eval()."
         )
     weight = next(model.parameters())
     if weight.is_inference() and not weight.is_meta:  # an offloaded one is loaded anew
@@ -66,6 +66,11 @@ def check_model(model: PreTrainedModel, rules: str | RuleSet) -> None:
     if attention not in (None, "eager", "sdpa"):
         raise UnsupportedModelError(
             f"{name} uses attn_implementation={attention!r}, a kernel that hides its operations. {ALTERNATIVE}"
+        )
+    if any("BlockSparseAttention" in type(module).__name__ for module in modules):
+        raise UnsupportedModelError(
+            f"{name} has block-sparse attention, and a short text would switch it to full attention for good. "
+            'Load it with attention_type="original_full".'
         )
     if not rules:
         return
@@ -142,15 +147,10 @@ def check_no_bypass(model: nn.Module, values: Tensor, taps: dict[str, Tensor]) -
     entry = taps["input"].grad_fn
     for node in _nodes(values, stop=entry):
         if getattr(node, "variable", None) is embedding:
-            refuse_bypass(model)
-
-
-def refuse_bypass(model: nn.Module) -> NoReturn:
-    """Raise the error about a way from the embedding around the first block."""
-    raise UnsupportedModelError(
-        f"{type(model).__name__} feeds its embedding into later blocks too, so what enters the first block is not all "
-        'that the text contributes. Use at="embedding".'
-    )
+            raise UnsupportedModelError(
+                f"{type(model).__name__} feeds its embedding into later blocks too, so what enters the first block is not all "
+                'that the text contributes. Use at="embedding".'
+            )
 
 
 _KNOWN_NODES = re.compile(

@@ -52,5 +52,5 @@ def scale_gradient(y: Tensor, factor: float) -> Tensor:
     return y
 
 
+# The types of the nodes that these functions leave in the autograd graph.
 OURS: tuple[type, ...] = (Scale._backward_cls, Gate._backward_cls)  # type: ignore[attr-defined]
-"""The types of the nodes that these functions leave in the autograd graph."""

@@ -175,5 +175,6 @@ def _active_here(rule_set: RuleSet) -> Apply | None:
 
 def _has_one_factor(args: Sequence[Any]) -> bool:
     """Whether a product multiplies by something without gradient: a weight, say."""
-    both = len(args) < 2 or all(isinstance(factor, Tensor) and factor.requires_grad for factor in args[:2])
-    return not both and not internals.inside_transform()
+    two = len(args) > 1 and isinstance(args[0], Tensor)  # einsum begins with its equation
+    one = two and not (args[0].requires_grad and isinstance(args[1], Tensor) and args[1].requires_grad)
+    return one and not internals.inside_transform()

@@ -103,8 +103,8 @@ def constant_attention(call: Call) -> Tensor:
 def uniform_attention(call: Call) -> Tensor:
     """Fused attention under AttnLRP: ``weights @ value`` and ``query @ key`` are uniform products, softmax is as it is.
 
-    The halves multiply up: values get 1/2, queries and keys 1/4, a mask that carries gradient 1/2 (App. D.6 and section
-    LRPx). The fused kernel stays, so nothing of size T x T is stored.
+    The halves multiply up: values get 1/2, queries and keys 1/4, a mask that carries gradient 1/2 (App. D.6). The fused kernel
+    stays, so nothing of size T x T is stored.
     """
     query, key, value, mask = (call.argument(i, name) for i, name in enumerate(("query", "key", "value", "attn_mask")))
     scores_carry = any(t is not None and t.requires_grad for t in (query, key, mask))
@@ -121,7 +121,9 @@ def uniform_attention(call: Call) -> Tensor:
 
 def epsilon(epsilon: float = 1e-6) -> Rule:
     r"""LRP-epsilon (App. D.2): :math:`R_i = \sum_j z_{ij} / (z_j + \epsilon \, \mathrm{sign}(z_j)) \, R_j`."""
-    return _linear(f"epsilon({epsilon})", lambda z, part: z * _ratio(z + epsilon * torch.where(z < 0, -1, 1), z))
+    return _linear(
+        f"epsilon({epsilon})", lambda z, part: z * _ratio(z + epsilon * torch.where(z < 0, -1, 1), z).detach()
+    )
 
 
 def gamma(gamma: float = 0.25) -> Rule:
@@ -129,7 +131,7 @@ def gamma(gamma: float = 0.25) -> Rule:
 
     def favoured(z: Tensor, part: Callable[[int], Tensor]) -> Tensor:
         y = z + gamma * torch.where(z < 0, part(-1), part(1))
-        return y * _ratio(y, z)
+        return y * _ratio(y, z).detach()
 
     return _linear(f"gamma({gamma})", favoured)
 
@@ -145,7 +147,7 @@ def alpha_beta(alpha: float = 1, beta: float = 0) -> Rule:
 
     def apart(z: Tensor, part: Callable[[int], Tensor]) -> Tensor:
         up, down = part(1), part(-1)
-        return up * _ratio(up, alpha * z) - down * _ratio(down, beta * z)
+        return up * _ratio(up, alpha * z).detach() - down * _ratio(down, beta * z).detach()
 
     return _linear(f"alpha_beta({alpha}, {beta})", apart)
 
@@ -175,8 +177,7 @@ def _part(call: Call, sign: int) -> Tensor:
 
 
 def _ratio(x: Tensor, y: Tensor) -> Tensor:
-    """The slope ``y / x``, a constant. 0 / 0, and whatever else has no slope, passes nothing on."""
-    return torch.div(y.detach(), x.detach()).nan_to_num_(nan=0, posinf=0, neginf=0)
+    return torch.div(y, x).nan_to_num_(nan=0, posinf=0, neginf=0)  # 0 / 0 has no slope and passes nothing on
 
 
 alpha1beta0 = alpha_beta(1, 0)

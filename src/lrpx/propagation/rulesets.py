@@ -13,7 +13,6 @@ from . import rules
 from .rules import Rule
 
 RuleSet = Mapping[str, Rule]
-
 LRP: RuleSet = {
     "activation": rules.identity,  # App. D.3
     "power": rules.power,

@@ -57,7 +57,9 @@ _NAMES = {
 }
 OPERATIONS: dict[str, frozenset[str]] = {kind: frozenset(names.split()) for kind, names in _NAMES.items()}
 _KIND = {name: kind for kind, names in OPERATIONS.items() for name in names}
-RULED = tuple(k for k in OPERATIONS if k not in ("fused_product", "elementwise", "cut", "container", "silent"))
+RULED = tuple(
+    k for k in OPERATIONS if k not in ("fused_product", "structure", "elementwise", "cut", "container", "silent")
+)
 """The kinds that a rule set may have a rule for."""
 
 GATING = frozenset("relu relu6 gelu silu elu selu celu leaky_relu prelu hardswish mish".split())

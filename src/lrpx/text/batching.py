@@ -144,6 +144,13 @@ def allowed_waste(model: PreTrainedModel, task: str) -> float:
 _SELF_ATTENTION = re.compile(r"^(?!.*(vision|image|audio|encoder)).*(self_attn|self_attention|attention|attn)$")
 
 
+Alike = Callable[[int], int | None]  # up to which length a text may be padded; ``signature.longest_alike`` of a model
+
+
+def any_length(length: int) -> None:
+    """A text of this length may be padded to any."""
+
+
 def buckets(
     lengths: Sequence[int],
     *,

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..models.signature import ModelSignature
-from .batching import Item, buckets
+from .batching import Alike, Item, any_length, buckets
 from .targets import resolve_position, resolve_token
 from .tokenization import Encoded, as_python
 
@@ -48,7 +48,7 @@ def item_of(
     return Item(ids, where, chosen, other, {k: v for k, v in encoded.extras.items() if k in signature.extras})
 
 
-def groups_of(items: list[Item], max_tokens: int, waste: float) -> list[list[int]]:
+def groups_of(items: list[Item], max_tokens: int, waste: float, alike: Alike = any_length) -> list[list[int]]:
     """Indices of items to explain together: of similar length, and with the same extra inputs."""
     by_extras: dict[frozenset[str], list[int]] = {}
     for i, item in enumerate(items):
@@ -56,7 +56,9 @@ def groups_of(items: list[Item], max_tokens: int, waste: float) -> list[list[int
     return [
         [indices[k] for k in group]
         for indices in by_extras.values()
-        for group in buckets([len(items[i].token_ids) for i in indices], max_tokens=max_tokens, waste=waste)
+        for group in buckets(
+            [len(items[i].token_ids) for i in indices], max_tokens=max_tokens, waste=waste, alike=alike
+        )
     ]
 
 

@@ -320,3 +320,11 @@ def test_refuses_what_is_not_finite():
         model.transformer.h[0].mlp.c_proj.bias[3] = torch.nan
     with pytest.raises(NonFiniteError, match="GPT2LMHeadModel"):
         explain(model, 5)
+
+
+@pytest.mark.parametrize("method", [alti_logit.explain, alti_logit.alti, alti_logit.attention_rollout])
+def test_numbers_that_are_not_finite_are_refused(method):
+    """In float64, BLOOM's mask makes NaN of rows that are padded on the left."""
+    model = tiny.build("causal:bloom")
+    with pytest.raises(NonFiniteError, match=r"NaN or infinity .* BloomForCausalLM\. .*float32"):
+        method(model, pad(items(9, 4), model, side="left"))

@@ -25,6 +25,7 @@ from lrpx.passes.compiled.trace import weights_of
 from lrpx.passes.dispatch import Execution, PassRunner
 from lrpx.passes.forward_backward import PassOptions, PassSpec, compute
 from lrpx.propagation import rules
+from lrpx.propagation.jacobians import scale_gradient
 from lrpx.propagation.rulesets import LRP
 
 needs_compiler = pytest.mark.skipif(
@@ -223,7 +224,7 @@ class Adapters(nn.Module):
 def test_what_a_module_holds_beside_weights_is_noticed(trusted, as_traced, plans):
     model = gpt2()
     mlp = model.transformer.h[0].mlp
-    mlp.c_fc = adapters = Adapters(mlp.c_fc)
+    mlp.c_fc = adapters = Adapters(mlp.c_fc).eval()
     known, batch = compiling(model), batch_for(model)
     found = known.run(batch, Q)
     changes = [
@@ -287,10 +288,10 @@ def test_rules_of_others_are_not_compiled(as_traced, plans, caplog):
     known, batch = compiling(model), batch_for(model)
     factor = [1.0]
 
-    def scaled(function, args, kwargs):
-        return rules.scale_gradient(function(*args, **kwargs), factor[0])
+    def scaled(call):
+        return scale_gradient(call(), factor[0])
 
-    for rule in (scaled, lambda f, args, kwargs: rules.identity(f, args, kwargs)):
+    for rule in (scaled, lambda call: rules.identity(call)):
         assert runs_as_usual(known, batch, PassSpec({**LRP, "activation": rule}))
     assert (
         "the rule for 'activation' is not one of lrpx.rules, and a captured or compiled pass would not run"
@@ -305,7 +306,7 @@ def test_reasons_that_alternate_are_told_once(as_traced, caplog):
     model = gpt2()
     model.transformer.h[0].register_forward_hook(lambda *_: None)
     known, batch = compiling(model), batch_for(model)
-    own = PassSpec({**LRP, "activation": lambda f, args, kwargs: rules.identity(f, args, kwargs)})
+    own = PassSpec({**LRP, "activation": lambda call: rules.identity(call)})
     for _ in range(3):
         for question in (Q, own):
             assert runs_as_usual(known, batch, question)
@@ -336,7 +337,7 @@ def test_a_model_that_changes_itself_is_tried_once(lenient, trusted, as_traced, 
 
     model = gpt2()
     block = model.transformer.h[0]
-    block.mlp = Remembers(block.mlp)
+    block.mlp = Remembers(block.mlp).eval()
     known, batch = compiling(model), batch_for(model)
     for _ in range(3):
         assert runs_as_usual(known, batch, Q)
