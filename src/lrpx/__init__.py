@@ -17,6 +17,7 @@ from .explanation import Explanation
 from .explanations import Explanations
 from .methods import METHODS
 from .models.loading import load
+from .propagation import rules
 from .propagation.propagate import propagate
 from .version import __version__
 
@@ -33,6 +34,7 @@ __all__ = [
     "explain",
     "load",
     "propagate",
+    "rules",
 ]
 
 logging.getLogger("lrpx").addHandler(logging.NullHandler())

@@ -28,7 +28,7 @@ def alpha1beta0(x, weight, bias, relevance):
 
 
 def epsilon(x, weight, bias, relevance, eps):
-    """LRP-epsilon (App. D.2)."""
+    """LRP-epsilon (App. D.1)."""
     result = np.zeros_like(x)
     for j in range(len(relevance)):
         z = sum(x[i] * weight[j, i] for i in range(len(x))) + bias[j]

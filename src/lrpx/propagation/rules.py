@@ -120,10 +120,8 @@ def uniform_attention(call: Call) -> Tensor:
 
 
 def epsilon(epsilon: float = 1e-6) -> Rule:
-    r"""LRP-epsilon (App. D.2): :math:`R_i = \sum_j z_{ij} / (z_j + \epsilon \, \mathrm{sign}(z_j)) \, R_j`."""
-    return _linear(
-        f"epsilon({epsilon})", lambda z, part: z * _ratio(z + epsilon * torch.where(z < 0, -1, 1), z).detach()
-    )
+    r"""LRP-epsilon (App. D.1): :math:`R_i = \sum_j z_{ij} / (z_j + \epsilon \, \mathrm{sign}(z_j)) \, R_j`."""
+    return _linear(f"epsilon({epsilon})", lambda z, _: z * _ratio(z + epsilon * (1 - 2 * (z < 0)), z).detach())
 
 
 def gamma(gamma: float = 0.25) -> Rule:
