@@ -98,6 +98,19 @@ class Shape:
 SHAPES = {
     "llama-3.2-1b": Shape("llama", LLAMA_1B, CAUSAL_LENGTHS),
     "bert-base": Shape("bert", {}, MASKED_LENGTHS),  # the defaults of BertConfig
+    "narrow": Shape(  # 16 blocks of width 64: launches and Python are all that counts
+        "llama",
+        {
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_hidden_layers": 16,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "vocab_size": 500,
+            "max_position_embeddings": 256,
+        },
+        CAUSAL_LENGTHS,
+    ),
     "tiny": Shape(
         "llama", {**LLAMA_1B, **SMALL, "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 120}, CAUSAL_LENGTHS
     ),

@@ -67,6 +67,17 @@ def test_per_sample(bench, shape):
     assert found["results"]["lxt"].keys() == {"efficient", "explicit"}
 
 
+def test_overhead(bench):
+    found, printed = bench("overhead", "--smoke", "--device", "cpu")
+    check_facts(found, "overhead")
+    names = ["forward", "Gradient x Input", "propagate, lrp", "propagate, attnlrp", "explain, lrp", "explain, attnlrp"]
+    assert list(found["results"]["contenders"]) == names
+    for figures in found["results"]["contenders"].values():
+        check_timing(figures, rounds=4)
+    assert found["results"]["over_gradient_x_input"]["Gradient x Input"] == 1
+    assert printed.count("give --lxt PATH") == 1
+
+
 def test_per_sample_takes_lengths_of_a_benchmark(bench, tmp_path):
     from lrpx.benchmark import tokenize
 

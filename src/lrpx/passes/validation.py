@@ -161,12 +161,13 @@ _KNOWN_NODES = re.compile(
 def foreign_nodes(values: Tensor) -> list[str]:
     """Names of autograd nodes that come neither from PyTorch's own operations nor from our rules."""
     kinds: dict[Any, Any] = {}  # one look per type
-    seen, stack = {None, values.grad_fn}, [values.grad_fn]  # written out: a graph has thousands of nodes
+    start: Any = values.grad_fn
+    seen, stack = {None, start}, [start]  # written out: a graph has thousands of nodes
     while stack:
-        node: Any = stack.pop()
-        kinds[type(node)] = node
-        if type(node).__name__ == "CppFunction":  # nodes of C++ extensions may share it
-            kinds[node.name()] = node
+        node = stack.pop()
+        kind = type(node)
+        if kind not in kinds or kind.__name__ == "CppFunction":  # nodes of C++ extensions may share that one
+            kinds[kind if kind not in kinds else node.name()] = node
         for parent, _ in node.next_functions:
             if parent not in seen:
                 seen.add(parent)

@@ -174,7 +174,7 @@ def _active_here(rule_set: RuleSet) -> Apply | None:
 
 
 def _has_one_factor(args: Sequence[Any]) -> bool:
-    """Whether a product multiplies by something without gradient: a weight, say. (``einsum`` begins with its equation.)"""
+    """Whether a product multiplies by something without gradient, such as a weight; ``einsum`` begins with its equation."""
     a, b = args[:2] if len(args) > 1 else (None, None)
     one = isinstance(a, Tensor) and not (a.requires_grad and isinstance(b, Tensor) and b.requires_grad)
     return one and not internals.inside_transform()

@@ -124,7 +124,7 @@ class Recogniser:
 
     def _power(self, call: Call, name: str) -> Seen:
         """``x ** n`` by its exponent: a power, a normaliser (n < 0), or a gate (a constant to the power of x)."""
-        x, exponent = call.argument(0, "input"), {"square": 2, "sqrt": 0.5}.get(name, call.argument(1, "exponent"))
+        x, exponent = call.argument(0, "input"), _EXPONENTS.get(name) or call.argument(1, "exponent")
         if isinstance(exponent, Tensor) and exponent.numel() == 1 and not exponent.requires_grad:
             exponent = exponent.item()
         if name == "rpow" or not isinstance(exponent, int | float) or not isinstance(x, Tensor):
@@ -135,6 +135,7 @@ class Recogniser:
         return self._magnitude("power", call) if exponent < 1 and _is_mean_of_squares(x) else Seen("power", call)
 
 
+_EXPONENTS = {"square": 2, "sqrt": 0.5}
 _RANKS = {"softmax": gates.CONSTANT, "sigmoid": gates.CONSTANT} | dict.fromkeys(
     ("layer_norm", "rms_norm", "unit_norm", "linear"), gates.SIGNAL
 )
