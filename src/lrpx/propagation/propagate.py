@@ -104,7 +104,7 @@ class Propagation(TorchFunctionMode):
     def apply(self, seen: Seen) -> Any:
         """An operation under the rule of its kind, or as it is where there is none."""
         kind, call, rank, known = seen
-        self.met[kind] += 1
+        self.met[kind] += kind != "unknown"
         if (rule := self.rules.get(kind)) is None:
             output = call()
             if kind == "unknown" and any(t.requires_grad for t in tensors_in([output])):

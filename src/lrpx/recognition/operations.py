@@ -53,7 +53,8 @@ _NAMES = {
     "allclose zeros_like ones_like empty_like full_like rand_like randn_like new_zeros new_ones new_full new_empty "
     "new_tensor long int bincount histc multinomial nonzero one_hot unique sign floor ceil round bitwise_not logical_not "
     "get_device element_size register_hook retain_grad iter embedding cpu_ storage untyped_storage is_inference format "
-    "dim_order is_tensor requires_grad_ grad _set_grad_enabled",
+    "dim_order is_tensor requires_grad_ grad _set_grad_enabled ndim ndimension nelement itemsize nbytes layout is_leaf grad_fn "
+    "output_nr is_cuda is_cpu is_mps is_xpu is_meta is_sparse is_quantized is_nested is_same_size is_conj is_neg",
 }
 OPERATIONS: dict[str, frozenset[str]] = {kind: frozenset(names.split()) for kind, names in _NAMES.items()}
 _KIND = {name: kind for kind, names in OPERATIONS.items() for name in names}
