@@ -22,6 +22,11 @@ SET_GRAD_ENABLED: Callable[[bool], None] = torch._C._set_grad_enabled
 """What ``torch.no_grad()`` and its like call, as a ``TorchFunctionMode`` sees it."""
 
 
+def base_of(tensor: Tensor) -> Tensor:
+    """The tensor that this one is a view of, or itself. What changes a view in place changes the history of that one."""
+    return tensor if tensor._base is None else tensor._base
+
+
 def no_function_modes() -> AbstractContextManager[Any]:
     """No ``TorchFunctionMode`` and no tensor subclass sees what runs inside."""
     return torch._C.DisableTorchFunction()

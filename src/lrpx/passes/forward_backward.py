@@ -153,11 +153,9 @@ def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
         seen = {k: v for k, v in batch.inputs.items() if not (options.unpadded and k == "attention_mask")}
         shown = replace(batch, inputs=seen)
         wanted = resolve_at(model, spec.at)
-        taps = stack.enter_context(
-            taps_of(
-                model, modules, wanted, batch.inputs["input_ids"].shape, again, linked=options.static or options.linked
-            )
-        )
+        linked = options.static or options.linked or not active.rules
+        shape = batch.inputs["input_ids"].shape
+        taps = stack.enter_context(taps_of(model, modules, wanted, shape, again, linked=linked))
         repeated = None if options.attention is None else stack.enter_context(RepeatAttentionCalls(options.attention))
         blocks = outer_blocks(model) if options.checkpoint else []
         stack.enter_context(checkpointed(blocks, active, again, repeated) if blocks else nullcontext())

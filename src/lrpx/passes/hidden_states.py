@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from .._torch_internals import no_function_modes
+from .._torch_internals import base_of, no_function_modes
 from ..errors import InputError, nearest
 from .checkpointing import Recomputation
 
@@ -108,7 +108,7 @@ def taps_of(
             # The very tensor the model goes on with, so that a residual path around the block is seen too. Cut off from the
             # embedding, so that a gradient that reaches that all the same came around the first block.
             with no_function_modes():
-                if "embedding" not in wanted and not linked and not state._is_view():
+                if "embedding" not in wanted and not linked and base_of(state) is state:
                     state.detach_()
                 taps["input"] = state.requires_grad_()
 

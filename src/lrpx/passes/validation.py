@@ -20,9 +20,9 @@ from ..errors import UnsupportedModelError
 from ..models.modules import modules_of
 from ..models.placement import stored_parameters
 from ..models.refused import REFUSED
-from ..propagation.jacobians import OURS
 from ..propagation.propagate import Propagation
 from ..propagation.rulesets import RuleSet
+from ..recognition.foreign import foreign_nodes
 from .hidden_states import items_of, layer_count
 
 logger = logging.getLogger("lrpx")
@@ -151,33 +151,6 @@ def check_no_bypass(model: nn.Module, values: Tensor, taps: dict[str, Tensor]) -
                 f"{type(model).__name__} feeds its embedding into later blocks too, so what enters the first block is not all "
                 'that the text contributes. Use at="embedding".'
             )
-
-
-_KNOWN_NODES = re.compile(
-    r"(torch::autograd::(AccumulateGrad|Copy\w+)|GeneratedBackwardFor_transformers_grouped_mm\w*|\w*Backward\d*)$"
-)
-
-
-def foreign_nodes(values: Tensor) -> list[str]:
-    """Names of autograd nodes that come neither from PyTorch's own operations nor from our rules."""
-    kinds: dict[Any, Any] = {}  # one look per type
-    start: Any = values.grad_fn
-    seen, stack = {None, start}, [start]  # written out: a graph has thousands of nodes
-    while stack:
-        node = stack.pop()
-        kind = type(node)
-        if kind not in kinds or kind.__name__ == "CppFunction":  # nodes of C++ extensions may share that one
-            kinds[kind if kind not in kinds else node.name()] = node
-        for parent, _ in node.next_functions:
-            if parent not in seen:
-                seen.add(parent)
-                stack.append(parent)
-    found = set()
-    for node in kinds.values():
-        custom = isinstance(node, torch.autograd.function.BackwardCFunction)
-        if (custom and not isinstance(node, OURS)) or not _KNOWN_NODES.match(node.name()):
-            found.add(node.name())
-    return sorted(found)
 
 
 def _nodes(values: Tensor, stop: Any = None) -> Iterator[Any]:

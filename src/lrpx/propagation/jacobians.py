@@ -11,6 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._torch_internals import base_of
+from ..recognition.gates import same
+
 Slope = Callable[[Tensor, Tensor], Tensor]  # of x and y
 
 
@@ -18,9 +21,7 @@ class Scale(torch.autograd.Function):
     """``y = compute()``, with ``dy/dx := slope(x, y)``, a tensor that broadcasts with ``x``."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, compute: Callable[[], Tensor], slope: Callable[[Tensor, Tensor], Tensor]
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, compute: Callable[[], Tensor], slope: Slope) -> Tensor:
         y = compute()
         ctx.dtype = x.dtype
         ctx.save_for_backward(slope(x, y))
@@ -43,14 +44,13 @@ class Gate(torch.autograd.Function):
         return (None,) * len(ctx.needs_input_grad)
 
 
-def scale_gradient(y: Tensor, factor: float) -> Tensor:
-    """``y`` itself; the gradient that arrives at it is multiplied by ``factor`` before it goes on."""
-    if (
-        factor != 1 and y.requires_grad
-    ):  # a hook has half the cost of an autograd function; behind a gate it is given None
-        y.register_hook(lambda gradient: None if gradient is None else gradient * factor)
-    return y
+def scale_gradient(y: Tensor, factor: float, *, shared: bool = False) -> Tensor:
+    """``y``, as a new tensor; the gradient that arrives there is multiplied by ``factor`` before it goes on to ``y``.
 
-
-# The types of the nodes that these functions leave in the autograd graph.
-OURS: tuple[type, ...] = (Scale._backward_cls, Gate._backward_cls)  # type: ignore[attr-defined]
+    ``shared``: others use ``y`` too. If not, a hook on it does; it has half the cost of an autograd function.
+    """
+    if factor == 1 or not y.requires_grad:
+        return y
+    source = same(y) if shared else base_of(y)
+    source.register_hook(lambda grad: None if grad is None else grad * factor)  # None: behind a constant gate
+    return same(source if shared else y)

@@ -23,11 +23,12 @@ from .. import _torch_internals as internals
 from ..errors import UnsupportedModelError
 from ..models.modules import FollowWeights, check_no_torchscript, frozen, modules_of
 from ..recognition.activations import Apply, activation_modules, make_one_operation
-from ..recognition.call import Call, out_of_place, tensors_in
-from ..recognition.gates import ACTIVATION, CONSTANT, ranked
+from ..recognition.call import Call, has_one_factor, out_of_place, tensors_in
+from ..recognition.foreign import note_foreign
+from ..recognition.gates import ranked
 from ..recognition.operations import Operation, operation_of
 from ..recognition.recogniser import Recogniser, Seen
-from .rules import identity
+from .rules import constant, identity
 from .rulesets import RuleSet, get_rules
 
 Function = Callable[..., Any]
@@ -85,7 +86,7 @@ class Propagation(TorchFunctionMode):
 
     def _look(self, operation: Operation, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """An operation that may need a rule."""
-        if operation.kind in self._products and _has_one_factor(args):  # most have: a quick way out
+        if operation.kind in self._products and has_one_factor(args):  # most have: a quick way out
             return func(*args, **kwargs)
         tensors = tensors_in((*args, *kwargs.values()) if kwargs else args)
         operands = [t for t in tensors if t.requires_grad]
@@ -112,16 +113,14 @@ class Propagation(TorchFunctionMode):
             return ranked(output, rank)
         if internals.saved_tensor_hooks() != self.saving:
             self.unknown["activation checkpointing inside the model"] += 1
-        if known and kind == "activation" and rule is not identity:
-            self.unknown["an activation written out, for which only the rule lrpx.rules.identity can be used"] += 1
+        if known and rule not in (identity, constant):
+            self.unknown[f"{kind} written out, for which only the rule of the library can be used"] += 1
         self.hits[kind] += 1
-        return ranked(call() if known else rule(call), rank)
+        return ranked(call() if known and rule is identity else rule(call), rank)
 
     def apply_to_module(self, kind: str, function: Callable[[Tensor], Tensor], x: Tensor) -> Any:
         """A module that is one element-wise function of ``x``, as one operation."""
-        self.recognise.gates |= kind == "sigmoid"
-        rank = ACTIVATION if kind == "activation" else CONSTANT
-        return self.apply(Seen(kind, Call(function, (x,), {}, self.unknown), rank))
+        return self.apply(self.recognise.module(kind, Call(function, (x,), {}, self.unknown)))
 
 
 @contextmanager
@@ -155,7 +154,9 @@ def propagate(
     with ExitStack() as stack:
         stack.enter_context(frozen(modules))
         for module, kind in activation_modules(modules).items() if "activation" in active.rules else ():
-            make_one_operation(module, kind, partial(_active_here, active.rules), stack)
+            make_one_operation(module, kind, partial(_active_here, active.recognise), stack)
+        if unknown != "ignore" and active.rules:
+            stack.callback(model.register_forward_hook(partial(note_foreign, active.unknown)).remove)
         stack.enter_context(active)
         if "linear" in active.rules:
             stack.enter_context(FollowWeights())
@@ -167,14 +168,7 @@ def propagate(
         warnings.warn(f"{message}Maps are wrong there.", stacklevel=3)
 
 
-def _active_here(rule_set: RuleSet) -> Apply | None:
-    """What applies the rule set in this thread, in which another pass may use the model: maybe nothing."""
-    modes = [m for m in internals.function_modes() if isinstance(m, Propagation) and m.rules is rule_set]
+def _active_here(recognise: Recogniser) -> Apply | None:
+    """What applies rules to this pass in this thread, in which another one may use the model: maybe nothing."""
+    modes = [m for m in internals.function_modes() if isinstance(m, Propagation) and m.recognise is recognise]
     return modes[-1].apply_to_module if modes else None
-
-
-def _has_one_factor(args: Sequence[Any]) -> bool:
-    """Whether a product multiplies by something without gradient, such as a weight; ``einsum`` begins with its equation."""
-    a, b = args[:2] if len(args) > 1 else (None, None)
-    one = isinstance(a, Tensor) and not (a.requires_grad and isinstance(b, Tensor) and b.requires_grad)
-    return one and not internals.inside_transform()

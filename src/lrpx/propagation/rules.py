@@ -33,8 +33,10 @@ def identity(call: Call) -> Tensor:
 
 def power(call: Call) -> Tensor:
     """``x ** n``, n > 0: the identity rule's slope ``x ** (n - 1)`` is 1/n of the gradient, which needs no division."""
-    exponent = {"square": 2, "sqrt": 0.5}.get(call.name.strip("_")) or call.argument(1, "exponent")
-    return scale_gradient(call(), 1 / float(exponent)) if exponent >= 1 else identity(call)  # 0 at 0, not infinite
+    x, n = call.argument(0, "input"), {"square": 2, "sqrt": 0.5}.get(call.name) or call.argument(1, "exponent")
+    if n == 2:
+        return x * x.detach()  # the same number, and no Python on the way back
+    return scale_gradient(call(), 1 / float(n)) if n >= 1 else identity(call)  # 0 at 0, not infinite
 
 
 def constant(call: Call) -> Any:
@@ -61,8 +63,8 @@ def layer_norm(call: Call) -> Tensor:
 
 def rms_norm(call: Call) -> Tensor:
     r"""RMSNorm, :math:`y = \gamma \, x / [\sqrt{E[x^2] + \epsilon}]_{const}` (App. D.5)."""
-    eps = call.argument(3, "eps")
-    return _normalised(call, torch.finfo(call.argument(0, "input").dtype).eps if eps is None else eps, centred=False)
+    eps, dtype = call.argument(3, "eps"), torch.promote_types(call.argument(0, "input").dtype, torch.float32)
+    return _normalised(call, torch.finfo(dtype).eps if eps is None else eps, centred=False)
 
 
 def _normalised(call: Call, eps: float, *, centred: bool) -> Tensor:
@@ -91,7 +93,9 @@ def signal_take_all(call: Call) -> Any:
 
 def uniform(call: Call) -> Any:
     """Product of n factors that carry gradient: each takes 1/n of the relevance (section AttnLRP, section LRPx)."""
-    return scale_gradient(call(), 1 / len(call.factors))
+    count, bias = len(call.factors), call.bias  # counted before the call, which may be in place
+    back = call if bias is None else call.change(lambda t: scale_gradient(t, count, shared=True) if t is bias else t)
+    return scale_gradient(back(), 1 / count)
 
 
 def constant_attention(call: Call) -> Tensor:
@@ -111,7 +115,7 @@ def uniform_attention(call: Call) -> Tensor:
     inner = 0.5 if query.requires_grad and key.requires_grad else 1
     outer = 0.5 if value.requires_grad and scores_carry else 1
     # The output's gradient is scaled once, for queries and keys; what is not theirs gets its share back.
-    back = call.change(lambda t: scale_gradient(t.view_as(t), 1 / inner) if t is value or t is mask else t)
+    back = call.change(lambda t: scale_gradient(t, 1 / inner, shared=True) if t is value or t is mask else t)
     return scale_gradient(back(), outer * inner)
 
 

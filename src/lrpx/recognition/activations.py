@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import cache
 from typing import Any, NamedTuple
@@ -21,13 +21,13 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from .._torch_internals import no_dispatch_modes, no_function_modes
-from .gates import Edge, edge_of, edges_of
-from .operations import operation_of, operation_of_node
+from .gates import Edge, edge_of, edges_of, operation_at
+from .operations import operation_of
 
 Apply = Callable[[str, Callable[[Tensor], Tensor], Tensor], Any]
 
 
-_LIMIT = 256  # steps back: a longer chain of element-wise functions is no activation
+_STEPS = 64  # back from each factor: a longer chain of element-wise functions is no activation
 _ELEMENTWISE = ("elementwise", "activation", "power", "sigmoid", "product", "division", "normaliser")
 
 
@@ -40,26 +40,46 @@ class Origin(NamedTuple):
 
 def common_origin(a: Tensor, b: Tensor) -> Origin | None:
     """The nearest tensor that both are element-wise functions of, and of nothing else; ``None``: there is none."""
-    budget = [_LIMIT]
-    first, second = _lineage(edge_of(a), budget), _lineage(edge_of(b), budget)
-    return next((Origin(e, (kept, second[e])) for e, kept in first.items() if e in second), None)
+    return _common_origin([edge_of(a), edge_of(b)], 3)
 
 
-def _lineage(edge: Edge, budget: list[int]) -> dict[Edge, bool]:
-    """What the tensor of an edge is an element-wise function of, nearest first -> whether relevance passes unchanged."""
-    found = {edge: True}
-    node = edge[0]
-    name, kind, _ = operation_of_node(node.name())
-    budget[0] -= 1
-    parents = edges_of(node) if kind in _ELEMENTWISE or name in ("scale", "gate") else []
-    if budget[0] < 0 or not parents:
-        return found
-    above = [_lineage(parent, budget) for parent in parents]
-    shared = {e: all(each[e] for each in above) for e in above[0] if all(e in each for each in above[1:])}
-    affine = name in ("add", "sub", "rsub") and len(parents) == 1  # x + 1, which is not 0 at 0
-    inverse = kind == "division" and node.next_functions[0][0] is None  # 1 / x
-    keeps = not (affine or inverse or name == "gate" or kind in ("sigmoid", "normaliser"))
-    return found | {e: kept and keeps for e, kept in shared.items()}
+def _common_origin(edges: list[Edge], nested: int) -> Origin | None:
+    """Walk back from all edges in turns, nearest first, until all have met one."""
+    walks = [_lineage(edge, nested) for edge in edges]
+    met: list[dict[Edge, bool]] = [{} for _ in edges]
+    going = set(range(len(edges)))
+    while going:
+        for i in sorted(going):
+            step = next(walks[i], None)
+            if step is None or len(met[i]) > _STEPS:
+                going.discard(i)
+                continue
+            edge, kept = step
+            met[i][edge] = kept
+            if all(edge in each for each in met):
+                flags = [each[edge] for each in met]
+                return Origin(edge, (flags[0], all(flags[1:])))
+    return None
+
+
+def _lineage(edge: Edge, nested: int) -> Iterator[tuple[Edge, bool]]:
+    """What the tensor of an edge is an element-wise function of, nearest first, and whether relevance passes unchanged."""
+    keeps = True
+    while True:
+        yield edge, keeps
+        node = edge[0]
+        name, kind, _ = operation_at(node)
+        parents = edges_of(node) if kind in _ELEMENTWISE or name in ("scale", "gate") else []
+        affine = name in ("add", "sub", "rsub") and len(parents) == 1  # x + 1, which is not 0 at 0
+        inverse = kind == "division" and node.next_functions[0][0] is None  # 1 / x
+        keeps = keeps and not (affine or inverse or name == "gate" or kind in ("sigmoid", "normaliser"))
+        if len(parents) == 1:
+            edge = parents[0]
+            continue
+        origin = _common_origin(parents, nested - 1) if parents and nested else None
+        if origin is None:
+            return
+        edge, keeps = origin.edge, keeps and all(origin.preserved)
 
 
 def activation_modules(modules: Iterable[nn.Module]) -> dict[nn.Module, str]:
@@ -96,8 +116,8 @@ def _try(module: nn.Module) -> str | None:
         with torch.no_grad(), no_dispatch_modes():  # also while a pass is traced on tensors without numbers
             x = torch.tensor([-1.0, 0.0, 0.5, 2.0, -3.0, 0.1])
             with called:
-                y = module(x)
-            turned, nothing = module(x.flip(0)), module(x[1:2])
+                y = module.forward(x)
+            turned, nothing = module.forward(x.flip(0)), module.forward(x[1:2])
             if any(module.children()) or not torch.equal(y.flip(0), turned) or y.shape != x.shape:
                 return None
             if called.kinds == ["activation"]:

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._torch_internals import inside_transform
+
 
 @dataclass(slots=True)
 class Call:
@@ -34,13 +36,20 @@ class Call:
 
     @property
     def factors(self) -> list[Tensor]:
-        """The tensors among the arguments that carry gradient."""
-        return [t for t in tensors_in((*self.args, *self.kwargs.values())) if t.requires_grad]
+        """The tensors among the arguments that carry gradient, without a bias."""
+        first = self._adds_first
+        args = self.args[first : 2 if self.name.startswith(("linear", "conv")) else None]
+        named = (value for name, value in self.kwargs.items() if name != ("input" if first else "bias"))
+        return [t for t in tensors_in((*args, *named)) if t.requires_grad]
+
+    @property
+    def _adds_first(self) -> bool:
+        return self.name.startswith(("addm", "addb", "badd", "addr", "addc"))
 
     @property
     def bias(self) -> Tensor | None:
         """What a linear layer, or a product like ``addmm``, adds to its result."""
-        if self.name.strip("_").startswith(("addm", "addb", "badd")):
+        if self._adds_first:
             return self.argument(0, "input")
         return self.argument(2, "bias") if self.name.startswith(("linear", "conv")) else None
 
@@ -81,3 +90,10 @@ def tensors_in(values: Iterable[Any]) -> list[Tensor]:
         elif isinstance(value, list | tuple):
             found.extend(v for v in value if isinstance(v, Tensor))
     return found
+
+
+def has_one_factor(args: Sequence[Any]) -> bool:
+    """Whether a product multiplies by something without gradient, such as a weight; ``einsum`` begins with its equation."""
+    a, b = args[:2] if len(args) > 1 else (None, None)
+    one = isinstance(a, Tensor) and not (a.requires_grad and isinstance(b, Tensor) and b.requires_grad)
+    return one and not inside_transform()

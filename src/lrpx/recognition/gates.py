@@ -12,11 +12,13 @@ from typing import Any
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
-from .operations import GATING, operation_of_node
+from .operations import GATING, Operation, operation_of_node
 
 CONSTANT, ACTIVATION, SIGNAL, MAGNITUDE = 2, 1, 0, -1
 MIXED = None  # a part of a concatenation of gates and signals: which part is a gate is no longer known
 _PASSING = ("structure", "elementwise", "product", "division", "activation", "power")  # kinds that keep the rank
+_DEPTH = 150  # steps back: what lies further is a signal
+SAME = Operation("alias", "elementwise", False)
 Edge = tuple[Any, int]  # a node and the number of its output
 
 
@@ -31,6 +33,19 @@ def edges_of(node: Any) -> list[Edge]:
     return edges[-1:] if node.name().endswith("CopyBackwards") else edges  # what was there before is gone
 
 
+def same(tensor: Tensor) -> Tensor:
+    """The tensor as a new one, of which the graph shows that no element has moved."""
+    output = tensor.view_as(tensor)
+    output.grad_fn.metadata["lrpx same"] = True  # type: ignore[index, union-attr]
+    return output
+
+
+def operation_at(node: Any) -> Operation:
+    """The operation that left a node in the graph."""
+    operation = operation_of_node(node.name())
+    return SAME if operation.name == "view" and node.metadata.get("lrpx same") else operation
+
+
 def ranked(output: Any, rank: int | None) -> Any:
     """``output``, with its rank noted where it carries gradient."""
     if rank is not None and isinstance(output, Tensor) and output.grad_fn is not None:
@@ -40,14 +55,20 @@ def ranked(output: Any, rank: int | None) -> Any:
 
 def rank_of(tensor: Tensor, *, elementwise: bool = False) -> int | None:
     """The rank of a tensor; ``elementwise``: looking back only where every element stays where it is."""
-    return _rank(edge_of(tensor)[0], elementwise)
+    return _rank(edge_of(tensor)[0], elementwise, {}, 0)
 
 
-def _rank(node: Any, elementwise: bool) -> int | None:
+def _rank(node: Any, elementwise: bool, known: dict[Any, int | None], depth: int) -> int | None:
+    if node not in known:
+        known[node] = SIGNAL if depth > _DEPTH else _found(node, elementwise, known, depth + 1)
+    return known[node]
+
+
+def _found(node: Any, elementwise: bool, known: dict[Any, int | None], depth: int) -> int | None:
     noted = node.metadata.get("lrpx")
     if noted is not None:
         return noted
-    name, kind, _ = operation_of_node(node.name())
+    name, kind, _ = operation_at(node)
     if kind in ("softmax", "sigmoid") or name == "gate":
         return CONSTANT
     if name in GATING:
@@ -59,12 +80,12 @@ def _rank(node: Any, elementwise: bool) -> int | None:
     if not inputs or (mixes and elementwise) or (kind not in _PASSING and name != "scale"):
         return SIGNAL
     if kind == "product" and len(inputs) > 1:
-        return CONSTANT if all(_rank(i, elementwise) == CONSTANT for i in inputs) else SIGNAL
-    found = _rank(inputs[-1] if kind == "division" else inputs[0], elementwise)
+        return CONSTANT if all(_rank(i, elementwise, known, depth) == CONSTANT for i in inputs) else SIGNAL
+    found = _rank(inputs[-1] if kind == "division" else inputs[0], elementwise, known, depth)
     for other in inputs[1:] if kind != "division" else ():
         if found == SIGNAL and not mixes:
             return SIGNAL
-        if (rank := _rank(other, elementwise)) != found:
+        if (rank := _rank(other, elementwise, known, depth)) != found:
             found = MIXED if mixes or MIXED in (rank, found) else min(rank, found)  # type: ignore[type-var]
     return found
 
@@ -81,5 +102,5 @@ def is_constant(tensor: Tensor) -> bool:
             start.metadata["lrpx live"] = True  # the next product need not look beyond this one
             return False
         seen.add(node)
-        stack.extend(parent for parent, _ in node.next_functions)
+        stack.extend(parent for parent, _ in edges_of(node))
     return True

@@ -30,11 +30,12 @@ _NAMES = {
     "contraction": "matmul bmm einsum mm mv dot inner outer",
     "attention": "scaled_dot_product_attention",
     # Linear in the one operand that carries gradient; a product where several do.
-    "linear": "linear conv1d conv2d conv3d grouped_mm grouped_mm_fallback",
+    "linear": "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d grouped_mm grouped_mm_fallback",
     "fused_product": "addmm baddbmm addbmm addmv addr addcmul",  # a summand, then two factors
     # Linear and element-wise: a function of one tensor stays a function of that tensor.
     "elementwise": "add sub rsub subtract neg negative positive to to_copy float double half bfloat16 type type_as clone "
     "contiguous dropout where masked_fill maximum minimum fill nan_to_num alias copy copy_backwards",
+    "step": "sign sgn floor ceil round trunc",  # constant almost everywhere, whatever autograd says
     "cut": "detach detach_ data numpy",  # where a model's own code cuts the gradient
     # Linear, but moves or mixes elements.
     "structure": "view view_as unsafe_view reshape reshape_alias reshape_as transpose t permute movedim swapaxes swapdims "
@@ -44,22 +45,27 @@ _NAMES = {
     "index_put index_fill scatter scatter_add masked_select "
     "masked_scatter sum mean cumsum topk sort max min amax amin kthvalue unfold "
     "fold tril triu diagonal diag_embed as_strided copy_slices mT mH T H get real view_as_complex view_as_real block_diag "
-    "hsplit select_scatter slice_scatter put atleast_2d atleast_3d adjoint avg_pool1d avg_pool2d fft fft_fft fft_fft2 "
+    "hsplit select_scatter slice_scatter put atleast_2d atleast_3d adjoint cpu cuda ravel moveaxis imag conj resolve_conj "
+    "vsplit dsplit column_stack dstack diag unsafe_chunk unsafe_split zero avg_pool1d avg_pool2d avg_pool3d "
+    "adaptive_avg_pool1d adaptive_avg_pool2d max_pool1d "
+    "max_pool2d batch_norm fft fft_fft fft_fft2 "
     "fft_fftn fft_rfft fft_irfft fft2 fftn ifft ifft2 ifftn rfft irfft",
     "container": "multi_head_attention_forward",  # a whole layer in one function: what it calls is looked at
     # Carries no gradient, or no value.
     "silent": "size dim numel stride shape dtype device item tolist backward requires_grad is_floating_point is_contiguous "
     "is_complex data_ptr eq ne lt le gt ge len hash repr bool argmax argmin argsort isnan isinf isfinite all any equal "
     "allclose zeros_like ones_like empty_like full_like rand_like randn_like new_zeros new_ones new_full new_empty "
-    "new_tensor long int bincount histc multinomial nonzero one_hot unique sign floor ceil round bitwise_not logical_not "
-    "get_device element_size register_hook retain_grad iter embedding cpu_ storage untyped_storage is_inference format "
+    "new_tensor long int bincount histc multinomial nonzero one_hot unique bitwise_not logical_not "
+    "get_device element_size register_hook retain_grad iter embedding storage untyped_storage is_inference format "
     "dim_order is_tensor requires_grad_ grad _set_grad_enabled ndim ndimension nelement itemsize nbytes layout is_leaf grad_fn "
     "output_nr is_cuda is_cpu is_mps is_xpu is_meta is_sparse is_quantized is_nested is_same_size is_conj is_neg",
 }
 OPERATIONS: dict[str, frozenset[str]] = {kind: frozenset(names.split()) for kind, names in _NAMES.items()}
 _KIND = {name: kind for kind, names in OPERATIONS.items() for name in names}
 RULED = tuple(
-    k for k in OPERATIONS if k not in ("fused_product", "structure", "elementwise", "cut", "container", "silent")
+    k
+    for k in OPERATIONS
+    if k not in ("fused_product", "structure", "elementwise", "step", "cut", "container", "silent")
 )
 """The kinds that a rule set may have a rule for."""
 

@@ -1,0 +1,44 @@
+"""What a ``TorchFunctionMode`` does not see: autograd functions of others, TorchScript and kernels, by the nodes they leave."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+from torch import Tensor, nn
+
+from .call import tensors_in
+
+_KNOWN_NODES = re.compile(
+    r"(torch::autograd::(AccumulateGrad|Copy\w+)|GeneratedBackwardFor_transformers_grouped_mm\w*|\w*Backward\d*)$"
+)
+
+
+def foreign_nodes(values: Tensor) -> list[str]:
+    """Names of autograd nodes that come neither from PyTorch's own operations nor from our rules."""
+    kinds: dict[Any, Any] = {}  # one look per type
+    start: Any = values.grad_fn
+    seen, stack = {None, start}, [start]  # written out: a graph has thousands of nodes
+    while stack:
+        node = stack.pop()
+        kind = type(node)
+        if kind not in kinds or kind.__name__ == "CppFunction":  # nodes of C++ extensions may share that one
+            kinds[kind if kind not in kinds else node.name()] = node
+        for parent, _ in node.next_functions:
+            if parent not in seen:
+                seen.add(parent)
+                stack.append(parent)
+    found = set()
+    for node in kinds.values():
+        made_by = getattr(type(node), "_forward_cls", None)  # of an autograd.Function
+        if (made_by and not made_by.__module__.startswith("lrpx.propagation.")) or not _KNOWN_NODES.match(node.name()):
+            found.add(node.name())
+    return sorted(found)
+
+
+def note_foreign(unknown: Counter[str], module: nn.Module, args: Any, output: Any) -> None:
+    """A forward hook: counts in ``unknown`` the foreign nodes behind what a model returned."""
+    values = output.values() if isinstance(output, dict) else output if isinstance(output, tuple | list) else [output]
+    for tensor in tensors_in(values):
+        unknown.update(foreign_nodes(tensor) if tensor.grad_fn is not None else ())
