@@ -158,6 +158,8 @@ def measure(model: Any, ids: list[int], method: str, args: argparse.Namespace) -
 
     explanation = run()
     before = memory(torch.cuda.memory_allocated)
+    if torch.cuda.is_available():
+        torch.cuda.init()  # a card that holds nothing yet has no statistics to reset
     for place in range(torch.cuda.device_count()):
         torch.cuda.reset_peak_memory_stats(place)
     seconds = []

@@ -109,7 +109,7 @@ MODULES = [
 EXAMPLES = """
 import doctest, importlib, sys, torch, lrpx
 model, tokenizer = lrpx.load("openai-community/gpt2")
-ids, target = tokenizer("The keys to the cabinet", return_tensors="pt").input_ids, tokenizer.vocab["Ġare"]
+ids, target = tokenizer("The keys to the cabinet", return_tensors="pt").input_ids.to(model.device), tokenizer.vocab["Ġare"]
 
 class Checker(doctest.OutputChecker):
     def check_output(self, want, got, optionflags):  # an example that shows no output only has to run
