@@ -109,9 +109,9 @@ def test_blocks_forwards_and_backwards(deep):
 # Pieces
 
 
-@pytest.mark.parametrize(("paired", "kinds"), [(True, 6), (False, 6)], ids=["paired", "single"])
+@pytest.mark.parametrize(("paired", "kinds"), [(True, 6), (False, 5)], ids=["paired", "single"])
 def test_what_is_compiled_does_not_grow_with_the_number_of_blocks(deep, as_traced, paired, kinds):
-    """The start, a block, the head, a block backwards, and the first block, which is entered and left in its own way."""
+    """The start, a block, the head, a block backwards, and the first block with what follows: only its half, if paired."""
     model, trace = deep
     nodes, pieces = nodes_of(trace), {}
     segments = segments_of(nodes)
@@ -120,7 +120,7 @@ def test_what_is_compiled_does_not_grow_with_the_number_of_blocks(deep, as_trace
     assert len(as_traced) == kinds
     for kind in ("block", "backward"):
         functions = [step[0] for segment, step in zip(segments, steps, strict=True) if segment.kind == kind]
-        assert len(set(map(id, functions))) == 2
+        assert len(set(map(id, functions))) == 2 - (kind == "block" and not paired)
     assert_close(run(trace, steps, model, batch_for(model)), compute(model, batch_for(model), PassSpec("attnlrp")))
     again = steps_of(segments, pieces, set(outputs_of(nodes)), paired=paired)
     assert len(as_traced) == kinds
