@@ -5,6 +5,7 @@ import gc
 import unittest.mock
 import weakref
 
+import numpy as np
 import pytest
 import tiny
 import torch
@@ -118,6 +119,21 @@ def test_captured_once_and_replayed(pretended):
     model = tiny.build("causal:llama")
     assert [explained(model) for _ in range(4)] == [explained(model, fast=False)] * 4
     assert pretended == ["LlamaForCausalLM"]
+
+
+@pytest.mark.compiler
+@pytest.mark.slow
+def test_every_shape_of_a_compiled_pass_is_captured(pretended, as_traced):
+    """One trace serves all lengths; it must not keep the second length from being captured."""
+    model = tiny.build("causal:llama")
+    lengths = ((4,), (12,), (20,), (4, 4))
+    for _ in range(2):
+        for shape in lengths:
+            batch = batch_for(model, shape)
+            found = run(model, batch, "attnlrp", runner=runner_of(model, fast=True, compile=True)).products
+            plain = run(model, batch, "attnlrp", runner=runner_of(model, fast=False)).products
+            np.testing.assert_allclose(found[:, : plain.shape[1]], plain, rtol=1e-6, atol=1e-9)
+        assert pretended == ["LlamaForCausalLM"] * len(lengths)
 
 
 class Scaled(nn.Module):
@@ -332,7 +348,7 @@ def test_what_cannot_be_captured_runs_as_usual(lenient, trusted, caplog):
     change_mlp(model, lambda y: y * (1 if float(y.sum()) else 2))
     with caplog.at_level("INFO", logger="lrpx"):
         found = run(model, batch_for(model), "attnlrp", runner=runner_of(model, fast=True))
-    assert "without a CUDA graph" in caplog.text
+    assert "without CUDA graphs" in caplog.text
     assert len(runner_of(model).graphs) == 0
     plain = run(model, batch_for(model), "attnlrp", runner=runner_of(model, fast=False))
     assert (found.products == plain.products).all()

@@ -125,7 +125,9 @@ class PassRunner:
         key, found = self._key(batch, spec), None
         if self.execution.fast is not False and not self.execution.checkpoint:
             found = self.graphs.replay(batch, key, copy=spec.hidden)
-        if found is None and self.execution.compile and ("compiled", key) not in self._refused:
+        # A shape of which a graph can be captured still has to be; the plan serves shapes of which there is none.
+        waits = found is None and self._may_be_captured(batch, key)
+        if found is None and not waits and self.execution.compile and ("compiled", key) not in self._refused:
             compiled = partial(
                 self.compiled.repeat, batch, key, self.state.weights, checkpoint=self._checkpoints(batch)
             )
@@ -137,6 +139,11 @@ class PassRunner:
         self._changes += 1
         self._forget()
         return None
+
+    def _may_be_captured(self, batch: Batch, key: Hashable) -> bool:
+        if self.execution.fast is False or self._checkpoints(batch) or not self.graphs.takes(batch):
+            return False
+        return ("graph", (self.graphs.shape_of(batch), key)) not in self._refused
 
     def _checkpoints(self, batch: Batch) -> bool:
         if self.execution.checkpoint is not None:
