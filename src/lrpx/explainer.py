@@ -94,10 +94,10 @@ class Explainer:
         InputError: The model, the method or an option cannot be used.
 
     Example:
-        >>> explainer = lrpx.Explainer("openai-community/gpt2")                                     # doctest: +SKIP
-        >>> e = explainer("The keys to the cabinet", target=" are", contrast=" is")                 # doctest: +SKIP
-        >>> e.show()                                                                                # doctest: +SKIP
-        >>> explainer("The keys to the cabinet", method=["lrp", "attnlrp", "alti-logit"]).show()    # doctest: +SKIP
+        >>> explainer = lrpx.Explainer("openai-community/gpt2")
+        >>> e = explainer("The keys to the cabinet", target=" are", contrast=" is")
+        >>> e.show()
+        >>> explainer("The keys to the cabinet", method=["lrp", "attnlrp", "alti-logit"]).show()
     """
 
     def __init__(
@@ -308,8 +308,8 @@ def explain(
     others, the result and the errors those of calling it.
 
     Example:
-        >>> e = lrpx.explain(model, tokenizer, "The keys to the cabinet", target=" are", contrast=" is")  # doctest: +SKIP
-        >>> e.show()                                                                                        # doctest: +SKIP
+        >>> e = lrpx.explain(model, tokenizer, "The keys to the cabinet", target=" are", contrast=" is")
+        >>> e.show()
     """
     options |= {"at": at, "norm": norm, "direct": direct, "rules": rules}
     methods_with_options(method, options)  # refused before a model is loaded
