@@ -153,7 +153,7 @@ def test_the_gate_branch_gets_exactly_0(family):
         assert not torch.allclose(found, constant, rtol=1e-3, atol=1e-3 * float(found.abs().max()))
 
 
-@pytest.mark.parametrize("family", ["causal:gpt_oss", "causal:minimax_m3_vl_text"])
+@pytest.mark.parametrize("family", [f for f in ("causal:gpt_oss", "causal:minimax_m3_vl_text") if f in tiny.FAMILIES])
 def test_a_gate_beside_a_clamped_signal_gets_exactly_0(family):
     """These compute ``(clamp(up) + 1) * glu`` in a method."""
     model = tiny.build(family)
@@ -187,9 +187,10 @@ def test_one_map_under_all_implementations_of_experts(family, base, rule):
     for kind in ("eager", "batched_mm", "grouped_mm"):
         try:
             model = tiny.build(family, dtype=torch.float32, experts_implementation=kind)
-        except (ValueError, KeyError, TypeError):
-            pytest.skip(f"this transformers has no {kind}")
-        found[kind] = total(run(model, batch_of(family, model), rule_set, ["embedding"]))
+            found[kind] = total(run(model, batch_of(family, model), rule_set, ["embedding"]))
+        except ImportError:
+            if kind != "grouped_mm":  # which needs a newer torch
+                raise
     for other in found.values():
         torch.testing.assert_close(other, found["eager"], rtol=0, atol=2e-5 * float(found["eager"].abs().max()))
 
