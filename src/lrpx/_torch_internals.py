@@ -37,6 +37,16 @@ def no_dispatch_modes() -> AbstractContextManager[Any]:
     return _disable_current_modes()
 
 
+@cache
+def rms_norm_epsilon(dtype: torch.dtype) -> float:
+    """What ``rms_norm`` adds where no epsilon is given. In bfloat16 and float16 older versions of PyTorch take the one of
+    that dtype, newer ones that of float32, in which they compute: one number, normalised, tells.
+    """
+    with no_function_modes(), no_dispatch_modes(), torch.no_grad():
+        one = nn.functional.rms_norm(torch.full((1,), 1e-3, dtype=dtype, device="cpu"), (1,))
+        return torch.finfo(torch.promote_types(dtype, torch.float32) if one > 0.5 else dtype).eps
+
+
 def function_modes() -> list[TorchFunctionMode]:
     """The modes that are active in this thread, the innermost last."""
     return _get_current_function_mode_stack()

@@ -258,7 +258,7 @@ def test_a_gate_of_many_shared_parts_takes_no_time():
         rank_of(y)
 
 
-# RMSNorm's default epsilon is that of float32 where the input is narrower.
+# RMSNorm's default epsilon: which one, depends on the version of PyTorch where the input is narrower than float32.
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_rms_norm_with_its_default_epsilon(dtype):
     x = (draw(4, 64).detach() * 0.02).to(dtype).requires_grad_()

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._torch_internals import rms_norm_epsilon
 from ..errors import InputError
 from ..recognition.call import Call
 from ..recognition.gates import MIXED, rank_of
@@ -63,8 +64,8 @@ def layer_norm(call: Call) -> Tensor:
 
 def rms_norm(call: Call) -> Tensor:
     r"""RMSNorm, :math:`y = \gamma \, x / [\sqrt{E[x^2] + \epsilon}]_{const}` (App. D.5)."""
-    eps, dtype = call.argument(3, "eps"), torch.promote_types(call.argument(0, "input").dtype, torch.float32)
-    return _normalised(call, torch.finfo(dtype).eps if eps is None else eps, centred=False)
+    eps = call.argument(3, "eps")
+    return _normalised(call, rms_norm_epsilon(call.argument(0, "input").dtype) if eps is None else eps, centred=False)
 
 
 def _normalised(call: Call, eps: float, *, centred: bool) -> Tensor:
