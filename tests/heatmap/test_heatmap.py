@@ -11,11 +11,13 @@ import shutil
 import subprocess
 import sys
 import types
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny
 from rich.console import Console
 
 import lrpx.heatmap
@@ -830,3 +832,13 @@ def test_heatmaps_need_no_torch_and_load_heavy_things_on_use():
                 outside.add(f"lrpx.{node.module}")
     outside -= set(sys.stdlib_module_names)
     assert outside == {"numpy", "rich", "matplotlib", "IPython", "lrpx.errors"}
+
+
+def test_other_rules_than_those_of_the_method_are_named():
+    from lrpx.propagation.rulesets import LRP
+
+    model = tiny.build("causal:llama")
+    explain = partial(lrpx.explain, model, None, [3, 4, 5], target=6, method="attnlrp")
+    assert "rules" not in explain().to_html()
+    assert "rules=lrp" in explain(rules="lrp").to_html()
+    assert "rules of your own" in explain(rules={**LRP, "linear": lrpx.rules.gamma(0.25)}).to_html()

@@ -177,8 +177,11 @@ def _notes(e: Drawable) -> list[str]:
     model, options = e.provenance.get("model"), e.provenance.get("options")
     name = [os.path.basename(model) if os.path.isabs(model) else model] if isinstance(model, str) else []
     chosen = options.items() if isinstance(options, dict) else ()
+    rules = dict(chosen).get("rules", e.method)
+    own = "rules of your own" if str(rules).startswith("{") else f"rules={rules}"
     return [
         *name,
+        *([own] if rules != e.method else []),
         f"relevance at the {e.at}",
         *(f"{k}={v}" for k, v in chosen if isinstance(v, str) and k not in ("rules", "at")),
     ]
