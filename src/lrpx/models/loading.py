@@ -289,7 +289,8 @@ def _load_model(place: _Place, auto_class: Any, **options: Any) -> Any:
             place.source, output_loading_info=True, ignore_mismatched_sizes=True, **options
         )
     except (OSError, ValueError, ImportError, KeyError, RuntimeError, SafetensorError) as error:
-        again = f" Delete {place.source} and try again." if place.name == default_model.ALIAS else ""
+        damaged = place.name == default_model.ALIAS and isinstance(error, OSError | RuntimeError | SafetensorError)
+        again = f" Delete {place.source} and try again." if damaged else ""
         raise InputError(f"{place.name} cannot be loaded: {_first_lines(error)}{again}") from error
 
     absent = sorted(report["missing_keys"]) + sorted(name for name, *_ in report["mismatched_keys"])

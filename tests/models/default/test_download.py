@@ -396,3 +396,10 @@ def test_the_real_tokenizer(real):
     chat = tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False)
     assert tokenizer(chat)["input_ids"].count(tokenizer.bos_token_id) == 2  # system and user, nothing in front
     assert len(tokenizer) == real.model.config.vocab_size == 49152
+
+
+def test_a_wrong_option_is_no_reason_to_delete(cache):
+    default_model.default_model()
+    with pytest.raises(InputError, match="smollm2-135m cannot be loaded") as found:
+        loading.load("smollm2-135m", attn_implementation="foo")
+    assert "Delete" not in str(found.value)
