@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import lrpx
-from lrpx.errors import UnsupportedModelError
+from lrpx.errors import InputError, UnsupportedModelError
 from lrpx.passes.attribution import run
 from lrpx.passes.validation import check_model
 from lrpx.text.batching import Item, pad
@@ -60,3 +60,8 @@ def test_block_sparse_attention():
     assert [type(m) for m in model.modules()] == before
     full = tiny.build("masked:big_bird")
     assert lrpx.explain(full, None, [9, 3, 33], position=1, target=11).relevance.any()  # also the first time
+
+
+def test_a_rule_set_without_a_rule_for_norms():
+    with pytest.raises(InputError, match=r"^the rule set has no rule for normaliser.*LlamaForCausalLM"):
+        run(tiny.build("causal:llama"), batch_for(tiny.build("causal:llama")), {"linear": lrpx.rules.gamma(0.25)})

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..errors import UnsupportedModelError
+from ..errors import InputError, UnsupportedModelError
 from ..models.modules import modules_of
 from ..models.placement import stored_parameters
 from ..models.refused import REFUSED
@@ -26,6 +26,7 @@ from ..recognition.foreign import foreign_nodes
 from .hidden_states import items_of, layer_count
 
 logger = logging.getLogger("lrpx")
+NORMS = ("layer_norm", "rms_norm", "unit_norm", "normaliser", "division")
 ALTERNATIVE = 'Load it with attn_implementation="sdpa", or call model.set_attn_implementation("sdpa").'
 # Mixers that are neither attention nor MLP; their own rules are not written yet.
 STATE_SPACE = re.compile(
@@ -107,11 +108,17 @@ def check_rules_took_effect(
     """At least one normaliser and one attention per block were met, and nothing carried gradient unseen."""
     name, layers = type(model).__name__, layer_count(model)
     kinds = [type(m).__name__ for m in modules]
-    norms = sum(mode.hits[k] for k in ("layer_norm", "rms_norm", "unit_norm", "normaliser", "division"))
+    norms = sum(mode.hits[kind] for kind in NORMS)
     attentions = mode.met["attention"] + mode.met["softmax"]
     has_norms = sum("Norm" in m and "NoNorm" not in m for m in kinds) >= layers  # MobileBERT has next to none
     has_attention = any("att" in m.lower() for m in kinds)  # FNet has none
     if (has_norms and norms < layers) or (has_attention and attentions < layers):
+        absent = [kind for kind in (*NORMS, "attention") if mode.met[kind] and kind not in mode.rules]
+        if absent:
+            raise InputError(
+                f"the rule set has no rule for {', '.join(absent)}, which {name} computes. Start from a whole one: "
+                "{**lrpx.propagation.rulesets.LRP, ...}."
+            )
         raise UnsupportedModelError(
             f"{name}: with {layers} blocks, the rules met {norms} normalisers and {attentions} attentions. It computes them "
             f"in a way PyTorch functions do not show, so a map would be wrong. {ALTERNATIVE}"
