@@ -614,3 +614,8 @@ def test_however_a_product_is_called(name):
     _, (r_gate, r_signal), _ = relevances(lambda a, b: function(F.silu(a), b), a, b, rule_set="lrp")
     assert not r_gate.any()
     torch.testing.assert_close(r_signal, function(F.silu(a), b).detach())
+
+
+def test_unknown_is_one_of_three():
+    with pytest.raises(InputError, match="unknown='rasie'"), lrpx.propagate(nn.Linear(2, 2), "lrp", unknown="rasie"):
+        pass

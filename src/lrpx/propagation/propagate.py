@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from .. import _torch_internals as internals
-from ..errors import UnsupportedModelError
+from ..errors import InputError, UnsupportedModelError
 from ..models.modules import FollowWeights, check_no_torchscript, frozen, modules_of
 from ..recognition.activations import Apply, activation_modules, make_one_operation
 from ..recognition.call import Call, has_one_factor, out_of_place, tensors_in
@@ -140,7 +140,7 @@ def propagate(
         unknown: What happens on leaving the block if operations without a known rule carried gradient.
 
     Raises:
-        InputError: No rule set has that name, or the dictionary names an unknown kind.
+        InputError: No rule set has that name, the dictionary names an unknown kind, or ``unknown`` is none of the three.
         UnsupportedModelError: A part of the model is TorchScript, or operations without a known rule carried gradient.
 
     Example:
@@ -149,6 +149,8 @@ def propagate(
         ...     model(inputs_embeds=x).logits[0, -1].max().backward()
         >>> relevance = (x * x.grad).sum(-1).detach()  # [1, T]
     """
+    if unknown not in ("raise", "warn", "ignore"):
+        raise InputError(f'unknown={unknown!r}: give "raise", "warn" or "ignore".')
     active, modules = mode(get_rules(rules)), modules_of(model)
     check_no_torchscript(model, modules)
     with ExitStack() as stack:
