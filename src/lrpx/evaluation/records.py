@@ -43,7 +43,7 @@ class Record(NamedTuple):
     other_id: int | None
     correct: bool | None  # whether the predicted form is the sentence's own; equal logits count as not correct
     value: float | None
-    residual: float | None  # value - sum of relevance; null for methods that do not decompose the value
+    residual: float | None  # value - all that was assigned; null for methods that do not decompose the value
     position: int  # whose logits are explained
     tokens: list[str]  # [T] raw pieces
     token_ids: list[int]  # [T]
