@@ -2,9 +2,11 @@
 
 import threading
 
+import formulas
 import pytest
 import tiny
 import torch
+from formulas import Formula, draw
 from torch import nn
 from torch.nn import functional as F
 
@@ -16,26 +18,8 @@ from lrpx.propagation.rulesets import ATTNLRP, LRP
 RULESETS = ["lrp", "attnlrp", "lrp-uniform-gate"]
 
 
-class Formula(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args):
-        return self.function(*args)
-
-
-def draw(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).requires_grad_()
-
-
 def relevances(function, *inputs, rule_set="attnlrp"):
-    model = Formula(function)
-    with lrpx.propagate(model, rule_set):
-        y = model(*inputs)
-    assert torch.equal(y, function(*inputs))
-    found = torch.autograd.grad(y.sum(), inputs, allow_unused=True)
-    return [torch.zeros_like(x) if g is None else (x * g).detach() for x, g in zip(inputs, found, strict=True)]
+    return formulas.relevances(function, *inputs, rule_set=rule_set)[1]
 
 
 def assert_same(one, other, *inputs, rule_set):

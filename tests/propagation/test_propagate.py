@@ -5,6 +5,7 @@ import warnings
 import pytest
 import tiny
 import torch
+from formulas import Formula, draw, relevances
 from torch import nn
 from torch.nn import functional as F
 
@@ -14,31 +15,6 @@ from lrpx.propagation import rules
 from lrpx.propagation.rulesets import ATTNLRP, LRP
 from lrpx.recognition.activations import activation_modules
 from lrpx.recognition.operations import OPERATIONS, kind_of
-
-
-class Formula(nn.Module):
-    """A model that is one function of its input."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args):
-        return self.function(*args)
-
-
-def draw(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).requires_grad_()
-
-
-def relevances(function, *inputs, rule_set="attnlrp", unknown="raise"):
-    """Output, relevance of each input under the rules, and the mode; the value is untouched."""
-    model = Formula(function)
-    with lrpx.propagate(model, rule_set, unknown=unknown) as mode:
-        y = model(*inputs)
-    assert torch.equal(y, function(*inputs))
-    gradients = torch.autograd.grad(y.sum(), inputs, allow_unused=True)
-    return y, [torch.zeros_like(x) if g is None else x * g for x, g in zip(inputs, gradients, strict=True)], mode
 
 
 def gelu_tanh(x):

@@ -2,14 +2,11 @@
 
 import pytest
 import torch
+from formulas import draw
 from torch import nn
 from torch.nn import functional as F
 
 import lrpx
-
-
-def draw(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).requires_grad_()
 
 
 def relevances(function, *inputs, rules="lrp"):
