@@ -30,8 +30,9 @@ from common import synchronise
 
 import lrpx
 from lrpx.evaluation.records import Run, write_part
-from lrpx.evaluation.run import evaluate, plan, select, tokenized_set
+from lrpx.evaluation.run import evaluate
 from lrpx.evaluation.scoring import BatchExplainer, sources
+from lrpx.evaluation.selection import plan, select, tokenized_set
 from lrpx.files import sha256
 from lrpx.models.signature import task_of
 from lrpx.passes.dispatch import PassRunner

@@ -24,10 +24,12 @@ from lrpx.errors import InputError, LrpxError
 from lrpx.evaluation import ray_engine as distributed
 from lrpx.evaluation import ray_worker as working
 from lrpx.evaluation import run as module
+from lrpx.evaluation import selection
 from lrpx.evaluation.ray_engine import Cluster, connect
 from lrpx.evaluation.ray_worker import ATTEMPTS, Worker, block_of, part_of
 from lrpx.evaluation.records import open_run
-from lrpx.evaluation.run import evaluate, plan
+from lrpx.evaluation.run import evaluate
+from lrpx.evaluation.selection import plan
 
 pytestmark = [
     pytest.mark.ray,
@@ -66,14 +68,14 @@ def sva(tmp_path_factory):
     for part in gpt2():
         part.save_pretrained(folder / "tiny")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "PART", 10)
+        patch.setattr(selection, "PART", 10)
         assert run_of(folder, folder / "local").manifest["plan"]["parts"] == 4
     return folder
 
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
-    monkeypatch.setattr(module, "PART", 10)
+    monkeypatch.setattr(selection, "PART", 10)
 
 
 def run_of(sva, out, **options):

@@ -23,10 +23,12 @@ from lrpx.benchmark import load_benchmark, tokenize
 from lrpx.errors import InputError, LrpxError, NonFiniteError, UnsupportedModelError
 from lrpx.evaluation import run as module
 from lrpx.evaluation import scoring as explaining
+from lrpx.evaluation import selection
 from lrpx.evaluation.metrics import score
 from lrpx.evaluation.records import METRICS, find_runs, open_run
-from lrpx.evaluation.run import evaluate, evaluate_all, plan, select
+from lrpx.evaluation.run import evaluate, evaluate_all
 from lrpx.evaluation.scoring import BatchExplainer, sources
+from lrpx.evaluation.selection import plan, select
 from lrpx.methods import METHODS, Method
 from lrpx.passes.dispatch import Execution, PassRunner
 from lrpx.text.batching import Attribution
@@ -60,7 +62,7 @@ def contents(out):
 
 @pytest.fixture
 def small_parts(monkeypatch):
-    monkeypatch.setattr(module, "PART", 10)
+    monkeypatch.setattr(selection, "PART", 10)
 
 
 @pytest.fixture
@@ -428,10 +430,10 @@ import pyarrow.parquet as pq
 sys.path.insert(0, {tests!r})
 from evaluation_tools import gpt2
 from lrpx.passes import attribution as capture
-from lrpx.evaluation import run as module
+from lrpx.evaluation import run as module, selection
 import torch
 torch.set_num_threads(1)
-module.PART = 10
+selection.PART = 10
 real = pq.write_table
 def write(table, path, **options):
     real(table, path, **options)

@@ -38,7 +38,8 @@ from ..models.default.download import ALIAS
 from ..models.precision import is_exact
 from ..passes.dispatch import DEFAULT, Execution
 from .external import ExternalRelevances
-from .ray_worker import ATTEMPTS, Job, Part, Worker, about, block_of
+from .ray_worker import ATTEMPTS, Job, Worker, about, block_of
+from .selection import Part
 
 logger = logging.getLogger("lrpx")
 

@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from ..benchmark import TokenizedSample
 from ..benchmark.folder import samples_in
 from ..errors import InputError, LrpxError, import_optional
 from ..methods import METHODS, Method
@@ -29,12 +28,11 @@ from ..passes.dispatch import Execution, PassRunner
 from .external import ExternalRelevances
 from .records import Record, part_bytes
 from .scoring import BatchExplainer, sources
+from .selection import Part
 
 logger = logging.getLogger("lrpx")
 
 ATTEMPTS = 4  # at one part; one that always takes its worker down would be computed for ever
-
-Part = Sequence[Sequence[TokenizedSample]]  # batches of samples
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ Per sample of a tokenised set (Arras et al. 2025, sections "SVA Task" and "Evalu
 3. One record per sample and method goes to disk (``records.py``). Averages over them are the report's business.
 
 Batches, and the parts in which records are written, follow from the samples' lengths alone. So a run that was killed goes on
-where it stopped, and ends with the same bytes. How one batch becomes records, whatever happens, is in ``scoring.py``.
+where it stopped, and ends with the same bytes. Samples and batches are chosen in ``selection.py``; how one batch becomes
+records, whatever happens, is in ``scoring.py``.
 """
 
 from __future__ import annotations
@@ -25,10 +26,9 @@ from typing import Any
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from ..benchmark import Benchmark, TokenizedSample, TokenizedSet, fingerprint, load_benchmark, load_tokenized, tokenize
+from ..benchmark import Benchmark, TokenizedSet, load_benchmark
 from ..benchmark.folder import set_name
 from ..benchmark.storage import SCHEMA, check_place, claim
-from ..benchmark.tokenized import load_tokenizer
 from ..errors import InputError, UnsupportedModelError, nearest
 from ..files import sha256
 from ..methods import METHODS, get_method
@@ -36,18 +36,17 @@ from ..methods.alti.families import find_family
 from ..models.loading import load
 from ..models.precision import is_exact
 from ..models.provenance import model_facts, provenance
-from ..models.signature import ModelSignature, longest_alike, task_of
+from ..models.signature import longest_alike, task_of
 from ..passes.dispatch import Execution, PassRunner
-from ..text.batching import Alike, allowed_waste, any_length, buckets
+from ..text.batching import allowed_waste
 from .external import check_relevances, manifest_entry, read_relevances
 from .records import Record, Run, finish, open_run, part_is_done, write_part, write_part_bytes
 from .scoring import BatchExplainer, recorded_names, sources
+from .selection import Part, plan, select, tokenized_set
 
 logger = logging.getLogger("lrpx")
 
 PAPER_METHODS = ("alti-logit", "lrp", "attnlrp", "gradient", "gradient-x-input")
-PART = 128  # samples per part, at least: what a killed run computes again
-Part = Sequence[Sequence[TokenizedSample]]  # batches of samples
 
 
 def evaluate(
@@ -195,33 +194,6 @@ def evaluate_all(
     return [evaluate(directory, m, methods, path, **options) for m, path in zip(models, folders, strict=True)]
 
 
-# What is evaluated
-
-
-def select(samples: Sequence[TokenizedSample], limit: int | None, seed: int) -> list[TokenizedSample]:
-    """``limit`` samples, in their order; see ``evaluate``."""
-    if limit is None or limit >= len(samples):
-        return list(samples)
-
-    def rank(n: int) -> bytes:
-        return hashlib.sha256(f"{seed}:{samples[n].sample_id}".encode()).digest()
-
-    return [samples[n] for n in sorted(sorted(range(len(samples)), key=rank)[:limit])]
-
-
-def plan(
-    samples: Sequence[TokenizedSample], batch_tokens: int, waste: float, alike: Alike = any_length
-) -> Sequence[Part]:
-    """Parts of batches of samples, from the lengths alone: long samples first, at least ``PART`` samples in a part."""
-    parts: list[list[list[TokenizedSample]]] = []
-    lengths = [len(s.input_ids) for s in samples]
-    for group in buckets(lengths, max_tokens=batch_tokens, waste=waste, alike=alike):
-        if not parts or sum(map(len, parts[-1])) >= PART:
-            parts.append([])
-        parts[-1].append([samples[n] for n in group])
-    return parts
-
-
 # Computing
 
 
@@ -361,38 +333,3 @@ def _loaded(model: Any, tokenizer: Any, loading: dict[str, Any]) -> tuple[PreTra
     if tokenizer is None:
         raise InputError("a loaded model needs its tokenizer: evaluate(directory, model, methods, out, tokenizer=...).")
     return model, tokenizer
-
-
-def tokenized_set(directory: str | Path, name: str | None, model: PreTrainedModel, tokenizer: Any) -> TokenizedSet:
-    """The tokenised set for this model: the one called ``name``, one that fits, or a new one.
-
-    Raises:
-        InputError: The set is of another tokenizer or kind of input, or the tokenizer has more ids than the model.
-    """
-    tokenizer = load_tokenizer(tokenizer)
-    signature, own = ModelSignature.of(model), fingerprint(tokenizer)["sha256"]
-    if name is not None:
-        found = load_tokenized(directory, name)
-        if found.input != signature.task:
-            raise InputError(
-                f"the tokenised set {found.name} has {found.input} input; {signature.name} is {signature.task}."
-            )
-        if found.manifest["tokenizer"]["sha256"] != own:
-            raise InputError(f"the tokenised set {found.name} was made with another tokenizer than this model's.")
-    else:
-        fitting = [
-            s
-            for s in load_benchmark(directory).tokenized.values()
-            if s.manifest["tokenizer"]["sha256"] == own and s.input == signature.task
-        ]
-        label = set_name(str(provenance(model, "", {})["model"]))
-        found = next(iter(sorted(fitting, key=lambda s: s.name != label)), None) or tokenize(
-            directory, tokenizer, name=label, input=signature.task, progress=False
-        )
-    largest = max(max(*s.input_ids, s.verb_id, s.other_id) for s in found.samples)
-    if largest >= signature.vocabulary:
-        raise InputError(
-            f"the tokenised set {found.name} has token id {largest}; {signature.name} knows {signature.vocabulary}. "
-            "Is this the model's own tokenizer?"
-        )
-    return found
