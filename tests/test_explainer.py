@@ -112,7 +112,7 @@ def test_models_that_see_padding_get_none(family, monkeypatch):
 
     assert max(errors()) <= 1e-9
     if family != "masked:longformer":  # its masks are right in float32 and give NaN in float64
-        monkeypatch.setattr(sys.modules["lrpx.explainer"], "allowed_waste", lambda *_: 0.1)
+        monkeypatch.setattr(sys.modules["lrpx.explainer.texts"], "allowed_waste", lambda *_: 0.1)
         with contextlib.suppress(UnsupportedModelError):  # where relevance reaches the padding, the pass itself says so
             assert max(errors()) > 1e-3
 
@@ -460,7 +460,7 @@ def test_refresh_forgets_what_is_kept():
 
 def test_explain_recommends_an_explainer_once(gpt2, monkeypatch, caplog):
     """On a GPU, where one saves time."""
-    module = sys.modules["lrpx.explainer"]
+    module = sys.modules["lrpx.explainer.api"]
     model, other = tiny.build("causal:llama"), tiny.build("causal:llama")
     monkeypatch.setattr(module, "entry_device", lambda m: torch.device("cpu" if m is other else "cuda"))
     with caplog.at_level("INFO", logger="lrpx"):

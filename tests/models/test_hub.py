@@ -90,7 +90,7 @@ import json, sys, time, warnings
 warnings.simplefilter("error")
 warnings.filterwarnings("ignore", "Implicitly cleaning up", ResourceWarning)  # a folder that torch 2.6 makes on import
 time.sleep = lambda seconds: None  # Hugging Face waits between attempts
-import lrpx.models.hub, lrpx.models.loading
+import lrpx.models.hub, lrpx.models.loading, lrpx.models.provenance
 for line in sys.stdin:
     ask = json.loads(line)
     try:
@@ -98,7 +98,7 @@ for line in sys.stdin:
             import huggingface_hub.constants
             huggingface_hub.constants.HF_HUB_OFFLINE = ask.pop("offline")
         model, tokenizer = lrpx.models.loading.load(**ask)
-        answer = lrpx.models.loading.model_identity(model) | {"class": type(model).__name__, "words": len(tokenizer)}
+        answer = lrpx.models.provenance.model_identity(model) | {"class": type(model).__name__, "words": len(tokenizer)}
     except lrpx.LrpxError as error:
         answer = {"error": f"{type(error).__name__}: {error}"}
     print(json.dumps(answer), flush=True)

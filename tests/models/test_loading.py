@@ -21,9 +21,12 @@ from transformers import (
 )
 
 from lrpx.errors import InputError, UnsupportedModelError
-from lrpx.models import loading
+from lrpx.models import gguf_file
+from lrpx.models.auto_class import auto_class_of
 from lrpx.models.default import gguf_llama
-from lrpx.models.loading import load, model_identity
+from lrpx.models.loading import load
+from lrpx.models.options import parse_device
+from lrpx.models.provenance import model_identity
 
 CLASSES = {"gpt2": GPT2LMHeadModel, "bert": BertForMaskedLM, "llama": LlamaForCausalLM}
 
@@ -146,12 +149,12 @@ def test_without_device_a_gpu_is_used_where_there_is_one(saved, device, monkeypa
     expected = "cuda" if torch.cuda.is_available() else "cpu"
     assert load(saved["gpt2"][0], device=device).model.device.type == expected
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert loading._device(device) == torch.device("cuda")
+    assert parse_device(device) == torch.device("cuda")
 
 
 def test_devices_that_are_not_there(saved, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert loading._device("gpu:1") == torch.device("cuda:1")
+    assert parse_device("gpu:1") == torch.device("cuda:1")
     with pytest.raises(InputError, match=r"'cuda:2': torch sees 2 CUDA devices here\. Type device='cpu'"):
         load(saved["gpt2"][0], device="cuda:2")
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
@@ -223,12 +226,11 @@ def test_the_architecture_decides(architecture, model_type, more, expected):
         setattr(config, name, value)
     if expected is None:
         with pytest.raises(UnsupportedModelError, match="causal and masked language models are explained") as caught:
-            loading._auto_class(config, "x")
+            auto_class_of(config, "x")
         assert (architecture or model_type) in str(caught.value)
     else:
         assert (
-            loading._auto_class(config, "x").__name__
-            == f"AutoModelFor{'CausalLM' if expected == 'causal' else 'MaskedLM'}"
+            auto_class_of(config, "x").__name__ == f"AutoModelFor{'CausalLM' if expected == 'causal' else 'MaskedLM'}"
         )
 
 
@@ -363,7 +365,7 @@ def test_the_two_readers_of_gguf_agree(tmp_path):
 
 def test_gguf_packages_that_are_missing(tmp_path, monkeypatch):
     (tmp_path / "tiny.gguf").touch()
-    monkeypatch.setattr(loading.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(gguf_file.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r'needs gguf and accelerate: pip install "lrpx\[gguf\]"'):
         load(tmp_path / "tiny.gguf")
 

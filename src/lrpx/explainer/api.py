@@ -1,0 +1,249 @@
+"""``lrpx.Explainer`` and ``lrpx.explain``: what users call."""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..errors import InputError
+from ..explanation import Explanation
+from ..explanations import Explanations
+from ..methods import get_method, methods_with_options
+from ..models.loading import load
+from ..models.lock import lock_of
+from ..models.placement import entry_device
+from ..models.usable import usable_model
+from ..passes.dispatch import Execution, PassRunner
+from ..propagation.rulesets import RuleSet
+from .arguments import CallOptions, ExplainOptions, Methods, Model, OneMethod, Position, Target, Text
+from .texts import Texts
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # of the standard library from Python 3.11 on
+
+logger = logging.getLogger("lrpx")
+
+BATCH_TOKENS = 4096
+MANY_CALLS = 8  # of ``explain`` with one model on a GPU, before the log says what an ``Explainer`` would save
+
+
+class Explainer:
+    """Explains what one model predicts, and keeps what makes the next call faster.
+
+    Kept are CUDA graphs, compiled passes, and what was learnt about the model. The contract: **weights may change in place at
+    any time; whatever else you change in the model (modules, adapters, hooks, configuration, attributes), call** ``refresh()``.
+    As a safety net each call compares, while the device works, the addresses of the weights, the modules, the numbers of hooks,
+    training mode, and the plain values that modules and configurations hold (numbers, strings, and short lists of them). A
+    difference refreshes by itself. A model that runs code from outside PyTorch, transformers and PEFT (a hook, a module of your
+    own) is neither captured nor compiled; the log says so. Weights that were moved or replaced stay in memory until then.
+
+    An ``Explainer`` may be shared by threads: one at a time explains with a model.
+
+    Args:
+        model: A causal or masked language model in eval mode, or a name or path for ``lrpx.load``.
+        tokenizer: Its tokenizer; ``None`` if ``model`` is a name, or if ids are given for text, target and contrast.
+        method: One of ``lrpx.METHODS``, used where a call names none.
+        batch_tokens: Tokens per batch, padding included.
+        fast: On a GPU, replay short passes as CUDA graphs. ``None``: from the second use of a shape on; ``True``: from the
+            first; ``False``: never.
+        compile: Trace the pass and fuse it with TorchInductor, once for all lengths: up to a minute; worth it for long or many
+            texts. A text alone, several together, and a text of one token are traced separately, and so is every method.
+        checkpoint: Recompute each block in the backward pass, for a fraction of the memory and a third more time. ``None``:
+            where an estimate says that it is needed.
+
+    Raises:
+        InputError: The model, the method or an option cannot be used.
+
+    Example:
+        >>> explainer = lrpx.Explainer("openai-community/gpt2")
+        >>> e = explainer("The keys to the cabinet", target=" are", contrast=" is")
+        >>> e.show()
+        >>> explainer("The keys to the cabinet", method=["lrp", "attnlrp", "alti-logit"]).show()
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        *,
+        method: OneMethod = "attnlrp",
+        batch_tokens: int = BATCH_TOKENS,
+        fast: bool | None = None,
+        compile: bool = False,
+        checkpoint: bool | None = None,
+    ) -> None:
+        if not isinstance(batch_tokens, int) or batch_tokens < 1:
+            raise InputError(f"batch_tokens={batch_tokens!r}: give a number of tokens from 1, such as {BATCH_TOKENS}.")
+        self.method = get_method(method).name
+        self.batch_tokens = batch_tokens
+        execution = Execution(fast, compile, checkpoint)
+        if isinstance(model, str | os.PathLike):
+            model, loaded_tokenizer = load(model)
+            tokenizer = loaded_tokenizer if tokenizer is None else tokenizer
+        self.model, self.tokenizer = usable_model(model), tokenizer
+        self._runner = PassRunner(self.model, execution)
+
+    def refresh(self) -> None:
+        """Forget everything that is kept: after you have changed the model otherwise than its weights in place."""
+        with lock_of(self.model):
+            self._runner.refresh()
+
+    @overload
+    def __call__(
+        self, text: str, *, method: OneMethod | None = None, **options: Unpack[CallOptions]
+    ) -> Explanation: ...
+    @overload
+    def __call__(
+        self,
+        text: list[str] | tuple[str, ...],
+        *,
+        method: OneMethod | Methods | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Explanations: ...
+    @overload
+    def __call__(
+        self, text: Text, *, method: OneMethod | Methods | None = None, **options: Unpack[CallOptions]
+    ) -> Explanation | Explanations: ...
+    def __call__(
+        self,
+        text: Text,
+        *,
+        method: OneMethod | Methods | None = None,
+        target: Target = None,
+        contrast: Target = None,
+        position: Position = None,
+        at: str | Sequence[str] | None = None,
+        norm: Literal["l1", "l2"] | None = None,
+        direct: bool | None = None,
+        rules: str | RuleSet | None = None,
+        progress: bool | None = None,
+        **options: object,
+    ) -> Explanation | Explanations:
+        """Explain what the model predicts for ``text``.
+
+        Args:
+            text: A string, token ids, a ``BatchEncoding``, or chat messages; or several, to explain in batches: a list of
+                these, ids as a 2-D tensor or array, or the ``BatchEncoding`` of a batch. Special tokens that the tokenizer puts
+                after a string are left out for a causal model, which goes on from the last token of the text.
+            method: One of ``lrpx.METHODS``, or several. Default: the explainer's.
+            target: The token to explain: an id, or a string that is exactly one token where it stands (``" are"``; a leading
+                space matters). Default: the model's top prediction. For several texts, one for all or a list.
+            contrast: Explain ``logit[target] - logit[contrast]`` instead of ``logit[target]``. Likewise.
+            position: Whose logits, as an index over the tokens without padding; negative from the end. Default: the last token
+                (causal), the mask token (masked). Likewise.
+            at: Where the relevance is taken: ``"input"`` (what enters the first block; default), ``"embedding"`` (the
+                word-embedding rows), and names or globs of modules, whose relevance goes to ``Explanation.layers``.
+            norm: Of ``gradient``: ``"l1"`` (default) or ``"l2"`` (squared).
+            direct: Of ``alti-logit``: add the residual stream's own part to the explained token.
+            rules: Of ``lrp`` and its relatives: another rule set, or its name.
+            progress: Show a progress bar. Default: when a list needs more than one batch, on a terminal.
+            **options: Those of a method that was registered elsewhere.
+
+        Returns:
+            An ``Explanation``; if several texts or methods were given ``Explanations``, in the order of the texts and, for each
+            text, of the methods.
+
+        Raises:
+            InputError: A text, target, position, method or option that cannot be used. Of several texts, it names the one.
+            UnsupportedModelError: The model cannot be explained correctly.
+            NonFiniteError: NaN or infinity appeared.
+        """
+        options |= {"at": at, "norm": norm, "direct": direct, "rules": rules}
+        chosen = methods_with_options(self.method if method is None else method, options)
+        if text is None:
+            raise InputError("no text given: explainer(text), or lrpx.explain(model, tokenizer, text).")
+        several_methods = isinstance(method, list | tuple)
+        asked = {"target": target, "contrast": contrast, "position": position}
+        texts = Texts.read(self.model, self.tokenizer, text, asked)
+        by_method = [texts.explained_by(*one, self._runner, self.batch_tokens, progress) for one in chosen]
+        if not texts.several and not several_methods:
+            return by_method[0][0]
+        return Explanations(each for of_text in zip(*by_method, strict=True) for each in of_text)
+
+
+@overload
+def explain(
+    model: Model,
+    tokenizer: PreTrainedTokenizerBase | None,
+    text: str,
+    *,
+    method: OneMethod = "attnlrp",
+    **options: Unpack[ExplainOptions],
+) -> Explanation: ...
+@overload
+def explain(
+    model: Model,
+    tokenizer: PreTrainedTokenizerBase | None,
+    text: list[str] | tuple[str, ...],
+    *,
+    method: OneMethod | Methods = "attnlrp",
+    **options: Unpack[ExplainOptions],
+) -> Explanations: ...
+@overload
+def explain(
+    model: Model,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    text: Text | None = None,
+    *,
+    method: OneMethod | Methods = "attnlrp",
+    **options: Unpack[ExplainOptions],
+) -> Explanation | Explanations: ...
+def explain(
+    model: Model,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    text: Text | None = None,
+    *,
+    method: OneMethod | Methods = "attnlrp",
+    target: Target = None,
+    contrast: Target = None,
+    position: Position = None,
+    at: str | Sequence[str] | None = None,
+    norm: Literal["l1", "l2"] | None = None,
+    direct: bool | None = None,
+    rules: str | RuleSet | None = None,
+    progress: bool | None = None,
+    batch_tokens: int = BATCH_TOKENS,
+    fast: bool | None = None,
+    compile: bool = False,
+    checkpoint: bool | None = None,
+    **options: object,
+) -> Explanation | Explanations:
+    """Explain what ``model`` predicts for ``text``, once: an ``Explainer`` is made for the call, and nothing is kept.
+
+    The first two arguments and ``batch_tokens``, ``fast``, ``compile`` and ``checkpoint`` are those of ``Explainer``, all
+    others, the result and the errors those of calling it.
+
+    Example:
+        >>> e = lrpx.explain(model, tokenizer, "The keys to the cabinet", target=" are", contrast=" is")
+        >>> e.show()
+    """
+    options |= {"at": at, "norm": norm, "direct": direct, "rules": rules}
+    methods_with_options(method, options)  # refused before a model is loaded
+    Execution(fast, compile, checkpoint)
+    if text is None:
+        raise InputError("no text given: lrpx.explain(model, tokenizer, text).")
+    explainer = Explainer(
+        model, tokenizer, batch_tokens=batch_tokens, fast=fast, compile=compile, checkpoint=checkpoint
+    )
+    _recommend_an_explainer(explainer.model)
+    asked: dict[str, Any] = {"target": target, "contrast": contrast, "position": position, **options}
+    return explainer(text, method=method, progress=progress, **asked)
+
+
+_calls: weakref.WeakKeyDictionary[PreTrainedModel, int] = weakref.WeakKeyDictionary()
+
+
+def _recommend_an_explainer(model: PreTrainedModel) -> None:
+    """Say once, after many calls with a model on a GPU, what an ``Explainer`` would save."""
+    _calls[model] = _calls.get(model, 0) + 1
+    if _calls[model] == MANY_CALLS and entry_device(model).type == "cuda":
+        logger.info(
+            "lrpx.explain was called %d times with one %s. An lrpx.Explainer(model, tokenizer) keeps CUDA graphs between "
+            "calls, with which a short text takes a fraction of the time.",
+            *(MANY_CALLS, type(model).__name__),
+        )

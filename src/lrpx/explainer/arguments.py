@@ -1,0 +1,56 @@
+"""What ``Explainer`` and ``explain`` are given, as types: written once, and completed by editors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
+
+from transformers import BatchEncoding, PreTrainedModel
+
+from ..propagation.rulesets import RuleSet
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+Model: TypeAlias = PreTrainedModel | str | os.PathLike[str]
+Ids: TypeAlias = "Sequence[int] | Sequence[Sequence[int]] | torch.Tensor | np.ndarray | BatchEncoding"
+Chat: TypeAlias = Sequence[Mapping[str, object]]
+Text: TypeAlias = "str | Ids | Chat | Sequence[str] | Sequence[Ids] | Sequence[Chat]"
+Target: TypeAlias = "str | int | Sequence[str | int | None] | torch.Tensor | np.ndarray | None"
+Position: TypeAlias = "int | Sequence[int | None] | torch.Tensor | np.ndarray | None"
+MethodName: TypeAlias = Literal[
+    "attnlrp",
+    "lrp",
+    "lrp-uniform-gate",
+    "gradient",
+    "gradient-x-input",
+    "alti-logit",
+    "alti",
+    "attention-rollout",
+]
+OneMethod: TypeAlias = MethodName | str
+Methods: TypeAlias = list[OneMethod] | tuple[OneMethod, ...]
+
+
+class CallOptions(TypedDict, total=False):
+    """The options of a call of an ``Explainer``; its docstring says what they mean."""
+
+    target: Target
+    contrast: Target
+    position: Position
+    at: str | Sequence[str] | None
+    norm: Literal["l1", "l2"] | None
+    direct: bool | None
+    rules: str | RuleSet | None
+    progress: bool | None
+
+
+class ExplainOptions(CallOptions, total=False):
+    """The options of ``explain``: those of a call, and those of an ``Explainer``."""
+
+    batch_tokens: int
+    fast: bool | None
+    compile: bool
+    checkpoint: bool | None

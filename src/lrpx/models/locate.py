@@ -1,0 +1,63 @@
+"""What a model's name means: the default model, a folder, a GGUF file, or an id on the Hugging Face Hub, pinned to one commit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import InputError, nearest
+from . import hub
+from .default import download as default_model
+from .gguf_file import require_packages
+
+
+class Place(NamedTuple):
+    """Where the files are."""
+
+    name: str  # for messages and provenance
+    source: str  # a folder or a Hub id, for from_pretrained
+    options: dict[str, Any]  # for from_pretrained
+    gguf: Path | None = None
+    commit: str | None = None  # what pins the weights, if known
+
+
+def locate(name: str, revision: str | None, token: str | bool | None, progress: bool) -> Place:
+    """Where the files of a model are that ``load`` was given the name of.
+
+    Raises:
+        InputError: The name leads nowhere, or files are missing.
+    """
+    if not name:
+        raise InputError(f"the model's name is empty. Type a folder, an id on the Hub, or {default_model.ALIAS!r}.")
+    path = Path(name).expanduser()
+    if name == default_model.ALIAS:
+        _refuse_revision(name, revision)
+        folder = default_model.default_model(progress=progress)
+        return Place(name, str(folder), {}, commit=default_model.revision())
+    if path.is_dir():
+        _refuse_revision(name, revision)
+        if not (path / "config.json").is_file():
+            raise InputError(f"the folder {name} has no config.json. {_folder_hint(path)}")
+        return Place(name, str(path), {})
+    if path.is_file():
+        _refuse_revision(name, revision)
+        if path.suffix.lower() != ".gguf":
+            raise InputError(f"{name} is a file, but not a .gguf file. Give the folder that holds config.json.")
+        require_packages(name)
+        return Place(name, str(path.parent), {"gguf_file": path.name}, gguf=path)
+    if name.lower().endswith(".gguf") or name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1:
+        raise InputError(f"{name}: no such file or folder. Current folder: {Path.cwd()}.")
+    hint, _, _ = nearest(name, [default_model.ALIAS]).partition("Known:")  # empty unless the name is close
+    pinned = hub.resolve_commit(name, revision, token, hint=hint.strip())
+    return Place(name, name, {"revision": pinned.commit, "local_files_only": pinned.local}, commit=pinned.commit)
+
+
+def _refuse_revision(name: str, revision: str | None) -> None:
+    if revision is not None:
+        raise InputError(f"revision={revision!r}: only models on the Hub have revisions, and {name} is on this disk.")
+
+
+def _folder_hint(folder: Path) -> str:
+    if files := sorted(folder.glob("*.gguf")):
+        return f"Give the GGUF file itself: {files[0]}."
+    return "Give a folder written by save_pretrained (config.json, model.safetensors, tokenizer files)."

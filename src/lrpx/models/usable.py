@@ -1,0 +1,31 @@
+"""What counts as a model that was given: one of transformers, loaded, and nothing wrapped around it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from ..errors import InputError
+from .placement import is_unloaded
+
+
+def usable_model(model: Any) -> PreTrainedModel:
+    """The model itself.
+
+    Raises:
+        InputError: It is none of transformers, it was compiled, or its weights are not loaded.
+    """
+    if isinstance(getattr(model, "_orig_mod", None), PreTrainedModel):
+        raise InputError(
+            "the model was compiled by torch.compile, which hides its operations. Give what that wraps, model._orig_mod; "
+            "lrpx.explain(..., compile=True) fuses the pass itself."
+        )
+    if not isinstance(model, PreTrainedModel):
+        raise InputError(
+            f"the model is a {type(model).__name__}. Give a model of transformers (of a wrapper, what it wraps), or the name "
+            "of one: lrpx.explain(model, tokenizer, text)."
+        )
+    if is_unloaded(model):
+        raise InputError(f"the weights of this {type(model).__name__} are not loaded (device 'meta'). Load them first.")
+    return model
