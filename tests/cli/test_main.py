@@ -398,6 +398,35 @@ def test_markup_in_an_error_is_shown_as_it_is(lrpx_command):
     assert err.startswith("lrpx: at='[b]x[/b]' matches no module.")
 
 
+# Rules
+
+
+def test_a_rule_for_layers_with_weights(lrpx_command, models):
+    arguments = ("--method", "lrp", "--method", "attnlrp", "--rules", "alpha1beta0", "--format", "json")
+    found = json.loads(lrpx_command("explain", TEXT, *arguments)[1])
+    for e, method in zip(found, ("lrp", "attnlrp"), strict=True):
+        assert e["provenance"]["options"]["rules"] == f"{method}+alpha1beta0"
+        expected = lrpx.explain(models / "gpt2", None, TEXT, method=method, rules="alpha1beta0")
+        np.testing.assert_allclose(e["relevance"], expected.relevance)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rules", "gama=0.25"], "lrpx: unknown rule set 'gama=0.25'. Did you mean 'gamma=0.25'?"),
+        (
+            ["--method", "gradient", "--rules", "gamma"],
+            "lrpx: --rules is not an option of gradient. See: lrpx methods.",
+        ),
+    ],
+)
+def test_a_rule_that_is_none_is_refused_before_the_model_is_loaded(lrpx_command, monkeypatch, arguments, message):
+    monkeypatch.setattr("lrpx.models.loading.load", lambda *_, **__: 1 / 0)
+    code, out, err = lrpx_command("explain", TEXT, *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(message)
+
+
 # lrpx check
 
 

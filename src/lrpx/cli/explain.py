@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import InputError
-from ..methods import get_method
+from ..methods import get_method, methods_with_options
 from . import options
 from .output import check_writable, format_of, write
 from .texts import texts_of
@@ -61,6 +61,7 @@ def explain(
         str | None,
         typer.Option("--norm", metavar="NORM", help="For the method gradient: l1 or l2 (squared). Default: l1."),
     ] = None,
+    rules: options.RulesOption = None,
     direct: Annotated[
         bool | None,
         typer.Option("--direct", help="For alti-logit: add the residual stream's own part to the explained token."),
@@ -109,7 +110,7 @@ def explain(
     check_writable(output)
     kind = format_of(format, output)
     methods = list(dict.fromkeys(method or ["attnlrp"]))
-    given = {"at": at, "norm": norm, "direct": direct}
+    given = {"at": at, "norm": norm, "rules": rules, "direct": direct}
     known = {option for m in methods for option in get_method(m).options}
     for name, value in given.items():
         if value is not None and name not in known:
@@ -121,6 +122,7 @@ def explain(
     from ..explainer import Explainer
     from ..models.loading import load
 
+    methods_with_options(methods, given)  # refused before a model is loaded
     options.set_precision(tf32)
     loaded, tokenizer = load(
         model,

@@ -53,6 +53,14 @@ TokenOption = Annotated[
     str | None,
     model_option("--token", metavar="TOKEN", envvar="HF_TOKEN", help="Access to a gated Hub model.", show_envvar=True),
 ]
+RulesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--rules",
+        metavar="RULE",
+        help="For LRP and its variants, a rule for layers with weights: alpha1beta0, gamma=0.25 or epsilon=1e-6.",
+    ),
+]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Say what is loaded and chosen.")]
 
 

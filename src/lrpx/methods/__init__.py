@@ -164,6 +164,13 @@ def methods_with_options(
         raise InputError(
             f"rules={rules!r}: give the name of a rule set, or a dictionary from kind of operation to rule."
         )
-    return [
+    filled = [
         (method, {**method.options, **{k: v for k, v in given.items() if k in method.options}}) for method in chosen
     ]
+    if rules and isinstance(rules, str):
+        from .rule_names import full_name
+
+        for method, settings in filled:
+            if "rules" in method.options:  # a rule for layers with weights joins the method's own rule set
+                settings["rules"] = full_name(rules, method.options["rules"])
+    return filled

@@ -13,15 +13,15 @@ from transformers import PreTrainedModel
 from ..passes.attribution import attributions, run
 from ..passes.dispatch import PassRunner
 from ..passes.hidden_states import place_first
-from ..propagation.rulesets import RuleSet
 from ..text.batching import Attribution, Batch
+from .rule_names import Rules, named_rules
 
 
 def explain(
     model: PreTrainedModel,
     batch: Batch,
     *,
-    rules: str | RuleSet = "attnlrp",
+    rules: Rules = "attnlrp",
     at: Sequence[str] = ("input",),
     runner: PassRunner | None = None,
 ) -> list[Attribution]:
@@ -30,5 +30,5 @@ def explain(
     ``relevance`` ``[T]`` is at ``"input"`` or ``"embedding"``, whichever ``at`` names first, or else at the input; everything
     else that it names is in ``layers``, ``[T, width]``. Arguments and errors are those of ``run``.
     """
-    result = run(model, batch, rules, at, runner=runner, hidden=len(place_first(at)) > 1)
+    result = run(model, batch, named_rules(rules), at, runner=runner, hidden=len(place_first(at)) > 1)
     return attributions(result, batch, torch.mul, decomposes=True)

@@ -1,0 +1,62 @@
+"""Rule sets by name: one of lrpx's, or one with a rule for layers that multiply by weights, as ``"lrp+gamma=0.25"``.
+
+The rules for such layers are called as in zennit: ``epsilon=1e-6``, ``gamma=0.25``, ``alpha1beta0``. Their equations are in
+``propagation/rules.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+
+from ..errors import InputError, nearest
+from ..propagation import rules
+from ..propagation.rules import Rule
+from ..propagation.rulesets import RULESETS, RuleSet, get_rules
+
+Rules = str | RuleSet
+_NUMBER = r"\d+(?:\.\d*)?(?:e[+-]?\d+)?"
+_PATTERNS: dict[str, Callable[..., Rule]] = {
+    rf"epsilon(?:=({_NUMBER}))?": rules.epsilon,
+    rf"gamma(?:=({_NUMBER}))?": rules.gamma,
+    rf"alpha({_NUMBER})beta({_NUMBER})": rules.alpha_beta,
+}
+EXAMPLES = ("epsilon=1e-6", "gamma=0.25", "alpha1beta0")
+
+
+@cache  # the same rule for the same text: what is kept of a pass goes by its rules
+def linear_rule(text: str) -> Rule:
+    """The rule for layers that multiply by weights called ``epsilon=1e-6``, ``gamma=0.25`` or ``alpha1beta0``.
+
+    Without a number, ``epsilon`` and ``gamma`` have their default.
+
+    Raises:
+        InputError: There is none of that name, or alpha - beta is not 1.
+    """
+    for pattern, rule in _PATTERNS.items():
+        if found := re.fullmatch(pattern, text):
+            return rule(*(float(number) for number in found.groups() if number is not None))
+    raise InputError(f"unknown rule {text!r} for layers with weights. {nearest(text, EXAMPLES)}")
+
+
+def named_rules(rules_or_name: Rules) -> RuleSet:
+    """``get_rules``, which also knows names such as ``"lrp+gamma=0.25"``."""
+    if isinstance(rules_or_name, str) and "+" in rules_or_name:
+        base, _, linear = rules_or_name.partition("+")
+        return {**get_rules(base), "linear": linear_rule(linear)}
+    return get_rules(rules_or_name)
+
+
+def full_name(name: str, base: str) -> str:
+    """The name of a rule set, where ``name`` may be a rule that is to join the rule set ``base``.
+
+    Raises:
+        InputError: It is neither.
+    """
+    if any(re.fullmatch(pattern, name) for pattern in _PATTERNS):
+        name = f"{base}+{name}"
+    elif "+" not in name and name not in RULESETS:
+        raise InputError(f"unknown rule set {name!r}. {nearest(name, [*RULESETS, *EXAMPLES])}")
+    named_rules(name)
+    return name
