@@ -34,6 +34,7 @@ from lrpx.evaluation.run import evaluate
 from lrpx.evaluation.scoring import BatchExplainer, sources
 from lrpx.evaluation.selection import plan, select, tokenized_set
 from lrpx.files import sha256
+from lrpx.methods import get_method
 from lrpx.models.signature import task_of
 from lrpx.passes.dispatch import PassRunner
 from lrpx.passes.forward_backward import accepted, explained_logits
@@ -71,7 +72,7 @@ def main() -> None:
     )
 
     with tempfile.TemporaryDirectory() as folder:
-        explainer = BatchExplainer(model, sources(args.method, PassRunner(model)))
+        explainer = BatchExplainer(model, sources([get_method(name) for name in args.method], PassRunner(model)))
         records = [[record for group in part for record in explainer(group)] for part in parts]
         target = Run(Path(folder) / "written", {}, None)
         runs: dict[str, Callable[[int], Any]] = {

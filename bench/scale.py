@@ -52,7 +52,12 @@ def main() -> None:
         args.device, args.shape, args.samples, args.batch_tokens = "cpu", "tiny", min(args.samples, 600), 1024
         args.workers = [n for n in args.workers if n <= 2]
     device = "cpu" if args.device == "cpu" else "cuda"
-    options: dict[str, Any] = {"device": device, "batch_tokens": args.batch_tokens, "progress": False}
+    options: dict[str, Any] = {
+        "device": device,
+        "dtype": args.dtype,
+        "batch_tokens": args.batch_tokens,
+        "progress": False,
+    }
     if args.tf32:
         torch.set_float32_matmul_precision("high")
 

@@ -1,5 +1,6 @@
 """Evaluation: records against explanations made one by one, resuming after any stop, memory, failures, bad input."""
 
+import copy
 import dataclasses
 import json
 import os
@@ -31,6 +32,8 @@ from lrpx.evaluation.scoring import BatchExplainer, sources
 from lrpx.evaluation.selection import plan, select
 from lrpx.methods import METHODS, Method
 from lrpx.passes.dispatch import Execution, PassRunner
+from lrpx.propagation import rules
+from lrpx.propagation.rulesets import RULESETS
 from lrpx.text.batching import Attribution
 
 ALL = ["lrp", "attnlrp", "lrp-uniform-gate", "gradient", "gradient-x-input", "alti-logit", "alti"]
@@ -50,6 +53,10 @@ def sva(tmp_path_factory):
 def run_of(sva, out, methods=("lrp", "gradient"), pair=None, **options):
     model, tokenizer = pair or gpt2()
     return evaluate(sva, model, list(methods), out, tokenizer=tokenizer, progress=False, **options)
+
+
+def chosen(names):
+    return [METHODS[name] for name in names]
 
 
 def rows(run):
@@ -223,7 +230,7 @@ def test_the_other_direction_is_the_negative_exactly(sva, tmp_path):
     swapped = [
         dataclasses.replace(s, verb_id=s.other_id, other_id=s.verb_id, verb=s.other, other=s.verb) for s in samples
     ]
-    explain = BatchExplainer(model, sources(ALL, PassRunner(model)))
+    explain = BatchExplainer(model, sources(chosen(ALL), PassRunner(model)))
     for a, b in zip(explain(samples), explain(swapped), strict=True):
         assert a.correct != b.correct
         assert a.predicted_id == b.predicted_id  # the same prediction, so the same explanation
@@ -245,11 +252,88 @@ def test_equal_logits_are_not_a_correct_prediction(sva):
     with torch.no_grad():
         for s in samples:
             model.lm_head.weight[[s.verb_id, s.other_id]] = 0  # equal rows may give logits that differ by rounding
-    for record in BatchExplainer(model, sources(["lrp", "gradient"], PassRunner(model)))(samples):
+    for record in BatchExplainer(model, sources(chosen(["lrp", "gradient"]), PassRunner(model)))(samples):
         assert record.value == 0
         assert record.correct is False
         assert record.error is None
         assert not record.relevance.any()
+
+
+@pytest.mark.parametrize("pair", [gpt2, bert], ids=["causal", "masked"])
+def test_relevance_at_the_embedding(sva, tmp_path, pair):
+    """Other numbers than at the input where positions are added, and each record says which they are."""
+    model, _ = pair()
+    one = {at: rows(run_of(sva, tmp_path / at, ALL, pair(), limit=6, at=at)) for at in ("input", "embedding")}
+    for there, r in zip(one["input"], one["embedding"], strict=True):
+        name, _, norm = r["method"].partition("-l")
+        options = {"norm": f"l{norm}"} if name == "gradient" and norm in ("1", "2") else {}
+        method = name if options else r["method"]
+        if "at" not in METHODS[method].options:
+            assert (there["at"], r["at"]) == (None, None)
+            assert there == r
+            continue
+        assert (there["at"], r["at"]) == ("input", "embedding")
+        same = r["method"].startswith("gradient-l") and pair is gpt2  # adding positions does not change a gradient
+        assert np.allclose(there["relevance"], r["relevance"], rtol=1e-3) == same
+        asked = {"target": r["predicted_id"], "contrast": r["other_id"], "position": r["position"], "method": method}
+        e = lrpx.explain(model, None, r["token_ids"], at="embedding", **asked, **options)
+        np.testing.assert_allclose(r["relevance"], e.relevance, rtol=1e-8, atol=1e-11)
+
+
+def test_where_relevance_is_taken_belongs_to_the_run(sva, tmp_path):
+    assert run_of(sva, tmp_path / "run", at="embedding", limit=4).manifest["options"]["at"] == "embedding"
+    assert run_of(sva, tmp_path / "plain", limit=4).manifest["options"]["at"] == "input"
+    with pytest.raises(InputError, match=r"options\.at is 'embedding' there and 'input' now"):
+        run_of(sva, tmp_path / "run", limit=4)
+
+
+def test_a_rule_for_layers_with_weights(sva, tmp_path):
+    """It joins each method's own rule set; methods without rules are what they were."""
+    model, _ = gpt2()
+    names = ["lrp", "attnlrp", "gradient"]
+    run = run_of(sva, tmp_path / "run", names, limit=4, rules="alpha1beta0")
+    assert run.manifest["options"]["rules"] == "alpha1beta0"
+    plain = {(r["sample_id"], r["method"]): r for r in rows(run_of(sva, tmp_path / "plain", names, limit=4))}
+    assert "rules" not in open_run(tmp_path / "plain").manifest["options"]
+    for r in rows(run):
+        before = plain[r["sample_id"], r["method"]]
+        if r["method"] in RULESETS:
+            assert not np.allclose(r["relevance"], before["relevance"], rtol=1e-3)
+            asked = {"target": r["predicted_id"], "contrast": r["other_id"], "position": r["position"]}
+            rule_set = {**RULESETS[r["method"]], "linear": rules.alpha1beta0}
+            e = lrpx.explain(model, None, r["token_ids"], **asked, method=r["method"], rules=rule_set)
+            np.testing.assert_allclose(r["relevance"], e.relevance, rtol=1e-8, atol=1e-11)
+        else:
+            assert r == before
+
+
+@pytest.mark.parametrize(
+    ("methods", "options", "message"),
+    [
+        (["lrp"], {"at": "transformer.h.0"}, "at='transformer.h.0': relevance of tokens .* Known: embedding, input"),
+        (["lrp"], {"at": "embeding"}, "Did you mean 'embedding'"),
+        (["alti-logit", "alti"], {"at": "embedding"}, "takes no option 'at'"),
+        (["gradient"], {"rules": "gamma=0.25"}, "gradient takes no option 'rules'"),
+        (
+            ["lrp"],
+            {"rules": "gama=0.25"},
+            "unknown rule 'gama=0.25' for layers with weights. Did you mean 'gamma=0.25'",
+        ),
+        (["lrp"], {"rules": "attnlrp"}, "unknown rule 'attnlrp'"),
+        (["lrp"], {"rules": "alpha2beta2"}, "alpha - beta has to be 1"),
+    ],
+)
+def test_places_and_rules_that_are_none(sva, tmp_path, methods, options, message):
+    with pytest.raises(InputError, match=message):
+        run_of(sva, tmp_path / "run", methods, **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_of_an_earlier_schema_is_refused(sva, tmp_path):
+    manifest = run_of(sva, tmp_path / "run", limit=4).manifest
+    (tmp_path / "run" / "manifest.json").write_text(json.dumps({**manifest, "schema": 1}))
+    with pytest.raises(InputError, match=r"has schema 1, this version of lrpx reads 2\. Run it again"):
+        open_run(tmp_path / "run")
 
 
 def test_all_plain_gradients_come_from_one_pass(sva, tmp_path, monkeypatch):
@@ -346,6 +430,20 @@ def test_a_name_is_loaded(sva, tmp_path):
     assert (facts["name"], facts["dtype"], facts["device"]) == ("tiny", "float64", "cpu")
     assert (facts["layers"], facts["heads"], facts["width"]) == (2, 2, 16)
     assert facts["parameters"] == sum(p.numel() for p in model.parameters())
+
+
+def test_a_checkpoint_in_half_precision_is_evaluated_in_single(sva, tmp_path):
+    model, tokenizer = gpt2(torch.float32)
+    copy.deepcopy(model).to(torch.bfloat16).save_pretrained(tmp_path / "tiny")
+    tokenizer.save_pretrained(tmp_path / "tiny")
+
+    def dtype_of(folder, **options):
+        run = evaluate(sva, tmp_path / "tiny", ["lrp"], tmp_path / folder, limit=3, progress=False, **options)
+        return run.manifest["model"]["dtype"]
+
+    assert dtype_of("a") == dtype_of("b", dtype=None) == "float32"
+    assert dtype_of("c", dtype="auto") == "bfloat16"
+    assert dtype_of("d", dtype="float64") == "float64"
 
 
 def test_the_papers_methods_by_default(sva, tmp_path, caplog):

@@ -13,7 +13,7 @@ from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadMode
 
 from lrpx.benchmark import build
 from lrpx.evaluation.metrics import score
-from lrpx.evaluation.records import METRICS, Record, Run, finish, open_run, write_part
+from lrpx.evaluation.records import METRICS, SCHEMA, Record, Run, finish, open_run, write_part
 
 WORDS = ["old", "big", "green", "quiet", "very"]
 
@@ -95,7 +95,9 @@ MODEL = {
 }
 BENCHMARK = {
     "source": "source.tsv",
+    "published": None,
     "ground_truth": "truth.tsv",
+    "parser": None,
     "tokenized": "gpt2",
     "input": "causal",
     "tokenizer": "11",
@@ -122,11 +124,11 @@ def made_up(
     """
     manifest = {
         "kind": "run",
-        "schema": 1,
+        "schema": SCHEMA,
         "benchmark": BENCHMARK,
         "model": {**MODEL, **(model or {})},
         "methods": list(methods),
-        "options": {"limit": None, "seed": 0, "batch_tokens": 4096, "relevances": None},
+        "options": {"limit": None, "seed": 0, "at": "input", "batch_tokens": 4096, "relevances": None},
         "plan": {"samples": samples, "parts": parts, "selection": selection},
         "versions": {"lrpx": "0.1.0", "torch": "2.13.0", "transformers": "5.24.0"},
     }
@@ -157,6 +159,7 @@ def _records(n, methods, seed):
         yield Record(
             sample_id=1000 - 7 * n,
             method=method,
+            at=None if method.startswith("alti") else "input",
             predicted="are",
             other="is",
             predicted_id=5,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from .options import CheckpointOption, CompileOption, FastOption, Tf32Option, set_precision
+from .options import CheckpointOption, CompileOption, FastOption, RulesOption, Tf32Option, set_precision
 
 benchmark = typer.Typer(no_args_is_help=True, help="Build and tokenise the subject-verb agreement benchmark.")
 
@@ -91,9 +91,17 @@ def evaluate(
         int | None, typer.Option("--limit", metavar="N", help="Evaluate this many samples, chosen by --seed.")
     ] = None,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="For --limit.")] = 0,
+    at: Annotated[
+        str,
+        typer.Option(
+            "--at", metavar="PLACE", help="Where relevance is taken: input (of the first block) or embedding."
+        ),
+    ] = "input",
+    rules: RulesOption = None,
     dtype: Annotated[
-        str | None, typer.Option("--dtype", metavar="DTYPE", help="Default: the checkpoint's own.")
-    ] = None,
+        str,
+        typer.Option("--dtype", metavar="DTYPE", help="float32, float64, bfloat16, ...; auto: the checkpoint's own."),
+    ] = "float32",
     device: Annotated[
         str | None, typer.Option("--device", metavar="DEVICE", help="Default: a GPU if there is one.")
     ] = None,
@@ -141,6 +149,8 @@ def evaluate(
             relevances=relevances,
             limit=limit,
             seed=seed,
+            at=at,
+            rules=rules,
             dtype=dtype,
             device=device,
             device_map=device_map,

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from ..benchmark.folder import samples_in
 from ..errors import InputError, LrpxError, import_optional
-from ..methods import METHODS, Method
+from ..methods import Method
 from ..models.loading import load
 from ..models.provenance import model_facts, provenance
 from ..passes.dispatch import Execution, PassRunner
@@ -42,7 +42,7 @@ class Job:
     Attributes:
         model: A name or path that means the same on every machine.
         loading: For ``lrpx.load``.
-        methods: Those of lrpx, in order.
+        methods: In order, with their options.
         given: Relevance from a file, as for ``sources``.
         execution: How passes are run.
         proven: As for ``BatchExplainer``.
@@ -79,13 +79,11 @@ class Worker:
             torch.set_num_threads(job.threads)
         if job.tf32:
             torch.set_float32_matmul_precision("high")
-        METHODS.update({method.name: method for method in job.methods})  # one of the caller's own is not known here
         try:
             model = load(job.model, **job.loading).model
             check_same(job, model)
-            names = [method.name for method in job.methods]
             runner = PassRunner(model, job.execution)
-            self.explain = BatchExplainer(model, sources(names, runner, job.given), proven=job.proven)
+            self.explain = BatchExplainer(model, sources(job.methods, runner, job.given), proven=job.proven)
             gc.freeze()  # the collector need not look at what is here to stay: a tenth of the time per sample
         except Exception as error:
             self.refused = _ours(error)

@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..benchmark.storage import SCHEMA, read_table, table_bytes, write_table
+from ..benchmark.storage import read_table, table_bytes, write_table
 from ..errors import InputError, import_optional
 from ..files import atomic_write, read_json, write_json
 
 METRICS = ("pg2", "mrr", "rma", "pta")
+SCHEMA = 2  # of a run; 2: records say where relevance is taken
 _KIND = "records"
 
 
@@ -37,6 +38,7 @@ class Record(NamedTuple):
 
     sample_id: int  # the row of the benchmark's source
     method: str
+    at: str | None  # "input" (of the first block) or "embedding"; null for methods without this choice
     predicted: str | None  # the verb form with the larger logit
     other: str | None
     predicted_id: int | None  # their token ids
@@ -62,7 +64,7 @@ def _types() -> dict[str, Any]:
     number, text, integer = pa.float64(), pa.string(), pa.int32()
     types = {
         "sample_id": pa.int64(),
-        **dict.fromkeys(("method", "predicted", "other"), text),
+        **dict.fromkeys(("method", "at", "predicted", "other"), text),
         **dict.fromkeys(("predicted_id", "other_id"), integer),
         "correct": pa.bool_(),
         **dict.fromkeys(("value", "residual"), number),

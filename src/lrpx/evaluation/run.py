@@ -19,6 +19,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,12 @@ from transformers import PreTrainedModel
 
 from ..benchmark import Benchmark, TokenizedSet, load_benchmark
 from ..benchmark.folder import set_name
-from ..benchmark.storage import SCHEMA, check_place, claim
+from ..benchmark.storage import check_place, claim
 from ..errors import InputError, UnsupportedModelError, nearest
 from ..files import sha256
-from ..methods import METHODS, get_method
+from ..methods import METHODS, Method, get_method, methods_with_options
 from ..methods.alti.families import find_family
+from ..methods.rule_names import linear_rule
 from ..models.loading import load
 from ..models.precision import is_exact
 from ..models.provenance import model_facts, provenance
@@ -40,12 +42,13 @@ from ..models.signature import longest_alike, task_of
 from ..passes.dispatch import Execution, PassRunner
 from ..text.batching import allowed_waste
 from .external import check_relevances, manifest_entry, read_relevances
-from .records import Record, Run, finish, open_run, part_is_done, write_part, write_part_bytes
+from .records import SCHEMA, Record, Run, finish, open_run, part_is_done, write_part, write_part_bytes
 from .scoring import BatchExplainer, recorded_names, sources
 from .selection import Part, plan, select, tokenized_set
 
 logger = logging.getLogger("lrpx")
 
+PLACES = ("input", "embedding")
 PAPER_METHODS = ("alti-logit", "lrp", "attnlrp", "gradient", "gradient-x-input")
 
 
@@ -60,6 +63,8 @@ def evaluate(
     relevances: str | Path | None = None,
     limit: int | None = None,
     seed: int = 0,
+    at: str = "input",
+    rules: str | None = None,
     batch_tokens: int | None = None,
     progress: bool | None = None,
     engine: str = "local",
@@ -86,6 +91,10 @@ def evaluate(
         limit: Evaluate this many samples, chosen by ``seed`` and ``sample_id``: a smaller limit chooses among those of a
             larger one, and models with different tokenizers get the same sentences (those that both have).
         seed: For ``limit``.
+        at: Where relevance is taken: ``"input"`` (what enters the first block, positions added) or ``"embedding"`` (the
+            word-embedding rows). ALTI, ALTI-Logit and attention rollout have no such choice.
+        rules: A rule for layers that multiply by weights, for LRP and its variants: ``"alpha1beta0"``, ``"gamma=0.25"`` or
+            ``"epsilon=1e-6"``.
         batch_tokens: Tokens per batch, padding included. Default: 4,096, on a GPU 16,384.
         progress: Show a progress bar. Default: on a terminal.
         engine: ``"local"``: in this process. ``"ray"``: by workers of a Ray cluster, each with a model of its own, which must
@@ -95,7 +104,9 @@ def evaluate(
         fast: With the next two, how passes are run; see ``lrpx.Explainer``.
         compile: Fuse the pass with TorchInductor: worth it for many samples on a GPU.
         checkpoint: Recompute blocks in the backward pass, to save memory.
-        **loading: For ``lrpx.load``: ``dtype``, ``device``, ``attn_implementation``, ``revision``, ``token``.
+        **loading: For ``lrpx.load``: ``dtype``, ``device``, ``attn_implementation``, ``revision``, ``token``. ``dtype`` is
+            ``"float32"`` here if not given: in bfloat16 the logits of the two forms are often equal, which is no correct
+            prediction. ``"auto"``: the checkpoint's own.
 
     Returns:
         The finished run. ``run.failed`` counts samples that could not be explained; their records say why.
@@ -111,6 +122,8 @@ def evaluate(
     _check_engine(engine, model, address=address, workers=workers, device_map=loading.get("device_map"))
     _check_out(Path(out))
     names = None if methods is None else _known(methods)
+    if isinstance(model, str | os.PathLike):
+        loading["dtype"] = loading.get("dtype") or "float32"
     given = {} if relevances is None else read_relevances(relevances)
     if clash := sorted(set(given) & {n for name in METHODS for n in recorded_names(name)}):
         raise InputError(
@@ -123,6 +136,7 @@ def evaluate(
         device = loaded.device.type if cluster is None else cluster.device
         if names is None:
             names = [] if given else _paper_methods(loaded)
+        chosen_methods = configured(names, at, rules)
         samples_of = tokenized_set(directory, tokenized, loaded, tokenizer)
         chosen = samples_of.samples
         if given:
@@ -146,10 +160,12 @@ def evaluate(
             "options": {
                 "limit": limit,
                 "seed": seed,
+                "at": at,
                 "batch_tokens": batch_tokens,
                 "relevances": manifest_entry(relevances, given) if relevances is not None else None,
                 # These change digits.
                 **{name: True for name, on in (("compile", compile), ("tf32", not is_exact())) if on},
+                **({"rules": rules} if rules is not None else {}),
             },
             "plan": {"samples": len(chosen), "parts": len(parts), "selection": _digest(s.sample_id for s in chosen)},
             "versions": provenance(loaded, "", {})["versions"],
@@ -161,11 +177,10 @@ def evaluate(
         proven = bool(this.parts)
         if cluster is None:
             runner = PassRunner(loaded, execution)
-            for name in names:
-                runner.log_unused_options(name, has_passes=METHODS[name].has_passes)
-            compute = _here(this, BatchExplainer(loaded, sources(names, runner, given), proven=proven))
+            for method in chosen_methods:
+                runner.log_unused_options(method.name, has_passes=method.has_passes)
+            compute = _here(this, BatchExplainer(loaded, sources(chosen_methods, runner, given), proven=proven))
         else:
-            chosen_methods = [METHODS[name] for name in names]
             job = cluster.job(model, loading, loaded, chosen_methods, given, execution, proven=proven)
             del loaded
             compute = _there(this, cluster, job, samples_of.table)
@@ -250,7 +265,11 @@ def _benchmark_facts(benchmark: Benchmark, tokenized: TokenizedSet) -> dict[str,
     origin = benchmark.manifest["ground_truth"]
     return {
         "source": benchmark.manifest["source"]["name"],
+        "published": (benchmark.counts["published"] or {}).get(
+            "title"
+        ),  # the file that its authors published, if it is one
         "ground_truth": (origin.get("parser") or origin["file"])["name"],
+        "parser": origin.get("parser"),
         "tokenized": tokenized.name,
         "input": tokenized.input,
         "tokenizer": tokenized.manifest["tokenizer"]["sha256"],
@@ -264,6 +283,24 @@ def _digest(values: Any) -> str:
 
 
 # What was given
+
+
+def configured(names: Sequence[str], at: str, rules: str | None) -> list[Method]:
+    """The methods, with the options that they are evaluated with.
+
+    Raises:
+        InputError: No such place or rule, or none of the methods has that choice.
+    """
+    if at not in PLACES:
+        raise InputError(f"at={at!r}: relevance of tokens is taken at one of two places. {nearest(at, PLACES)}")
+    if rules is not None:
+        linear_rule(rules)
+    asked = {"at": None if at == "input" else (at,), "rules": rules}
+    if not names:
+        if asked := {name: value for name, value in asked.items() if value is not None}:
+            raise InputError(f"{' and '.join(asked)}: for methods of lrpx, and none is asked for.")
+        return []
+    return [replace(method, options=options) for method, options in methods_with_options(names, asked)]
 
 
 def _known(methods: Sequence[str]) -> list[str]:

@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 
 from ..benchmark import TokenizedSample
 from ..errors import InputError, LrpxError, NonFiniteError, UnsupportedModelError
-from ..methods import get_method
+from ..methods import Method
 from ..methods.gradient import NORMS
 from ..models.lock import lock_of
 from ..models.placement import entry_device
@@ -53,9 +53,10 @@ Explain = Callable[[Batch, Sequence[TokenizedSample]], list[tuple[Attribution, .
 
 
 class Source(NamedTuple):
-    """One computation and the methods whose relevance it gives."""
+    """One computation, the methods whose relevance it gives, and where that is taken (``None``: not a choice)."""
 
     names: tuple[str, ...]
+    at: str | None
     explain: Explain
 
 
@@ -64,26 +65,26 @@ def recorded_names(method: str) -> tuple[str, ...]:
     return ("gradient-l1", "gradient-l2") if method == "gradient" else (method,)
 
 
-def sources(names: Sequence[str], runner: PassRunner, given: ExternalRelevances | None = None) -> list[Source]:
-    """The computations that give, for the runner's model, the relevance of the methods ``names`` and of the file ``given``.
+def sources(methods: Sequence[Method], runner: PassRunner, given: ExternalRelevances | None = None) -> list[Source]:
+    """The computations that give, for the runner's model, the relevance of ``methods`` and of the file ``given``.
 
-    All that a plain gradient gives comes from one pass.
+    Methods have their ``options`` as they are to be used. All that a plain gradient gives comes from one pass.
     """
-    found = []
-    plain = [n for name in names for n in recorded_names(name) if n in _GRADIENTS]
-    for name in names:
-        recorded = recorded_names(name)
-        if recorded[0] not in _GRADIENTS:
-            found.append(Source((name,), _registered(name, runner)))
-        elif recorded[0] == plain[0]:
-            found.append(Source(tuple(plain), _gradients(plain, runner)))
+    found: list[Source] = []
+    plain = [method for method in methods if recorded_names(method.name)[0] in _GRADIENTS]
+    for method in methods:
+        place = next(iter(method.options.get("at", ())), None)
+        if method not in plain:
+            found.append(Source((method.name,), place, _registered(method, runner)))
+        elif method is plain[0]:
+            names = [name for each in plain for name in recorded_names(each.name)]
+            found.append(Source(tuple(names), place, _gradients(names, place or "input", runner)))
     if given:
-        found.append(Source(tuple(sorted(given)), _read(given, runner.model)))
+        found.append(Source(tuple(sorted(given)), None, _read(given, runner.model)))
     return found
 
 
-def _registered(name: str, runner: PassRunner) -> Explain:
-    method = get_method(name)
+def _registered(method: Method, runner: PassRunner) -> Explain:
     function = method.run_by(runner)
 
     def explain(batch: Batch, _: Sequence[TokenizedSample]) -> list[tuple[Attribution, ...]]:
@@ -92,10 +93,10 @@ def _registered(name: str, runner: PassRunner) -> Explain:
     return explain
 
 
-def _gradients(names: Sequence[str], runner: PassRunner) -> Explain:
+def _gradients(names: Sequence[str], at: str, runner: PassRunner) -> Explain:
     def explain(batch: Batch, _: Sequence[TokenizedSample]) -> list[tuple[Attribution, ...]]:
         with lock_of(runner.model):
-            result = run(runner.model, batch, {}, runner=runner)
+            result = run(runner.model, batch, {}, (at,), runner=runner)
         each = [attributions(result, batch, _GRADIENTS[n][0], decomposes=_GRADIENTS[n][1]) for n in names]
         return list(zip(*each, strict=True))
 
@@ -153,7 +154,7 @@ class BatchExplainer:
             for sample, result in zip(fit, explained, strict=True):
                 many = [result] * len(source.names) if isinstance(result, str) else result
                 results[sample.sample_id] += [_checked(a, sample) for a in many]
-        names = [name for source in self.sources for name in source.names]
+        names = [(name, source.at) for source in self.sources for name in source.names]
         for sample in samples:
             if len(sample.input_ids) > (context or len(sample.input_ids)):
                 reason = f"{len(sample.input_ids)} tokens; {self.signature.name} reads {context}"
@@ -227,16 +228,18 @@ def _checked(result: Attribution | str, sample: TokenizedSample) -> Attribution 
 
 
 def records_of(
-    samples: Sequence[TokenizedSample], names: Sequence[str], results: Sequence[Sequence[Attribution | str]]
+    samples: Sequence[TokenizedSample],
+    names: Sequence[tuple[str, str | None]],
+    results: Sequence[Sequence[Attribution | str]],
 ) -> list[Record]:
     """Records of what every method found, turned towards the predicted verb form and scored.
 
     Args:
         samples: N samples.
-        names: M methods.
+        names: M methods, each with the place where its relevance is taken.
         results: ``[N][M]`` explanations of ``logit[verb] - logit[other form]``, or the reason why there is none.
     """
-    rows: list[tuple[TokenizedSample, str, bool | None, Attribution | str]] = []
+    rows: list[tuple[TokenizedSample, tuple[str, str | None], bool | None, Attribution | str]] = []
     for sample, row in zip(samples, results, strict=True):
         # The first value decides for all methods: a forward pass of its own may differ by rounding.
         value = next((result.value for result in row if not isinstance(result, str)), None)
@@ -262,14 +265,19 @@ def _towards(result: Attribution | str, correct: bool | None) -> Attribution | s
 
 
 def _record(
-    sample: TokenizedSample, name: str, correct: bool | None, result: Attribution | str, scores: Sequence[float]
+    sample: TokenizedSample,
+    name: tuple[str, str | None],
+    correct: bool | None,
+    result: Attribution | str,
+    scores: Sequence[float],
 ) -> Record:
     forms = [(sample.verb, sample.verb_id), (sample.other, sample.other_id)]
     predicted, other = ((None, None), (None, None)) if correct is None else (forms if correct else forms[::-1])
     failed = isinstance(result, str)
     return Record(
         sample_id=sample.sample_id,
-        method=name,
+        method=name[0],
+        at=name[1],
         predicted=predicted[0],
         other=other[0],
         predicted_id=predicted[1],

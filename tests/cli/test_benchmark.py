@@ -1,0 +1,61 @@
+"""The commands of the benchmark: what they hand on, print and refuse."""
+
+import re
+from importlib import import_module
+from types import SimpleNamespace
+
+import pytest
+
+from lrpx.cli import main as cli
+
+EVALUATE = ["evaluate", "sva", "--model", "gpt2", "--method", "lrp", "--out", "run"]
+
+
+@pytest.fixture
+def lrpx_command(tmp_path, monkeypatch, capsys):
+    """Run ``lrpx`` in this process, in an empty folder: exit status, standard output, standard error."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["lrpx", *arguments])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        out, err = capsys.readouterr()
+        return end.value.code or 0, out, err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given"),
+    [
+        ([], {"at": "input", "rules": None, "dtype": "float32"}),
+        (["--at", "embedding"], {"at": "embedding"}),
+        (["--rules", "gamma=0.25"], {"rules": "gamma=0.25"}),
+        (["--dtype", "auto"], {"dtype": "auto"}),
+    ],
+)
+def test_evaluate_hands_its_options_on(lrpx_command, monkeypatch, arguments, given):
+    seen = []
+
+    def evaluate_all(*_, **options):
+        seen.append(options)
+        return [SimpleNamespace(failed=0, path="run/lrp")]
+
+    monkeypatch.setattr(import_module("lrpx.evaluation.run"), "evaluate_all", evaluate_all)
+    code, _, err = lrpx_command(*EVALUATE, *arguments)
+    assert code == 0, err
+    assert {name: seen[0][name] for name in given} == given
+
+
+def test_the_help_of_evaluate_names_the_choices(lrpx_command):
+    _, out, _ = lrpx_command("evaluate", "--help")
+    told = " ".join(re.sub(r"[│\n]", " ", out).split())
+    for word in (
+        "input (of the first block) or embedding",
+        "alpha1beta0, gamma=0.25",
+        "float32",
+        "auto: the checkpoint's own",
+    ):
+        assert word in told
