@@ -10,7 +10,7 @@ import pytest
 
 from lrpx import Explanation
 from lrpx.errors import InputError, NonFiniteError
-from lrpx.explanation import SCHEMA, Token, Unit
+from lrpx.explanation import SCHEMA, Prediction, Token, Unit
 
 
 def explanation(**changes):
@@ -22,8 +22,15 @@ def explanation(**changes):
         "relevance": np.array([0.1, -1 / 3, 5e-324]),
         "value": 0.1 + 0.2,
         "residual": -1e300,
-        "target": Token(389, "Ġare"),
+        "target": Token(389, "Ġare", " are"),
         "contrast": Token(318, "Ġis"),
+        "target_probability": 0.1 + 0.2,
+        "target_rank": 1,
+        "contrast_probability": 1 / 7,
+        "contrast_rank": 2,
+        "top": (Prediction(Token(389, "Ġare", " are"), 0.1 + 0.2), Prediction(Token(318, "Ġis"), 1 / 7)),
+        "measures": "sensitivity",
+        "notes": ("One thing.", "Another."),
         "position": 2,
         "method": "alti-logit",
         "text": "The 🤗",
@@ -51,6 +58,7 @@ CASES = {
     "no residual": {"residual": None},
     "ids only": {"text": None},
     "tokens only": {"layers": {}, "by_layer": None, "by_head": None, "components": {}},
+    "nothing predicted": {"top": (), "notes": (), "target_probability": None, "target_rank": None},
     "one token": {"tokens": ["a"], "token_ids": [1], "units": [Unit(0, 1, "a")], "relevance": np.array([-0.0])},
     "hostile text": {"text": '\\"\n\u2028</script>\0é', "tokens": ["<", "&", '"']},
 }
@@ -67,7 +75,8 @@ def test_saving_and_loading_changes_nothing(tmp_path, case):
             assert b == json.loads(json.dumps(a))
         else:
             assert same(a, b), field.name
-    assert isinstance(loaded.target, Token)
+    assert all(isinstance(token, Token) for token in (loaded.target, *(p.token for p in loaded.top)))
+    assert all(isinstance(p, Prediction) for p in loaded.top)
     assert all(isinstance(unit, Unit) for unit in loaded.units)
     loaded.save(tmp_path / "y.json")
     assert (tmp_path / "x.json").read_bytes() == (tmp_path / "y.json").read_bytes()
@@ -81,6 +90,29 @@ def test_json_is_plain_with_a_schema_and_without_nan(tmp_path):
     assert json.loads(text) == json.loads(json.dumps(Explanation.from_dict(json.loads(text)).to_dict()))
     explanation().save(tmp_path / "x.json")
     assert "🤗" in (tmp_path / "x.json").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("method", "measures"),
+    [("lrp", "parts"), ("gradient", "sensitivity"), ("alti", "mixture"), ("attention-rollout", "mixture")],
+)
+def test_what_an_earlier_version_saved_is_read(method, measures):
+    """Without probabilities, notes, or what the method measures."""
+    saved = explanation(method=method).to_dict()
+    whole = set(saved)
+    for later in [n for n in saved if n.startswith(("target_", "contrast_"))] + ["top", "notes", "measures"]:
+        del saved[later]
+    assert len(whole) == len(saved) + 7
+    saved["target"] = saved["target"][:2]
+    loaded = Explanation.from_dict(saved)
+    assert (loaded.top, loaded.notes, loaded.measures) == ((), (), measures)
+    assert loaded.target == Token(389, "Ġare")
+    assert (loaded.target_probability, loaded.contrast_rank) == (None, None)
+
+
+def test_measures_is_one_of_three():
+    with pytest.raises(InputError, match="measures='total': expected one of parts, sensitivity, mixture"):
+        explanation(measures="total")
 
 
 def test_numpy_numbers_become_plain():

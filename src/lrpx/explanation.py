@@ -11,7 +11,7 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from . import heatmap
 from .errors import InputError, NonFiniteError, import_optional
 
 SCHEMA = 1
+Measures: TypeAlias = Literal["parts", "sensitivity", "mixture"]
 
 
 class Token(NamedTuple):
@@ -26,6 +27,14 @@ class Token(NamedTuple):
 
     id: int
     text: str  # the raw piece, as the tokenizer stores it: "Ġare"
+    shown: str = ""  # what it reads as in its context: " are"; empty if not known
+
+
+class Prediction(NamedTuple):
+    """A token that the model may predict, and how likely it finds it: between 0 and 1, over the whole vocabulary."""
+
+    token: Token
+    probability: float
 
 
 class Unit(NamedTuple):
@@ -44,12 +53,20 @@ class Explanation:
         tokens: The T raw pieces of the input, special tokens included.
         token_ids: Their T ids.
         units: The same tokens as readable text, in order, covering all of them.
-        relevance: float64 ``[T]``, in logits (for ``gradient``: in logits per unit of the hidden state).
+        relevance: float64 ``[T]``; what the numbers are, ``measures`` says.
         value: The explained scalar: ``logit[target] - logit[contrast]``, or ``logit[target]``.
         residual: ``value`` minus everything that was assigned; what biases and softmax absorbed. ``None`` for
             methods that do not decompose the value (``gradient``, ``alti``, ``attention-rollout``).
         target: The explained token.
         contrast: The token it is compared with, or ``None``.
+        target_probability, contrast_probability: How likely the model finds them at ``position``, over the whole vocabulary;
+            ``None`` where that is not known.
+        target_rank, contrast_rank: Their places among its predictions: of rank 1 is the most likely token. Likewise.
+        top: The five most likely tokens at ``position``, the likeliest first: ``for token, probability in e.top``. May be empty.
+        measures: ``"parts"``: the relevances are parts of ``value``, in logits. ``"sensitivity"``: how much ``value`` depends on
+            each token, in logits per unit of the hidden state (``gradient``). ``"mixture"``: each token's share in the hidden
+            state at ``position``, whatever is predicted there (``alti``, ``attention-rollout``). The last two are not negative.
+        notes: What a reader must know about this explanation, in sentences.
         position: Index of the token whose logits are explained.
         method: Name of the method.
         at: Where ``relevance`` was taken: ``"input"`` or ``"embedding"``.
@@ -73,6 +90,13 @@ class Explanation:
     method: str
     at: str = "input"
     text: str | None = None
+    target_probability: float | None = None
+    target_rank: int | None = None
+    contrast_probability: float | None = None
+    contrast_rank: int | None = None
+    top: tuple[Prediction, ...] = ()
+    measures: Measures = "parts"
+    notes: tuple[str, ...] = ()
     layers: dict[str, np.ndarray] = field(default_factory=dict)
     by_layer: np.ndarray | None = None
     by_head: np.ndarray | None = None
@@ -88,6 +112,8 @@ class Explanation:
         starts, ends, _ = zip(*self.units, strict=True) if self.units else ((), (), ())
         if (*starts, len(self.tokens)) != (0, *ends):
             raise InputError(f"the units {self.units} do not cover the {len(self.tokens)} tokens one after the other.")
+        if self.measures not in get_args(Measures):
+            raise InputError(f"measures={self.measures!r}: expected one of {', '.join(get_args(Measures))}.")
         for name, numbers in self._arrays():
             if not np.isfinite(numbers).all():
                 raise NonFiniteError(f"{name} of the {self.method} explanation holds NaN or infinity.")
@@ -96,6 +122,8 @@ class Explanation:
         """Every number of the explanation, by name."""
         named: list[tuple[str, Any]] = [("relevance", self.relevance), ("value", self.value)]
         named += [("by_layer", self.by_layer), ("by_head", self.by_head), ("residual", self.residual)]
+        named += [(name, getattr(self, name)) for name in ("target_probability", "contrast_probability")]
+        named += [(f"top[{i}].probability", predicted.probability) for i, predicted in enumerate(self.top)]
         named += [(f"layers[{k!r}]", v) for k, v in self.layers.items()]
         named += [(f"components[{k!r}]", v) for k, v in self.components.items()]
         return [(name, np.asarray(v, dtype=np.float64)) for name, v in named if v is not None]
@@ -147,6 +175,7 @@ class Explanation:
             raise InputError(f"schema {schema!r}: this version of lrpx reads schema {SCHEMA}. Upgrade lrpx to read it.")
         fields = {k: v for k, v in data.items() if k != "schema"}
         expected = {f.name for f in dataclasses.fields(cls)}
+        fields = _later_fields(fields) | fields
         if fields.keys() != expected:
             raise InputError(f"not a saved explanation: these fields differ: {sorted(fields.keys() ^ expected)}.")
         try:
@@ -163,6 +192,8 @@ class Explanation:
             "units": [Unit(*u) for u in fields["units"]],
             "target": Token(*fields["target"]),
             "contrast": Token(*fields["contrast"]) if fields["contrast"] else None,
+            "top": tuple(Prediction(Token(*token), probability) for token, probability in fields["top"]),
+            "notes": tuple(fields["notes"]),
             "relevance": np.asarray(fields["relevance"], dtype=np.float64),
             "layers": {k: np.asarray(v, dtype=np.float64) for k, v in fields["layers"].items()},
             "components": {k: _array_or_number(v) for k, v in fields["components"].items()},
@@ -190,6 +221,18 @@ class Explanation:
         if not isinstance(data, dict):
             raise InputError(f"{path} holds {type(data).__name__}, not an explanation written by Explanation.save().")
         return cls.from_dict(data)
+
+
+def _later_fields(saved: dict[str, Any]) -> dict[str, Any]:
+    """Fields that did not exist yet when an explanation was saved, as they would have been."""
+    measured = {"gradient": "sensitivity", "alti": "mixture", "attention-rollout": "mixture"}
+    unknown = ("target_probability", "target_rank", "contrast_probability", "contrast_rank")
+    return {
+        **dict.fromkeys(unknown),
+        "top": [],
+        "notes": [],
+        "measures": measured.get(str(saved.get("method")), "parts"),
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -80,7 +80,7 @@ class Texts:
 
         def finished(i: int, result: Attribution) -> Explanation:
             with _naming(i, self.several):
-                return self._explanation(i, result, method.name, settings, about)
+                return self._explanation(i, result, method, settings, about)
 
         def finish(group: list[int], results: list[Attribution]) -> list[tuple[int, Explanation]]:
             return [(i, finished(i, result)) for i, result in zip(group, results, strict=True)]
@@ -104,7 +104,7 @@ class Texts:
         return [found[i] for i in range(len(items))]
 
     def _explanation(
-        self, i: int, result: Attribution, method: str, settings: dict[str, Any], about: dict[str, Any]
+        self, i: int, result: Attribution, method: Method, settings: dict[str, Any], about: dict[str, Any]
     ) -> Explanation:
         encoded, item, tokenizer = self.encoded[i], self.items[i], self.tokenizer
 
@@ -129,7 +129,8 @@ class Texts:
             target=target,
             contrast=contrast,
             position=item.position,
-            method=method,
+            method=method.name,
+            measures=method.measures,
             at=place_first(settings.get("at", "input"))[0],
             text=encoded.text,
             layers=result.layers,

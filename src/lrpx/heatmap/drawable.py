@@ -8,6 +8,19 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 
+class VocabularyEntry(Protocol):
+    """An ``lrpx.explanation.Token``."""
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def shown(self) -> str: ...
+
+
 @runtime_checkable
 class Drawable(Protocol):
     """An ``Explanation``, or something with the same attributes."""
@@ -31,10 +44,31 @@ class Drawable(Protocol):
     def residual(self) -> float | None: ...
 
     @property
-    def target(self) -> tuple[int, str]: ...
+    def target(self) -> VocabularyEntry: ...
 
     @property
-    def contrast(self) -> tuple[int, str] | None: ...
+    def contrast(self) -> VocabularyEntry | None: ...
+
+    @property
+    def target_probability(self) -> float | None: ...
+
+    @property
+    def target_rank(self) -> int | None: ...
+
+    @property
+    def contrast_probability(self) -> float | None: ...
+
+    @property
+    def contrast_rank(self) -> int | None: ...
+
+    @property
+    def top(self) -> Sequence[tuple[VocabularyEntry, float]]: ...
+
+    @property
+    def measures(self) -> str: ...
+
+    @property
+    def notes(self) -> Sequence[str]: ...
 
     @property
     def position(self) -> int: ...

@@ -13,7 +13,7 @@ from html import escape
 import numpy as np
 
 from .text import legible
-from .view import ALL_ZERO, BLUE, MINUS, RED, WHITE, Cell, Rgb, View, colour, fixed, hex_colour, ink, short
+from .view import ALL_ZERO, BLUE, MINUS, RED, WHITE, Cell, Rgb, View, colour, fixed, hex_colour, ink
 
 _LIGHT = "--lrpx-page:#fff;--lrpx-ink:#1b1c1f;--lrpx-soft:#5d6169;--lrpx-line:#d9dce1;--lrpx-quote:#f0f1f4;color-scheme:light"
 _DARK = "--lrpx-page:#1c1e22;--lrpx-ink:#e8e9ec;--lrpx-soft:#a3a8b1;--lrpx-line:#3d4148;--lrpx-quote:#2c2f35;color-scheme:dark"
@@ -51,6 +51,7 @@ vertical-align:-.08em;box-shadow:0 0 0 4px #fff}}
 .lrpx .bar i{{display:block;height:10px;border-radius:3px;border:1px solid var(--lrpx-line);print-color-adjust:exact;
 -webkit-print-color-adjust:exact;forced-color-adjust:none;
 background:linear-gradient(90deg,#{hex_colour(BLUE)},#{hex_colour(WHITE)},#{hex_colour(RED)})}}
+.lrpx .one-sided i{{background:linear-gradient(90deg,#{hex_colour(WHITE)},#{hex_colour(RED)})}}
 .lrpx .bar span{{display:flex;justify-content:space-between}}
 .lrpx details{{margin-top:8px}}
 .lrpx summary{{cursor:pointer}}
@@ -84,13 +85,15 @@ def fragment(views: Sequence[View]) -> str:
 
 def _section(view: View) -> str:
     what = f"logit {_quote(view.target)}" + ("" if view.contrast is None else f" {MINUS} logit {_quote(view.contrast)}")
-    soft = " · ".join(escape(part) for part in (*view.sums(MINUS), *view.notes))
+    if view.measures == "mixture":
+        what = escape(view.explains())
+    value = f" = <b>{view.equals(MINUS)}</b>" if view.equals() else ""
     outside = " · ".join(escape(part) for part in view.outside(MINUS))
     return "".join(
         [
             f'<section class="lrpx" dir="ltr" aria-label="{escape(view.method)} heatmap">\n',
-            f'<p class="what"><span class="method">{escape(view.method)}</span>{what} = <b>{short(view.value, MINUS)}</b></p>\n',
-            f'<p class="soft">{soft}</p>\n',
+            f'<p class="what"><span class="method">{escape(view.method)}</span>{what}{value}</p>\n',
+            *(f'<p class="soft">{escape(line)}</p>\n' for line in view.below(MINUS)),
             f'<p class="map" dir="{"rtl" if view.rtl else "ltr"}">{"".join(_cells(view))}</p>\n',
             f'<div class="legend soft">{_bar(view)}<span><span class="mark"></span>{escape(view.marked())}</span></div>\n',
             f'<p class="soft outside">outside the tokens: {outside}</p>\n' if outside else "",
@@ -136,8 +139,9 @@ def _style(background: Rgb) -> str:
 def _bar(view: View) -> str:
     if not view.scale:
         return f"<span>{ALL_ZERO}</span>"
-    ticks = (view.number(-view.scale, MINUS), "0", view.number(view.scale))
-    return f'<div class="bar"><i></i><span>{"".join(f"<span>{tick}</span>" for tick in ticks)}</span></div>'
+    ticks = "".join(f"<span>{tick}</span>" for _, tick in view.ticks(MINUS))
+    kind = "bar one-sided" if view.one_sided else "bar"
+    return f'<div class="{kind}"><i></i><span>{ticks}</span></div>'
 
 
 def _details(summary: str, body: str) -> str:

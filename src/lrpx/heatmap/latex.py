@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 
 from .text import code_point
-from .view import ALL_ZERO, MINUS, WITH_NUMBERS, Cell, View, colour, hex_colour, ink, short
+from .view import ALL_ZERO, MINUS, WITH_NUMBERS, Cell, View, colour, hex_colour, ink
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -85,11 +85,12 @@ def document(views: Sequence[View], numbers: bool | None) -> str:
 
 def _map(view: View, numbers: bool | None) -> str:
     with_numbers = len(view.cells) <= WITH_NUMBERS if numbers is None else numbers
-    value = rf"\textbf{{{tex(short(view.value, MINUS))}}}"
+    value = rf" = \textbf{{{tex(view.equals(MINUS))}}}" if view.equals() else ""
     lines = [
         r"{\sffamily\raggedright\lineskip=4pt\lineskiplimit=2pt",
-        rf"\textbf{{{tex(view.method)}}}\quad {tex(view.explains(MINUS))} = {value}\par\nobreak",
-        rf"{{\footnotesize {tex(' · '.join([*view.sums(MINUS), *view.notes]))}\par}}\nobreak\medskip",
+        rf"\textbf{{{tex(view.method)}}}\quad {tex(view.explains(MINUS))}{value}\par\nobreak",
+        *(rf"{{\footnotesize {tex(line)}\par}}\nobreak" for line in view.below(MINUS)),
+        r"\medskip",
         *(_cell(view, cell, with_numbers) for cell in view.cells),
         r"\par\nobreak\medskip",
         _bar(view) + r"\quad{\footnotesize framed: " + tex(view.marked()) + r"}\par",
@@ -135,10 +136,9 @@ def _bar(view: View) -> str:
     if not view.scale:
         return rf"{{\footnotesize {ALL_ZERO}}}"
     steps = "".join(
-        rf"\textcolor[HTML]{{{hex_colour(colour(2 * i / (_BAR - 1) - 1))}}}{{\rule{{1.2mm}}{{2mm}}}}"
-        for i in range(_BAR)
+        rf"\textcolor[HTML]{{{hex_colour(colour(share))}}}{{\rule{{1.2mm}}{{2mm}}}}" for share in view.bar(_BAR)
     )
-    low, high = tex(view.number(-view.scale, MINUS)), tex(view.number(view.scale))
+    (_, low), *_, (_, high) = ((place, tex(tick)) for place, tick in view.ticks(MINUS))
     return rf"{{\footnotesize {low} \fboxsep=0pt\fboxrule=0.3pt\fcolorbox[HTML]{{999999}}{{FFFFFF}}{{{steps}}} {high}}}"
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from ..errors import InputError, import_optional
 from .fonts import DPI, Typeface
 from .rtl import RTL_MARK, direction, levels, visual_order, with_joiners
-from .view import ALL_ZERO, MINUS, WITH_NUMBERS, Cell, Rgb, View, colour, ink, short
+from .view import ALL_ZERO, MINUS, WITH_NUMBERS, Cell, Rgb, View, colour, ink
 
 WIDTH, MARGIN = 1800, 50  # pixels; a narrower map gets a narrower picture
 ROOM = WIDTH - 2 * MARGIN
@@ -59,7 +59,7 @@ def draw(views: Sequence[View], path: str | os.PathLike[str], numbers: bool | No
 
 
 def _characters(views: Iterable[View]) -> set[str]:
-    texts = [view.explains() + "".join((*view.notes, *view.outside(), view.method)) for view in views]
+    texts = ["".join((view.explains(), *view.below(), *view.outside(), view.method)) for view in views]
     pieces = (piece for view in views for texts in _pieces(view.cells) for piece in texts)
     return set("".join([*texts, *pieces]))
 
@@ -219,10 +219,15 @@ class _Canvas:
 
 def _map(canvas: _Canvas, view: View, numbers: bool) -> None:
     canvas.paragraph(
-        [(f"{view.method}  ", True), (f"{view.explains(MINUS)} = ", False), (short(view.value, MINUS), True)],
+        [
+            (f"{view.method}  ", True),
+            (view.explains(MINUS) + " = " * bool(view.equals()), False),
+            (view.equals(MINUS), True),
+        ],
         BODY * 0.9,
     )
-    canvas.paragraph([(" · ".join([*view.sums(MINUS), *view.notes]), False)], SMALL, SOFT)
+    for text in view.below(MINUS):
+        canvas.paragraph([(text, False)], SMALL, SOFT)
     canvas.y += 26
     lines = list(_lines(canvas.face, view, numbers))
     widths = [sum(box.width for box in line) for line in lines]
@@ -257,16 +262,13 @@ def _bar(canvas: _Canvas, view: View) -> None:
     x, length, height, steps = float(MARGIN), 500, 22, 250
     y = canvas.y
     if view.scale:
-        for i in range(steps):
-            fill = _unit(colour(2 * i / (steps - 1) - 1))
+        for i, shade in enumerate(view.bar(steps)):
+            fill = _unit(colour(shade))
             canvas.box(x + i * length / steps, y, length / steps + 0.5, height, fill, "none", 0)
         canvas.box(x, y, length, height, "none", SOFT, 0.4, 2)
-        for share, label, ha in (
-            (0, view.number(-view.scale, MINUS), "left"),
-            (0.5, "0", "center"),
-            (1, view.number(view.scale), "right"),
-        ):
-            canvas.text(x + share * length, y + height + 30, label, SMALL, ink=SOFT, ha=ha)
+        for place, label in view.ticks(MINUS):
+            ha = {0.0: "left", 1.0: "right"}.get(place, "center")
+            canvas.text(x + place * length, y + height + 30, label, SMALL, ink=SOFT, ha=ha)
     else:
         canvas.text(x, y + height, ALL_ZERO, SMALL, ink=SOFT)
     x += length + 70

@@ -15,7 +15,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.style import Style
 from rich.text import Text
 
-from .view import ALL_ZERO, MINUS, WITH_NUMBERS, Cell, View, colour, ink, short
+from .view import ALL_ZERO, MINUS, WITH_NUMBERS, Cell, View, colour, ink
 
 BAR = 33  # columns of the colour bar, odd
 
@@ -58,6 +58,8 @@ def _encodable(view: View, encoding: str) -> tuple[View, tuple[str, str]]:
         target=fit(view.target),
         contrast=None if view.contrast is None else fit(view.contrast),
         notes=tuple(map(fit, view.notes)),
+        predictions=tuple(map(fit, view.predictions)),
+        remarks=tuple(map(fit, view.remarks)),
         cells=tuple(replace(cell, pieces=tuple(map(fit, cell.pieces))) for cell in view.cells),
         components=tuple((fit(name), total, layers) for name, total, layers in view.components),
     )
@@ -97,9 +99,11 @@ class _Coloured:
         with_numbers = len(view.cells) <= WITH_NUMBERS if numbers is None else numbers
         lines = [
             Text.assemble(
-                (view.method, "bold"), f"  {view.explains(self.minus)} = ", (short(view.value, self.minus), "bold")
+                (view.method, "bold"),
+                f"  {view.explains(self.minus)}" + " = " * bool(view.equals()),
+                (view.equals(self.minus), "bold"),
             ),
-            Text(self.dot.join([*view.sums(self.minus), *view.notes]), "dim"),
+            *(Text(line, "dim") for line in view.below(self.minus, self.dot)),
             Text(),
             *(self._grid(width) if with_numbers else [self._flow(), Text()]),
             self._bar(),
@@ -150,13 +154,12 @@ class _Coloured:
         view = self.view
         if not view.scale:
             return Text(ALL_ZERO, "dim")
-        bar = Text(f"{view.number(-view.scale, self.minus)} ")
-        for i in range(BAR):
-            share = 2 * i / (BAR - 1) - 1
-            bar.append(
-                "0" if share == 0 else "-" if self.on is _few_colours and abs(share) < 0.5 else " ", self.on(share)
-            )
-        return bar.append(f" {view.number(view.scale)}")
+        (_, low), *between, (_, high) = view.ticks(self.minus)
+        bar = Text(f"{low} ")
+        for share in view.bar(BAR):
+            zero = share == 0 and between
+            bar.append("0" if zero else "-" if self.on is _few_colours and abs(share) < 0.5 else " ", self.on(share))
+        return bar.append(f" {high}")
 
 
 # Without colours.
@@ -165,8 +168,8 @@ class _Coloured:
 def _plain(view: View) -> list[Text]:
     """A header and one row per unit: position, id, relevance, text; ``*`` marks the explained position."""
     lines = [
-        f"{view.method}: {view.explains()} = {short(view.value)}",
-        ", ".join([*view.sums(), *view.notes]),
+        f"{view.method}: {view.explains()}" + f" = {view.equals()}" * bool(view.equals()),
+        *view.below(dot=", "),
         f"*: {view.marked()}",
     ]
     rows = [("position", "id", "relevance", "text")]

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..errors import InputError
-from .drawable import Drawable
+from .drawable import Drawable, VocabularyEntry
 from .text import EMPTY, NEWLINE, legible, mostly_rtl, readable, visible
 
 RED, WHITE, BLUE = (205, 26, 38), (255, 255, 255), (28, 88, 188)
@@ -57,6 +57,9 @@ class View:
     residual: float | None
     position: int
     notes: tuple[str, ...]  # the model, where relevance was taken, options of the method
+    measures: str  # see ``Explanation``
+    predictions: tuple[str, ...]  # probabilities and ranks of the target, the contrast and the likeliest tokens
+    remarks: tuple[str, ...]  # what a reader must know: ``Explanation.notes``
     cells: tuple[Cell, ...]
     scale: float
     rtl: bool  # the text runs from right to left
@@ -75,12 +78,41 @@ class View:
         """The colour of a relevance on this map's scale."""
         return colour(self.share(value))
 
+    @property
+    def one_sided(self) -> bool:
+        """Whether the relevance cannot be negative, so that the colour bar begins at 0."""
+        return self.measures != "parts"
+
+    def ticks(self, sign: str = "-") -> list[tuple[float, str]]:
+        """The numbers below the colour bar, each with its place on it, from 0 to 1."""
+        if self.one_sided:
+            return [(0.0, "0"), (1.0, self.number(self.scale))]
+        return [(0.0, self.number(-self.scale, sign)), (0.5, "0"), (1.0, self.number(self.scale))]
+
+    def bar(self, steps: int) -> list[float]:
+        """The shares of the scale that ``steps`` cells of a colour bar show, from its lower end to its upper."""
+        low = 0.0 if self.one_sided else -1.0
+        return [low + (1.0 - low) * i / (steps - 1) for i in range(steps)]
+
+    def equals(self, sign: str = "-") -> str:
+        """The number that is explained, to stand after ``explains``; empty where the method is not about a logit."""
+        return "" if self.measures == "mixture" else short(self.value, sign)
+
+    def below(self, sign: str = "-", dot: str = " · ") -> list[str]:
+        """The lines below the header: sums and settings, what the model predicts, and what a reader must know."""
+        lines = [dot.join([*self.sums(sign), *self.notes]), dot.join(self.predictions)]
+        return [line for line in (*lines, *(f"note: {remark}" for remark in self.remarks)) if line]
+
     def explains(self, sign: str = "-") -> str:
-        """What the value is: ``logit " are" - logit " is"``, with ``sign`` for the minus."""
+        """What is explained: ``logit " are" - logit " is"``, with ``sign`` for the minus."""
+        if self.measures == "mixture":
+            return f"each token's share in the hidden state at position {self.position}"
         return f'logit "{self.target}"' + ("" if self.contrast is None else f' {sign} logit "{self.contrast}"')
 
     def sums(self, sign: str = "-") -> list[str]:
-        """Sum and residual, each with its name."""
+        """Sum and residual, each with its name; none where the relevances are not parts of the value."""
+        if self.one_sided:
+            return []
         named = [("sum", self.total), ("residual", self.residual)]
         return [f"{name} {short(value, sign)}" for name, value in named if value is not None]
 
@@ -93,6 +125,8 @@ class View:
 
     def marked(self) -> str:
         """What the mark of the explained position means."""
+        if self.measures == "mixture":
+            return f"position {self.position}"
         return f"the logits at position {self.position} are explained"
 
 
@@ -126,8 +160,8 @@ def view(e: Drawable) -> View:
 
     byte_level = any("Ġ" in raw or "Ċ" in raw for raw in e.tokens)
 
-    def entry(token: tuple[int, str]) -> str:
-        return visible(readable(token[1], byte_level=byte_level), quoted=True)
+    def entry(token: VocabularyEntry) -> str:
+        return visible(token.shown or readable(token.text, byte_level=byte_level), quoted=True)
 
     cells = _cells(e)
     return View(
@@ -139,6 +173,9 @@ def view(e: Drawable) -> View:
         residual=None if e.residual is None else float(e.residual),
         position=e.position,
         notes=tuple(map(legible, _notes(e))),
+        measures=e.measures,
+        predictions=tuple(_predictions(e, entry)),
+        remarks=tuple(map(legible, e.notes)),
         cells=tuple(cells),
         scale=max(abs(cell.value) for cell in cells),
         rtl=mostly_rtl("".join(text for _, _, text in e.units)),
@@ -187,6 +224,20 @@ def _notes(e: Drawable) -> list[str]:
     ]
 
 
+def _predictions(e: Drawable, entry: Callable[[VocabularyEntry], str]) -> Iterator[str]:
+    """How likely the explained tokens are, and which are the likeliest."""
+    asked = [
+        (e.target, e.target_probability, e.target_rank),
+        (e.contrast, e.contrast_probability, e.contrast_rank),
+    ]
+    for token, p, rank in [] if e.measures == "mixture" else asked:
+        if token is not None and p is not None and rank is not None:
+            yield f'"{entry(token)}" p {probability(p)}, rank {rank:,}'
+    best = [f'"{entry(token)}" {probability(p).strip("= ")}' for token, p in e.top]
+    if best:
+        yield f"likeliest: {', '.join(best)}"
+
+
 def _component(name: str, part: Any) -> tuple[str, float, np.ndarray | None]:
     numbers = np.asarray(part, dtype=np.float64)
     layers = numbers.reshape(len(numbers), -1).sum(axis=1) if numbers.ndim else None
@@ -221,6 +272,15 @@ def fixed(value: float, scale: float, sign: str = "-") -> str:
         rounded = round(value, decimals)
         text = f"{rounded:+.{decimals}f}" if rounded else "0"
     return text.replace("-", sign)
+
+
+def probability(p: float) -> str:
+    """``= .41``: two digits; ``> .99`` and ``< .001`` beyond."""
+    if p > 0.995:
+        return "> .99"
+    if p < 0.0005:
+        return "< .001"
+    return f"= {p:.{1 - math.floor(math.log10(p))}f}".replace("0.", ".")
 
 
 def short(value: float, sign: str = "-") -> str:

@@ -13,6 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, nearest
+from ..explanation import Measures
 from ..models.lock import lock_of
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class Method:
     source: str  # paper
     function: str  # "module:function" below lrpx.methods, imported on use
     options: dict[str, Any] = field(default_factory=dict)  # what the function takes, with defaults
+    measures: Measures = "parts"  # what its numbers are; see ``Explanation``
 
     def load(self) -> Callable[..., Any]:
         """The function ``(model, batch, **options) -> list[Attribution]``."""
@@ -96,6 +98,7 @@ _TABLE = [
         f"Simonyan et al. 2014; Li et al. 2016; {_ARRAS}",
         "gradient:explain",
         {"norm": "l1", "at": ("input",)},
+        measures="sensitivity",
     ),
     Method(
         "gradient-x-input",
@@ -116,12 +119,14 @@ _TABLE = [
         "ALTI: how much each input token is mixed into the explained position; not tied to a logit.",
         "Ferrando et al. 2022",
         "alti.logit:alti",
+        measures="mixture",
     ),
     Method(
         "attention-rollout",
         "Attention rollout: attention weights multiplied over the layers, half of each being the residual stream.",
         "Abnar & Zuidema 2020",
         "alti.logit:attention_rollout",
+        measures="mixture",
     ),
 ]
 METHODS: dict[str, Method] = {m.name: m for m in _TABLE}

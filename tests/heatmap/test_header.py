@@ -1,0 +1,124 @@
+"""What stands above a map: what is explained, what the model predicts, and what a reader must know."""
+
+import io
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from lrpx import heatmap
+from lrpx.explanation import Explanation, Prediction, Token, Unit
+from lrpx.heatmap.html import escape
+from lrpx.heatmap.latex import tex
+from lrpx.heatmap.view import MINUS, RED, WHITE, hex_colour, probability, view
+
+ARE, IS = Token(7, "Ġare"), Token(8, "Ġis")
+TOP = (Prediction(ARE, 0.412), Prediction(IS, 0.0314))
+
+
+def explanation(**fields) -> Explanation:
+    known = {
+        "tokens": ["The", "Ġkeys"],
+        "token_ids": [1, 2],
+        "units": [Unit(0, 1, "The"), Unit(1, 2, " keys")],
+        "relevance": np.array([0.25, 1.5]),
+        "value": 2.0,
+        "residual": 0.25,
+        "target": ARE,
+        "contrast": IS,
+        "target_probability": 0.412,
+        "target_rank": 1,
+        "contrast_probability": 0.0314,
+        "contrast_rank": 1234,
+        "position": 1,
+        "method": "attnlrp",
+    }
+    return Explanation(**known | fields)
+
+
+def printed(e: Explanation, **settings) -> str:
+    console = Console(file=io.StringIO(), width=200, **settings)
+    console.print(heatmap.render(e))
+    return console.file.getvalue()
+
+
+WRITERS = {
+    "table": (printed, str),
+    "terminal": (lambda e: printed(e, color_system="truecolor"), str),
+    "html": (heatmap.html_fragment, escape),
+    "latex": (heatmap.to_latex, tex),
+}
+
+
+@pytest.fixture(params=WRITERS)
+def written(request):
+    """Write an explanation in one of the formats, and a text as it would stand there."""
+    return WRITERS[request.param]
+
+
+def test_probability_and_rank_of_target_and_contrast(written):
+    write, in_format = written
+    page = write(explanation(top=TOP))
+    for part in ('" are" p = .41, rank 1', '" is" p = .031, rank 1,234', 'likeliest: " are" .41, " is" .031'):
+        assert in_format(part) in page
+
+
+def test_nothing_is_said_of_probabilities_that_are_not_known(written):
+    write, in_format = written
+    page = write(explanation(target_probability=None, target_rank=None, contrast=None))
+    assert in_format('" are" p') not in page
+    assert "rank" not in page
+    assert "likeliest" not in page
+
+
+def test_what_a_reader_must_know_is_in_every_header(written):
+    write, in_format = written
+    page = write(explanation(notes=("Of 7 < 8 things\u202e, one.",)))
+    assert in_format("note: Of 7 < 8 things<U+202E>, one.") in page
+
+
+def test_a_method_that_is_not_about_a_logit_shows_none(written):
+    write, in_format = written
+    page = write(explanation(method="alti", measures="mixture", residual=None, top=TOP))
+    assert in_format("each token's share in the hidden state at position 1") in page
+    assert "logit" not in page.replace("{xcolor}", "")
+    assert in_format("+2") not in page
+    assert "rank" not in page  # of the target, which this is not about
+    assert in_format('likeliest: " are" .41') in page
+
+
+@pytest.mark.parametrize("measures", ["sensitivity", "mixture"])
+def test_what_is_no_part_of_the_value_has_no_sum_and_a_scale_from_zero(written, measures):
+    write, in_format = written
+    page = write(explanation(measures=measures, residual=None))
+    assert "sum " not in page
+    assert in_format(f"{MINUS}1.500") not in page
+    assert "-1.500" not in page
+
+
+def test_the_bar_of_a_one_sided_scale_runs_from_white_to_red():
+    shown = view(explanation(measures="sensitivity", residual=None))
+    assert shown.bar(3) == [0.0, 0.5, 1.0]
+    assert shown.ticks() == [(0.0, "0"), (1.0, "+1.500")]
+    two_sided = view(explanation())
+    assert two_sided.bar(3) == [-1.0, 0.0, 1.0]
+    assert [tick for _, tick in two_sided.ticks(MINUS)] == [f"{MINUS}1.500", "0", "+1.500"]
+    assert f"(90deg,#{hex_colour(WHITE)},#{hex_colour(RED)})" in heatmap.to_html(explanation())
+
+
+def test_a_picture_of_each_kind(tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    heights = []
+    for n, e in enumerate([explanation(), explanation(measures="mixture", residual=None, top=TOP, notes=("N.",))]):
+        heatmap.to_png(e, tmp_path / f"{n}.png")
+        heights.append(int.from_bytes((tmp_path / f"{n}.png").read_bytes()[20:24], "big"))
+    assert heights[0] < heights[1]  # it has more lines
+
+
+@pytest.mark.parametrize(
+    ("p", "text"),
+    [(0.412, "= .41"), (1.0, "> .99"), (0.9951, "> .99"), (0.994, "= .99"), (0.0031, "= .0031"), (0.0006, "= .00060"),
+     (0.0004, "< .001"), (0.0, "< .001"), (0.1, "= .10")],
+)  # fmt: skip
+def test_probabilities(p, text):
+    assert probability(p) == text
