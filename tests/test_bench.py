@@ -168,6 +168,51 @@ def test_evaluate(bench, tmp_path):
     assert results["same_bytes"]
 
 
+def test_methods(bench, tmp_path):
+    model, tokenizer = gpt2(torch.float32)
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    options = ("--model", tmp_path / "model", "--smoke", "--device", "cpu")
+    found, printed = bench("methods", benchmark(tmp_path, 10), *options)
+    check_facts(found, "methods")
+    (results,) = found["results"].values()
+    assert results["samples"] == 6
+    contrast, single = results["questions"]["contrast"], results["questions"]["single"]
+    assert contrast.keys() == {*lrpx.METHODS, "gradient-l1", "gradient-l2"} - {"gradient"}
+    assert single.keys() == {"attnlrp", "lrp", "lrp-uniform-gate", "gradient-x-input", "alti-logit"}
+    for summary in [*contrast.values(), *single.values()]:
+        assert summary["samples"] == results["correct"] > 0
+        assert all(0 <= share <= 1 for share in summary["shares"].values())
+    assert abs(contrast["alti-logit"]["residual"]["median"]) < 1e-4
+    assert "residual" not in contrast["gradient-l1"]
+    assert "| alti-logit " in printed
+
+
+def test_methods_summarises_records(bench):
+    """Shares, residual and metrics of two records worked out by hand."""
+    script = runpy.run_path(str(BENCH / "methods.py"))
+    metrics = {"pg2": 1.0, "mrr": 0.5, "rma": 0.25}
+    records = [
+        {"relevance": [1.0, -2.0, 1.0], "value": 2.0, "residual": 2.0, "position": 2, "ground_truth": [1], **metrics},
+        {
+            "relevance": [0.0, 0.0, -3.0],
+            "value": -6.0,
+            "residual": -3.0,
+            "position": 2,
+            "ground_truth": [0, 1],
+            **metrics,
+        },
+    ]
+    found = script["summary"](records)
+    assert found["shares"] == {"first": 0.125, "explained": 0.625, "subject": 0.25}
+    assert found["residual"] == pytest.approx({"median": 0.75, "low": 0.55, "high": 0.95})
+    assert found["metrics"]["mrr"] == {"mean": 0.5, "low": 0.5, "high": 0.5}
+    assert script["rows_of"]({"lrp": found})[1] == [
+        *("lrp", "1.00 ± 0.00", "0.50 ± 0.00", "0.25 ± 0.00", "75%", "55% to 95%"),
+        *("12%", "62%", "25%"),
+    ]
+
+
 def test_large(bench):
     pytest.importorskip("accelerate")
     found, _ = bench("large", "--smoke")
