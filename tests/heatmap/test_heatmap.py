@@ -70,9 +70,9 @@ def keys(**fields) -> Explanation:
 
 
 def bert() -> Explanation:
-    """WordPiece: no token marks its leading space, a continued word has ``##``."""
+    """WordPiece: its tokens mark no leading space; the units have it."""
     pieces = ["[CLS]", "the", "rust", "##y", "keys", "[MASK]", "here", ".", "[SEP]"]
-    units = [(p.removeprefix("##"), [p]) for p in pieces]
+    units = [(p[2:] if p.startswith("##") else " " * bool(n) + p, [p]) for n, p in enumerate(pieces)]
     return explanation(
         units, [0.1, 0.2, -0.3, 0.05, 0.9, -0.2, 0, 0.01, 0.02], target="are", contrast="is", position=5, method="lrp"
     )
@@ -831,7 +831,7 @@ def test_heatmaps_need_no_torch_and_load_heavy_things_on_use():
             elif isinstance(node, ast.ImportFrom) and node.level == 2:
                 outside.add(f"lrpx.{node.module}")
     outside -= set(sys.stdlib_module_names)
-    assert outside == {"numpy", "rich", "matplotlib", "IPython", "lrpx.errors"}
+    assert outside == {"numpy", "regex", "rich", "matplotlib", "IPython", "lrpx.errors"}
 
 
 def test_other_rules_than_those_of_the_method_are_named():

@@ -506,7 +506,7 @@ def test_examples_of_all_runs_of_a_model(tmp_path):
         (["Ġcaf", "Ã©", "s"], (), [" caf", "é", "s"]),
         (["Ġ", "ä¸", "Ń", "a"], (), [" ", "中", "a"]),  # one character over two tokens
         (["Ġ", "ä¸", "Ġa"], (), [" ", r"\xe4\xb8", " a"]),  # half a character
-        (["[CLS]", "caf", "##é", "[SEP]"], (0, 3), ["[CLS]", "caf", "é", "[SEP]"]),
+        (["[CLS]", "caf", "##é", "[SEP]"], (0, 3), ["[CLS]", " caf", "é", " [SEP]"]),
         (["<s>", "▁the", "▁keys"], (0,), ["<s>", " the", " keys"]),
         (["<|endoftext|>", "Ġa"], (0,), ["<|endoftext|>", " a"]),
     ],

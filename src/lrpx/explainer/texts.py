@@ -23,6 +23,7 @@ from ..passes.hidden_states import place_first
 from ..text.batching import Attribution, Item, allowed_waste, pad
 from ..text.items import groups_of, item_of, one_each
 from ..text.tokenization import Encoded, encode, split
+from ..text.units import predicted_token
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class Texts:
         encoded, item, tokenizer = self.encoded[i], self.items[i], self.tokenizer
 
         def token(i: int) -> Token:
-            return Token(i, str(i) if tokenizer is None else tokenizer.convert_ids_to_tokens(i) or f"<{i}>")
+            return predicted_token(tokenizer, i, encoded.token_ids[: item.position + 1])
 
         target, contrast = token(result.target), None if item.contrast is None else token(item.contrast)
         if result.target == item.contrast:

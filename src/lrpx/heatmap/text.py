@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import unicodedata
 
+import regex
+
 NEWLINE, EMPTY = "↵", "∅"
 
 _BYTE_CHARS = [*range(33, 127), *range(161, 173), *range(174, 256)]
@@ -12,6 +14,7 @@ _BYTES = {chr(b): b for b in _BYTE_CHARS}  # byte-level BPE: printable bytes sta
 _BYTES |= {chr(256 + i): b for i, b in enumerate(sorted(set(range(256)) - set(_BYTE_CHARS)))}  # the rest from U+0100
 
 _UNSEEN = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")  # controls, formats, surrogates, private use, separators
+_LONGEST_CHARACTER = 40  # code points; a family of four with skin tones has eleven
 _JOINERS = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"  # they shape emoji and Persian words
 
 
@@ -36,6 +39,22 @@ def readable(raw: str, *, byte_level: bool = False) -> str:
     return raw.replace("▁", " ")
 
 
+def continues_character(before: str, text: str) -> bool:
+    """Whether ``text`` begins inside the character that ``before`` ends with: a vowel sign, an accent, a joined emoji.
+
+    A character is what Unicode calls an extended grapheme cluster (UAX 29).
+    """
+    if not before or not text or text[0].isascii():
+        return False
+    last = characters(before[-_LONGEST_CHARACTER:])[-1]
+    return len(characters(last + text[0])) == 1
+
+
+def characters(text: str) -> list[str]:
+    """``text`` in what readers take for characters: ``हिन्दी`` is two, a joined emoji is one."""
+    return regex.findall(r"\X", text)  # type: ignore[no-any-return]
+
+
 def visible(text: str, *, quoted: bool = False) -> str:
     """``text`` with symbols for line breaks, tabs, control characters and spaces that would not be seen.
 
@@ -53,8 +72,8 @@ def visible(text: str, *, quoted: bool = False) -> str:
             shown.append({"\n": NEWLINE, "\t": "⇥", "\r": "␍"}[c])
         elif unicodedata.category(c) == "Zs" and c != "\N{IDEOGRAPHIC SPACE}":
             shown.append("␣")
-        elif c in _JOINERS and "" not in around:
-            shown.append(c)
+        elif (c in _JOINERS and "" not in around) or (i and "\U000e0020" <= c <= "\U000e007f"):
+            shown.append(c)  # the latter are letters of a flag: England's
         else:
             shown.append(legible(c))
     return "".join(shown)

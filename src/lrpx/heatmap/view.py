@@ -158,10 +158,8 @@ def view(e: Drawable) -> View:
     if not 0 <= e.position < len(e.tokens):
         raise InputError(f"position {e.position} is outside the text: its {len(e.tokens)} tokens count from 0.")
 
-    byte_level = any("Ġ" in raw or "Ċ" in raw for raw in e.tokens)
-
     def entry(token: VocabularyEntry) -> str:
-        return visible(token.shown or readable(token.text, byte_level=byte_level), quoted=True)
+        return visible(token.shown or readable(token.text), quoted=True)
 
     cells = _cells(e)
     return View(
@@ -185,16 +183,11 @@ def view(e: Drawable) -> View:
 
 
 def _cells(e: Drawable) -> list[Cell]:
-    spaced = any(text.startswith(" ") for _, _, text in e.units)
-    wordpiece = any(raw.startswith("##") or raw in ("[CLS]", "[SEP]", "[MASK]") for raw in e.tokens)
-
     rtl = mostly_rtl("".join(text for _, _, text in e.units))
 
     def cell(start: int, end: int, text: str) -> Cell:
         if word := text.startswith(" ") and text[1:2].strip() != "":
             text = text[1:]
-        elif wordpiece and not spaced:  # these tokenizers mark continuations of a word, not its start
-            word = not e.tokens[start].startswith("##")
         *lines, last = text.split("\n")
         pieces = (*(visible(line) + NEWLINE for line in lines), visible(last))
         tokens = tuple((i, e.tokens[i], e.token_ids[i], float(e.relevance[i])) for i in range(start, end))

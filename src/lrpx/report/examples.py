@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import import_optional
 from ..explanation import Explanation, Token, Unit
-from ..heatmap.text import readable
+from ..heatmap.text import continues_character, readable
 from .results import Result, method_label, methods_in
 
 _LONGEST = 4  # bytes of a character in UTF-8, so tokens that may share one
@@ -29,7 +29,6 @@ class Example:
         other: The form in the other number.
         value: ``logit[predicted] - logit[other]``.
         units: Readable text over all tokens.
-        pieces: The first raw token of each unit.
         roles: Of every token.
         position: The token whose logits are explained: the last one, or the mask.
         explanations: One per method.
@@ -40,7 +39,6 @@ class Example:
     other: str
     value: float
     units: list[Unit]
-    pieces: list[str]
     roles: list[str]
     position: int
     explanations: list[Explanation]
@@ -74,7 +72,6 @@ def _example(result: Result, records: Sequence[dict[str, Any]]) -> Example:
         other=first["other"],
         value=first["value"],
         units=units,
-        pieces=[first["tokens"][unit.start] for unit in units],
         roles=first["roles"],
         position=first["position"],
         explanations=[_explanation(result, record, units) for record in records],
@@ -100,12 +97,13 @@ def _explanation(result: Result, record: dict[str, Any], units: list[Unit]) -> E
 def units_from_tokens(tokens: Sequence[str], special: Sequence[bool]) -> list[Unit]:
     """Readable text for raw pieces, in order; several tokens share a unit where a character is split over them."""
     byte_level = any("Ġ" in token for token in tokens)
+    wordpiece = any(token.startswith("##") or token in ("[CLS]", "[SEP]", "[MASK]") for token in tokens)
     units: list[Unit] = []
     start = 0
     while start < len(tokens):
         text, end = tokens[start], start + 1
-        if text.startswith("##") and not byte_level:
-            text = text[2:] or text
+        if wordpiece:  # its pieces mark the inside of a word, not its start
+            text = text[2:] if text[2:] and text.startswith("##") else " " * bool(units) + text
         elif not special[start]:
             joined, text = text, readable(text)
             # Bytes that are no character come back as they are, and some byte is not ASCII.
@@ -114,6 +112,10 @@ def units_from_tokens(tokens: Sequence[str], special: Sequence[bool]) -> list[Un
                 text, end = readable(joined), end + 1
             if byte_level and text == joined and not joined.isascii():  # no character comes of it
                 text, end = readable(tokens[start], byte_level=True), start + 1
-        units.append(Unit(start, end, text))
+        if units and not special[start] and continues_character(units[-1].text, text):
+            first = units.pop()
+            units.append(Unit(first.start, end, first.text + text))
+        else:
+            units.append(Unit(start, end, text))
         start = end
     return units

@@ -235,18 +235,16 @@ def _examples(result: Result, count: int) -> Iterator[str]:
 
 def _sentence(example: Example) -> str:
     """The sentence with its subject underlined and the predicted verb in its place, without special tokens."""
-    spaced = any(unit.text.startswith(" ") for unit in example.units)
     pieces = []
     verb = f' <span class="verb">{escape(example.predicted)}</span>'
-    for unit, raw in zip(example.units, example.pieces, strict=True):
+    for unit in example.units:
         roles = {example.roles[i] for i in range(unit.start, unit.end)}
         if roles == {"special"}:
             pieces.append(verb if unit.start == example.position else "")
             continue
-        gap = "" if spaced or raw.startswith("##") or not pieces else " "
         text = escape(unit.text)
         body = text.lstrip(" ")
-        lead = gap + text[: len(text) - len(body)]
+        lead = text[: len(text) - len(body)]
         pieces.append(lead + (f"<u>{body}</u>" if "subject" in roles else body))
     masked = "special" in {example.roles[example.position]}
     return "".join(pieces).strip() + ("" if masked else verb)

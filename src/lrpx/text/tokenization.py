@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import reprlib
-import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 from ..errors import InputError
 from ..explanation import Unit
+from .units import Decode, decoder, in_own_words, units_of
 
 EXPECTED = "Give a string, token ids, a BatchEncoding or chat messages, or a list of these."
 # What tokenizers return. Anything else (pixel_values, inputs_embeds, position_ids, ...) may change the prediction.
 _READ = ("input_ids", "attention_mask", "token_type_ids")
 _IGNORED = ("special_tokens_mask", "offset_mapping", "length", "overflow_to_sample_mapping", "labels")
-
-Decode = Callable[[tuple[int, ...]], str]
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ def encode(tokenizer: Any, given: Any) -> list[Encoded]:
         InputError: An empty text, no tokens, or something that is none of these; in a list, the error says which item.
     """
     singles, several = split(given)
-    decode = cache(partial(_decode, tokenizer))  # texts repeat their words
+    decode = decoder(tokenizer)
     found = []
     for i, single in enumerate(singles):
         try:
@@ -188,7 +186,8 @@ def _encode_text(tokenizer: Any, text: str, decode: Decode, *, specials: bool = 
     closing = len(added) - len(added.rstrip("x"))
     if closing == len(ids):
         raise InputError(f"the tokenizer makes no token of {text!r}.")
-    return Encoded(text, ids, tokens, units_of(tokenizer, ids, tokens, decode), spans, extras, specials, closing)
+    units = in_own_words(tokenizer, text, units_of(tokenizer, ids, tokens, decode), ids, spans)
+    return Encoded(text, ids, tokens, units, spans, extras, specials, closing)
 
 
 def _encode_chat(tokenizer: Any, messages: Sequence[Any], decode: Decode) -> Encoded:
@@ -266,51 +265,3 @@ def _are_ids(values: Sequence[Any]) -> bool:
 
 def _short(value: Any) -> str:
     return reprlib.repr(value)
-
-
-def units_of(tokenizer: Any, ids: tuple[int, ...], tokens: Sequence[str], decode: Decode) -> list[Unit]:
-    """Readable text for tokens, in order; several tokens share a unit where a character is split over them."""
-    special = set(tokenizer.all_special_ids)
-    continuation = "##" if _is_wordpiece(tokenizer) else ""
-    units: list[Unit] = []
-    start = 0
-    while start < len(ids):
-        end = start + 1
-        text = tokens[start] if ids[start] in special else decode(ids[start:end])
-        while "\ufffd" in text and end < len(ids) and end - start < 8 and ids[end] not in special:
-            end += 1
-            text = decode(ids[start:end])
-        if "\ufffd" in text:  # not a character: show the bytes of one token as they are
-            end = start + 1
-            text = decode(ids[start:end])
-        if tokens[start].startswith("▁") and not text.startswith(" "):
-            text = " " + text  # decoding drops the space before a first word
-        text = text.removeprefix(continuation)
-        if units and _continues(units[-1].text, text):
-            first = units.pop()
-            units.append(Unit(first.start, end, first.text + text))
-        else:
-            units.append(Unit(start, end, text))
-        start = end
-    return units
-
-
-def _continues(before: str, text: str) -> bool:
-    """Whether ``text`` is part of the character that ``before`` ends with: an accent, or a joined emoji."""
-    joiner = "\u200d"
-    return bool(before and text) and (
-        before.endswith(joiner)
-        or text[0] == joiner
-        or (unicodedata.category(text[0]) in ("Mn", "Me", "Sk") and text[0] > "~")
-    )
-
-
-def _is_wordpiece(tokenizer: Any) -> bool:
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        return "BertTokenizer" in {kind.__name__ for kind in type(tokenizer).__mro__}
-    return type(backend.model).__name__ == "WordPiece"
-
-
-def _decode(tokenizer: Any, ids: tuple[int, ...]) -> str:
-    return tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
