@@ -1,6 +1,7 @@
 """Tokenised sets: positions by offsets, verb forms in context, every filter, and real sentences with real tokenizers."""
 
 import json
+import re
 import sys
 import unicodedata
 
@@ -157,9 +158,16 @@ def test_reasons_to_drop_a_sample(make, kind, row, reason, detail):
     assert detail in result.detail
 
 
-def test_special_tokens_do_not_make_a_sample_long_enough():
-    result = one(llama_like(CORPUS), "causal", sentence("keys are old .", 1, "is", 0))
-    assert (result.reason, result.detail) == ("too_short", "1 of 2 tokens are not special")
+@pytest.mark.parametrize("word", ["keys", "keysdogs"])
+def test_a_token_before_the_text_does_not_make_a_sample_less_trivial(word):
+    """All that the model reads besides its BOS token is the ground truth, of one token or of several."""
+    result = one(llama_like(CORPUS), "causal", sentence(f"{word} are old .", 1, "is", 0))
+    assert result.reason == "not_shorter"
+    first, second = re.fullmatch(r"(\d+) of (\d+) tokens that are not special", result.detail).groups()
+    assert first == second
+    assert (int(first) > 1) == (word == "keysdogs")
+    kept = one(llama_like(CORPUS), "causal", sentence(f"the {word} are old .", 2, "is", 1))
+    assert len(kept.ground_truth) == int(first)
 
 
 def test_inputs_longer_than_the_model_takes():
@@ -394,7 +402,7 @@ def test_every_real_subject_comes_back_from_its_tokens(name):
             assert tokenizer.unk_token_id in ids or "".join(p.removeprefix("##") for p in pieces) == _uncased(word)
             assert tokenizer.decode([sample.verb_id]) == _uncased(row.verb)
             assert sample.input_ids[sample.position] == tokenizer.mask_token_id
-        assert len(sample.ground_truth) < len(sample.input_ids)
+        assert len(sample.ground_truth) < len(sample.roles) - sample.roles.count("special")
     assert checked > 0.99 * len(rows)
 
 

@@ -21,8 +21,7 @@ REASONS = {
     "verb_tokens": "a form of the verb is not one token of its own in this context",
     "subject_after_verb": "the ground truth lies after the verb (causal input)",
     "subject_tokens": "the subject has no tokens of its own",
-    "not_shorter": "the ground truth is not shorter than the input",
-    "too_short": "fewer than two tokens are left besides special ones",
+    "not_shorter": "the ground truth is all that the input has besides special tokens",
     "too_long": "the input is longer than the tokenizer's model_max_length",
 }
 
@@ -167,10 +166,8 @@ def _sample(
         return sentence.drop("subject_tokens", f"{text.words[sentence.subject_index]!r}: {' '.join(pieces) or 'none'}")
 
     length, effective = len(encoded.ids), encoded.special.count(0)
-    if len(ground_truth) >= length:
-        return sentence.drop("not_shorter", f"{len(ground_truth)} of {length} tokens")
-    if effective < 2:
-        return sentence.drop("too_short", f"{effective} of {length} tokens are not special")
+    if len(ground_truth) >= effective:  # a BOS token before it would not make the sample less trivial
+        return sentence.drop("not_shorter", f"{len(ground_truth)} of {effective} tokens that are not special")
     if length > tokenizer.model_max_length:
         return sentence.drop("too_long", f"{length} tokens, at most {tokenizer.model_max_length}")
 

@@ -7,8 +7,8 @@ Per sentence (Arras et al. 2025, App. "XAI Benchmark Dataset Generation"):
    the input plus one (causal) or with the mask's id exchanged (masked). So leading spaces are those of the tokenizer.
 3. The ground truth: tokens whose character offsets overlap the subject word. Token ids are never searched, so repeated
    words do not matter. The tokens must cover the word and nothing else.
-4. Drop trivial samples: ground truth not shorter than the input, fewer than two tokens that are not special, and for
-   causal models a subject after the verb.
+4. Drop trivial samples, whose ground truth is not shorter than the input without its special tokens (so at least two of
+   those are left), and for causal models samples with the subject after the verb.
 
 Special tokens that the model sees are part of the input and are scored; the column ``roles`` tells them apart.
 """
