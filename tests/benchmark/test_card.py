@@ -94,7 +94,7 @@ def test_sets_that_the_paper_does_not_have_stand_alone(folder):
 
 def test_a_published_source_is_named_with_its_licence(folder):
     benchmark = load_benchmark(folder)
-    known = Published("BLiMP x", "https://host/x", "Warstadt et al.", "CC BY 4.0")
+    known = Published("x", "BLiMP x", "https://host/x", "Warstadt et al.", "CC BY 4.0")
     benchmark.counts["published"] = known._asdict()
     text = card.card(benchmark)
     assert yaml.safe_load(text.split("---\n")[1])["license"] == "cc-by-4.0"

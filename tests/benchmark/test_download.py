@@ -3,13 +3,16 @@
 import hashlib
 import http.server
 import threading
+from pathlib import Path
 
 import pytest
+from benchmark_tools import SHARED
 
 from lrpx.benchmark import download
-from lrpx.benchmark.download import Published, local_file, published
+from lrpx.benchmark.download import Published, fetch, local_file, published
 from lrpx.errors import InputError
 
+ROOT = Path(__file__).resolve().parents[2]
 CONTENT = b"1\tthe keys are here .\n" * 5000
 SHA = hashlib.sha256(CONTENT).hexdigest()
 GIT_BLOB = hashlib.sha1(b"blob %d\0" % len(CONTENT) + CONTENT).hexdigest()
@@ -69,12 +72,66 @@ def test_a_url_without_a_checksum_is_refused_and_shows_it(server, tmp_path):
 
 def test_a_published_file_needs_no_checksum(server, tmp_path, monkeypatch):
     url, requests = server
-    known = Published("set", url, "paper", "licence")
+    known = Published("set", "set.tsv", url, "paper", "licence")
     monkeypatch.setitem(download.PUBLISHED, GIT_BLOB, known)
     path = local_file(url, tmp_path)
     assert published(path) == known
     local_file(url, tmp_path)
     assert len(requests) == 1
+
+
+@pytest.fixture
+def listed(server, monkeypatch):
+    """The server's file is one of the published ones."""
+    url, requests = server
+    monkeypatch.setitem(download.PUBLISHED, GIT_BLOB, Published("set", "set.tsv", url, "paper", "licence"))
+    return requests
+
+
+def test_a_published_file_by_its_name(listed, tmp_path):
+    for _ in range(2):
+        path = fetch("set", tmp_path)
+        assert path == tmp_path / "set.tsv"
+        assert path.read_bytes() == CONTENT
+    assert len(listed) == 1  # not fetched again
+
+
+def test_a_published_file_that_has_changed_is_not_kept(server, tmp_path, monkeypatch):
+    url, _ = server
+    monkeypatch.setitem(download.PUBLISHED, "0" * 40, Published("set", "set.tsv", url, "paper", "licence"))
+    with pytest.raises(InputError, match=f"is not set.tsv as published: git calls that file {'0' * 40}"):
+        fetch("set", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_of_ones_own_is_not_replaced(listed, tmp_path):
+    (tmp_path / "set.tsv").write_text("mine")
+    with pytest.raises(InputError, match=r"set\.tsv is there and is not set\.tsv as published\. Move it"):
+        fetch("set", tmp_path)
+    assert (tmp_path / "set.tsv").read_text() == "mine"
+    assert not listed
+
+
+def test_names_and_folders_that_are_none(tmp_path):
+    with pytest.raises(InputError, match=r"no published file is called 'ldg'\. Did you mean 'lgd'\?"):
+        fetch("ldg", tmp_path)
+    with pytest.raises(InputError, match=r"is no folder\. Make it first: mkdir -p"):
+        fetch("lgd", tmp_path / "none")
+
+
+def test_the_papers_source_is_listed():
+    """Its address, and the checksum that git gives the file (``git hash-object lgd_dataset.tsv``)."""
+    (blob,) = [blob for blob, file in download.PUBLISHED.items() if file.name == "lgd"]
+    assert blob == "3678296e1bbb95a6e4f83e7518b9021601086ea8"
+    url = download.PUBLISHED[blob].url
+    assert url == "https://raw.githubusercontent.com/yoavg/bert-syntax/master/lgd_dataset.tsv"
+    for page in ("docs/benchmark.md", "README.md"):
+        assert "lrpx benchmark download lgd" in (ROOT / page).read_text(encoding="utf-8")
+    assert url in (ROOT / "docs" / "benchmark.md").read_text(encoding="utf-8")
+    if (SHARED / "paper.tex").is_file():
+        assert "github.com/yoavg/bert-syntax/blob/master/lgd_dataset.tsv" in (SHARED / "paper.tex").read_text(
+            encoding="utf-8"
+        )
 
 
 def test_a_damaged_download_is_fetched_again(server, tmp_path):

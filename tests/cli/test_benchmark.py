@@ -1,11 +1,13 @@
 """The commands of the benchmark: what they hand on, print and refuse."""
 
+import hashlib
 import re
 from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
 
+from lrpx.benchmark import download
 from lrpx.cli import main as cli
 
 EVALUATE = ["evaluate", "sva", "--model", "gpt2", "--method", "lrp", "--out", "run"]
@@ -59,3 +61,20 @@ def test_the_help_of_evaluate_names_the_choices(lrpx_command):
         "auto: the checkpoint's own",
     ):
         assert word in told
+
+
+def test_download(lrpx_command, monkeypatch, tmp_path):
+    content = b"1\tthe keys are here .\n"
+    blob = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+    file = download.Published("set", "set.tsv", "https://host/data/set.tsv", "Their paper", "MIT")
+    monkeypatch.setitem(download.PUBLISHED, blob, file)
+    monkeypatch.setattr(download, "_download", lambda url: {file.url: content}[url])
+    (tmp_path / "in").mkdir()
+    code, out, err = lrpx_command("benchmark", "download", "set", "--out", "in")
+    assert (code, out) == (0, "")
+    assert (tmp_path / "in" / "set.tsv").read_bytes() == content
+    assert "in/set.tsv: set.tsv as published. Their paper. Licence: MIT." in err
+    assert "Next: lrpx benchmark build in/set.tsv --out sva" in err
+    assert lrpx_command("benchmark", "download", "nothing")[2].startswith(
+        "lrpx: no published file is called 'nothing'."
+    )

@@ -1,8 +1,8 @@
 """The subject-verb agreement benchmark: sentences in which one known word, the subject, decides the verb's number.
 
-    from lrpx.benchmark import build, tokenize
+    from lrpx.benchmark import build, fetch, tokenize
 
-    build("lgd_dataset.tsv", "sva")  # parse, find the subjects, write Parquet files and a dataset card
+    build(fetch("lgd"), "sva")  # parse, find the subjects, write Parquet files and a dataset card
     for sample in tokenize("sva", "gpt2").samples:
         ...  # sample.input_ids, sample.verb_id, sample.other_id, sample.ground_truth
 
@@ -10,6 +10,7 @@
 """
 
 from .builder import build
+from .download import fetch
 from .folder import Benchmark, TokenizedSample, TokenizedSet, load_benchmark, load_tokenized
 from .tokenized import fingerprint, tokenize
 
@@ -18,6 +19,7 @@ __all__ = [
     "TokenizedSample",
     "TokenizedSet",
     "build",
+    "fetch",
     "fingerprint",
     "load_benchmark",
     "load_tokenized",

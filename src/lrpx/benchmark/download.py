@@ -1,8 +1,8 @@
 """A source as a checked local file: a path, or a URL whose content has the expected checksum.
 
-A checksum comes from the caller (``...#sha256=<64 hex digits>``) or from the table of published files below. A URL
-without either is refused. The error shows the checksum of the downloaded content, so that the user can decide to trust
-it.
+A checksum comes from the caller (``...#sha256=<64 hex digits>``) or from the table of published files below, which
+``fetch`` gets by name. A URL without either is refused. The error shows the checksum of the downloaded content, so that
+the user can decide to trust it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import urllib.request
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import InputError
+from ..errors import InputError, nearest
 from ..files import atomic_write, sha256, update_digest
 
 _TIMEOUT = 60  # seconds without a byte
@@ -24,6 +24,7 @@ _TIMEOUT = 60  # seconds without a byte
 class Published(NamedTuple):
     """A file that its authors published."""
 
+    name: str  # for ``fetch``
     title: str
     url: str
     paper: str
@@ -37,13 +38,14 @@ _BLIMP_PAPER = "Warstadt et al. (2020), BLiMP: The Benchmark of Linguistic Minim
 # Keyed by git's own checksum of the content (SHA-1 of "blob <size>\0<content>"), which the repositories publish.
 PUBLISHED = {
     "3678296e1bbb95a6e4f83e7518b9021601086ea8": Published(
+        "lgd",
         "lgd_dataset.tsv",
         _GOLDBERG + "lgd_dataset.tsv",
         "Goldberg (2019), Assessing BERT's Syntactic Abilities; data of Linzen, Dupoux and Goldberg (2016)",
         "MIT, according to Arras et al. (2025)",
     ),
     **{
-        blob: Published(f"BLiMP {name}", f"{_BLIMP}{name}.jsonl", _BLIMP_PAPER, "CC BY 4.0")
+        blob: Published(name, f"BLiMP {name}", f"{_BLIMP}{name}.jsonl", _BLIMP_PAPER, "CC BY 4.0")
         for blob, name in {
             "d454cd7d6b293866b427b6759b88fbb8b9c646bf": "distractor_agreement_relational_noun",
             "ebc95e27000b7febd42c85151de1cb4a3aa33054": "distractor_agreement_relative_clause",
@@ -58,6 +60,43 @@ def published(path: Path) -> Published | None:
     """What ``path`` is, if its content is one of the published files."""
     header = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
     return PUBLISHED.get(update_digest(header, path))
+
+
+def fetch(name: str, folder: str | Path = ".") -> Path:
+    """Download a published file by name into a folder, and verify it. One that is there already is not fetched again.
+
+    Args:
+        name: ``"lgd"`` (Goldberg's ``lgd_dataset.tsv``, the paper's source), or the name of a BLiMP paradigm.
+        folder: Where it goes, under the name that its authors gave it.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        InputError: An unknown name, no such folder, another file of that name in it, a failed download, or a content that is
+            not what was published.
+        LrpxError: The file could not be written.
+    """
+    known = {file.name: (blob, file) for blob, file in PUBLISHED.items()}
+    if name not in known:
+        raise InputError(f"no published file is called {name!r}. {nearest(name, known)}")
+    blob, file = known[name]
+    path = Path(folder) / file.url.rsplit("/", 1)[-1]
+    if not path.parent.is_dir():
+        raise InputError(f"{folder} is no folder. Make it first: mkdir -p {folder}")
+    if path.exists():
+        if published(path) != file:
+            raise InputError(
+                f"{path} is there and is not {file.title} as published. Move it, or choose another folder."
+            )
+        return path
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(_download(file.url))
+        if published(temporary) != file:
+            raise InputError(
+                f"what is at {file.url} is not {file.title} as published: git calls that file {blob}. Nothing was kept."
+            )
+    return path
 
 
 def local_file(source: str, folder: Path) -> Path:

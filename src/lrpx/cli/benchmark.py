@@ -13,6 +13,24 @@ from .options import CheckpointOption, CompileOption, FastOption, RulesOption, T
 benchmark = typer.Typer(no_args_is_help=True, help="Build and tokenise the subject-verb agreement benchmark.")
 
 
+@benchmark.command("download")
+def download(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="lgd (lgd_dataset.tsv, the paper's source).")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder to put it into.")] = Path(),
+) -> None:
+    """Download a published source file and verify its checksum. BLiMP's agreement paradigms go by their names.
+
+    [b]lrpx benchmark download lgd[/b]
+    """
+    from ..benchmark.download import fetch, published
+
+    path = fetch(name, out)
+    about = published(path)
+    assert about is not None
+    _say(f"{path}: {about.title} as published. {about.paper}. Licence: {about.license}.")
+    _say(f"Next: lrpx benchmark build {path} --out sva")
+
+
 @benchmark.command("build")
 def build(
     source: Annotated[
@@ -186,7 +204,7 @@ def report(
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here.")] = None,
 ) -> None:
-    """Print the paper's tables for your runs.
+    """Print Tables 2 and 3 of Arras et al. (2025) for your runs.
 
     [b]lrpx report runs/gpt2 --compare paper --output report.html[/b]
     """
