@@ -332,6 +332,23 @@ def test_methods_lists_all_with_their_sources(lrpx_command):
     for method in METHODS.values():
         assert method.name in out
     assert "Arras et al. 2025" in out
+    assert "granularity" not in out
+
+
+def test_methods_at_length(lrpx_command):
+    """A row per method, as wide as a terminal, none of it cut off."""
+    code, out, _ = lrpx_command("methods", "--long")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+    body = out.split("granularity", 1)[1]
+    for method in METHODS.values():
+        (row,) = re.findall(rf"^{method.name}(\*?) +(.+)$", body, flags=re.M)
+        star, cells = row
+        assert (star == "*") != method.traits.in_paper
+        answers = [method.traits.linear_norms, method.traits.constant_attention]
+        answers += [method.traits.through_mlps, method.traits.decomposes]
+        assert cells.split()[-4:] == [{True: "yes", False: "no", None: "–"}[answer] for answer in answers]
+    assert "Table 1 of Arras et al. 2025" in body
 
 
 # Ends

@@ -41,12 +41,39 @@ def _root(
     pass
 
 
-def methods() -> None:
+def methods(
+    long: Annotated[bool, typer.Option("--long", help="Also what each assumes, costs and gives.")] = False,
+) -> None:
     """List the methods, each with one line and its source."""
+    console = Console()
     table = Table("method", "what it computes", "source", box=None, pad_edge=False)
     for m in METHODS.values():
         table.add_row(m.name, m.summary, m.source)
-    Console().print(table)
+    console.print(table)
+    if long:
+        console.print()
+        console.print(traits_table())
+        console.print(
+            "As Table 1 of Arras et al. 2025, which does not have those with a star. Adds up: to the logit, but for the share"
+            " of biases and, under AttnLRP, softmax.",
+            style="dim",
+        )
+
+
+def traits_table() -> Table:
+    """What each method assumes, costs and gives."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("method", no_wrap=True)
+    for name in ("granularity", "computation"):
+        table.add_column(name, width=len(name))
+    for name in ("norms linear", "attention constant", "through MLPs", "adds up"):
+        table.add_column(name, width=max(map(len, name.split())))
+    for m in METHODS.values():
+        if t := m.traits:
+            answers = (t.linear_norms, t.constant_attention, t.through_mlps, t.decomposes)
+            marks = ["–" if answer is None else "yes" if answer else "no" for answer in answers]
+            table.add_row(m.name + "*" * (not t.in_paper), t.granularity, t.cost, *marks)
+    return table
 
 
 app.command()(explain)

@@ -22,6 +22,29 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Traits:
+    """What a method assumes, costs and gives: the columns of Table 1 of Arras et al. 2025.
+
+    Attributes:
+        granularity: The parts of a model that get relevance of their own.
+        cost: Passes through the model.
+        linear_norms: Norms are treated as linear, their deviation as a constant. ``None``: norms are not looked at.
+        constant_attention: Attention weights are treated as constants.
+        through_mlps: What MLPs do is followed back to their inputs.
+        decomposes: Relevance is a decomposition of the logit: its parts add up, but for what biases and softmax absorb.
+        in_paper: The method is one of those in that table.
+    """
+
+    granularity: str
+    cost: str
+    linear_norms: bool | None
+    constant_attention: bool
+    through_mlps: bool
+    decomposes: bool
+    in_paper: bool = True
+
+
+@dataclass(frozen=True)
 class Method:
     """A method's entry in the table: what it is, where it comes from and the function that computes it."""
 
@@ -30,6 +53,7 @@ class Method:
     source: str  # paper
     function: str  # "module:function" below lrpx.methods, imported on use
     options: dict[str, Any] = field(default_factory=dict)  # what the function takes, with defaults
+    traits: Traits | None = None  # None: not told, for a method of one's own
     measures: Measures = "parts"  # what its numbers are; see ``Explanation``
 
     def load(self) -> Callable[..., Any]:
@@ -70,6 +94,8 @@ def _takes_runner(function: Callable[..., Any]) -> bool:
 
 
 _ARRAS = "Arras et al. 2025"
+_BACKWARD = ("neuron, layer", "forward + backward")  # granularity and cost of what goes backwards
+_GRADIENT = Traits(*_BACKWARD, False, False, True, False)
 _TABLE = [
     Method(
         "lrp",
@@ -77,6 +103,7 @@ _TABLE = [
         f"Ali et al. 2022; Eberle et al. 2023; {_ARRAS}",
         "lrp:explain",
         {"rules": "lrp", "at": ("input",)},
+        Traits(*_BACKWARD, True, True, True, True),
     ),
     Method(
         "attnlrp",
@@ -84,6 +111,7 @@ _TABLE = [
         f"Achtibat et al. 2024; {_ARRAS}",
         "lrp:explain",
         {"rules": "attnlrp", "at": ("input",)},
+        Traits(*_BACKWARD, True, False, True, True),
     ),
     Method(
         "lrp-uniform-gate",
@@ -91,6 +119,7 @@ _TABLE = [
         f"a variant of {_ARRAS}",
         "lrp:explain",
         {"rules": "lrp-uniform-gate", "at": ("input",)},
+        Traits(*_BACKWARD, True, True, True, True, in_paper=False),
     ),
     Method(
         "gradient",
@@ -98,6 +127,7 @@ _TABLE = [
         f"Simonyan et al. 2014; Li et al. 2016; {_ARRAS}",
         "gradient:explain",
         {"norm": "l1", "at": ("input",)},
+        _GRADIENT,
         measures="sensitivity",
     ),
     Method(
@@ -106,6 +136,7 @@ _TABLE = [
         f"Denil et al. 2015; Shrikumar et al. 2016; {_ARRAS}",
         "gradient:times_input",
         {"at": ("input",)},
+        _GRADIENT,
     ),
     Method(
         "alti-logit",
@@ -113,6 +144,7 @@ _TABLE = [
         f"Ferrando et al. 2023; {_ARRAS}",
         "alti.logit:explain",
         {"direct": False},
+        Traits("token, head, layer", "2 x forward", True, True, False, True),
     ),
     Method(
         "alti",
@@ -120,6 +152,7 @@ _TABLE = [
         "Ferrando et al. 2022",
         "alti.logit:alti",
         measures="mixture",
+        traits=Traits("token", "2 x forward", True, True, False, False, in_paper=False),
     ),
     Method(
         "attention-rollout",
@@ -127,6 +160,7 @@ _TABLE = [
         "Abnar & Zuidema 2020",
         "alti.logit:attention_rollout",
         measures="mixture",
+        traits=Traits("token", "forward", None, True, False, False, in_paper=False),
     ),
 ]
 METHODS: dict[str, Method] = {m.name: m for m in _TABLE}
