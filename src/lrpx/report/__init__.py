@@ -1,4 +1,4 @@
-"""Runs -> a report: the paper's tables for your own models, charts, and heatmaps of the clearest predictions.
+"""Runs -> a report: Tables 2 and 3 of Arras et al. (2025) for your own models, charts, and heatmaps of the clearest predictions.
 
     lrpx.report.report(["RUN"], format="html", compare_paper=True)
 
