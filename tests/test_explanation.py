@@ -170,7 +170,12 @@ def test_numbers_are_finite(name, wrong, bad):
     ("change", "message"),
     [
         (lambda d: d | {"schema": 2}, "schema 2: this version of lrpx reads schema 1. Upgrade lrpx to read it."),
-        (lambda d: {k: v for k, v in d.items() if k != "schema"}, "schema None"),
+        (
+            lambda d: {k: v for k, v in d.items() if k != "schema"},
+            "x.json: not a saved explanation: it has no field 'schema'",
+        ),
+        (lambda d: {"schema": 2, "name": "x"}, "x.json: not a saved explanation: it has no tokens with relevance"),
+        (lambda d: {"$schema": "http://json-schema.org"}, "it has no field 'schema'. Give what Explanation.save"),
         (lambda d: {k: v for k, v in d.items() if k != "value"}, r"these fields differ: \['value'\]"),
         (lambda d: d | {"extra": 1}, r"these fields differ: \['extra'\]"),
         (lambda d: d | {"units": [[0]]}, "not a saved explanation: a field is not what it should be"),
@@ -180,7 +185,11 @@ def test_numbers_are_finite(name, wrong, bad):
         (lambda d: d | {"relevance": [[1], [2, 3]]}, "a field is not what it should be"),
         (lambda d: d | {"layers": [1]}, "a field is not what it should be"),
         (lambda d: d | {"tokens": ["a"]}, "an explanation has one of each per token"),
-        (lambda d: [d], "holds list, not an explanation written by Explanation.save"),
+        (
+            lambda d: [d],
+            r"holds a list\. If it is one of explanations: map\(Explanation.from_dict, json.load\(file\)\)",
+        ),
+        (lambda d: [1], "holds list, not an explanation written by Explanation.save"),
         (lambda d: "text", "holds str, not an explanation"),
     ],
 )
@@ -247,3 +256,17 @@ def test_picture(tmp_path):
 def test_it_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         explanation().value = 3
+
+
+# Notes
+
+
+def test_notes_are_strings_in_every_header_and_files_without_them_are_read(tmp_path, capsys):
+    e = explanation(method="attnlrp", components={}, by_layer=None, by_head=None, notes=("Watch out.", "Twice."))
+    assert Explanation.from_dict(json.loads(json.dumps(e.to_dict()))).notes == ("Watch out.", "Twice.")
+    older = {k: v for k, v in e.to_dict().items() if k != "notes"}
+    assert Explanation.from_dict(older).notes == ()
+    e.show()
+    for shown in (capsys.readouterr().out, e.to_html(), e._repr_html_(), e.to_latex()):
+        assert "Watch out." in shown.replace("\\ ", " ")
+        assert "Twice." in shown

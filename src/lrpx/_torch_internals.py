@@ -96,6 +96,17 @@ def hooks_of(module: nn.Module) -> list[Callable[..., Any]]:
     return [hook for kind in HOOKS if own[kind] for hook in own[kind].values()]
 
 
+HOOK_NODE = "BackwardHookFunctionBackward"
+"""The autograd node by which a full backward hook of a module sees the gradient."""
+
+
+def backward_hooks_of(module: nn.Module) -> list[Callable[..., Any]]:
+    """What ``register_full_backward_hook`` and ``register_full_backward_pre_hook`` have registered."""
+    return [
+        hook for kind in ("_backward_hooks", "_backward_pre_hooks") for hook in (module.__dict__[kind] or {}).values()
+    ]
+
+
 def global_hooks() -> list[Callable[..., Any]]:
     """What ``torch.nn.modules.module.register_module_forward_hook`` and its relatives have registered, for all modules."""
     return [hook for kind in HOOKS for hook in getattr(torch_module, f"_global{kind}").values()]

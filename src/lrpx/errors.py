@@ -3,6 +3,8 @@
 import difflib
 import importlib
 import os
+import sys
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -41,6 +43,14 @@ def import_optional(module: str, needed_for: str, *, extra: str = "sva") -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise ImportError(f'{needed_for} needs {module.partition(".")[0]}: pip install "lrpx[{extra}]"') from error
+
+
+def warn(message: str) -> None:
+    """Warn the code that called lrpx, at its own line."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "lrpx":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
 
 
 def strict() -> bool:

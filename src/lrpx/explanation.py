@@ -171,6 +171,11 @@ class Explanation:
             InputError: The schema is not one this version reads, or a field is missing or unknown.
         """
         schema = data.get("schema")
+        if schema is None or not {"tokens", "relevance", "method"} <= data.keys():
+            known = "no field 'schema'" if schema is None else "no tokens with relevance"
+            raise InputError(
+                f"not a saved explanation: it has {known}. Give what Explanation.save() or to_dict() made."
+            )
         if schema != SCHEMA:
             raise InputError(f"schema {schema!r}: this version of lrpx reads schema {SCHEMA}. Upgrade lrpx to read it.")
         fields = {k: v for k, v in data.items() if k != "schema"}
@@ -218,9 +223,16 @@ class Explanation:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise InputError(f"{path} is not JSON: {error}. Give a file written by Explanation.save().") from error
+        if isinstance(data, list) and data and isinstance(data[0], dict):
+            raise InputError(
+                f"{path} holds a list. If it is one of explanations: map(Explanation.from_dict, json.load(file))."
+            )
         if not isinstance(data, dict):
             raise InputError(f"{path} holds {type(data).__name__}, not an explanation written by Explanation.save().")
-        return cls.from_dict(data)
+        try:
+            return cls.from_dict(data)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
 
 
 def _later_fields(saved: dict[str, Any]) -> dict[str, Any]:

@@ -4,20 +4,42 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, overload
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, overload
 
 from . import heatmap
+from .errors import LrpxError
 from .explanation import Explanation
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-class Explanations(Sequence[Explanation]):
-    """What ``Explainer`` returns for several texts or methods: a sequence, text by text, of each text method by method."""
+@dataclass(frozen=True)
+class Failure:
+    """A text that could not be explained.
 
-    def __init__(self, explanations: Iterable[Explanation]) -> None:
+    Attributes:
+        index: Its place among the texts that were given, from 0.
+        text: The text as it was given.
+        error: Why.
+    """
+
+    index: int
+    text: Any
+    error: LrpxError
+
+
+class Explanations(Sequence[Explanation]):
+    """What ``Explainer`` returns for several texts or methods: a sequence, text by text, of each text method by method.
+
+    Attributes:
+        failures: With ``errors="collect"``, the texts that could not be explained; they have no place in the sequence.
+    """
+
+    def __init__(self, explanations: Iterable[Explanation], failures: Iterable[Failure] = ()) -> None:
         self._explanations = tuple(explanations)
+        self.failures = tuple(failures)
 
     @overload
     def __getitem__(self, index: int) -> Explanation: ...
@@ -32,7 +54,8 @@ class Explanations(Sequence[Explanation]):
         return len(self._explanations)
 
     def __repr__(self) -> str:
-        return f"Explanations([{', '.join(map(repr, self))}])"
+        failed = f", {len(self.failures)} failures" if self.failures else ""
+        return f"Explanations([{', '.join(map(repr, self))}]{failed})"
 
     def show(self) -> None:
         """Print coloured heatmaps to the terminal, or display them in a notebook."""

@@ -230,11 +230,34 @@ def test_refuses_checkpointing_by_hand():
         run(model, batch_for(model), "lrp")
 
 
-def test_warns_where_the_model_cuts_the_gradient(caplog):
+def test_notes_where_the_model_cuts_the_gradient():
     model = tiny.build("causal:llama")
+    assert run(model, batch_for(model), "attnlrp").notes == ()
     model.model.layers[0].mlp.register_forward_hook(lambda _, __, y: y.detach())
-    run(model, batch_for(model), "attnlrp")
-    assert "cuts the gradient" in caplog.text
+    (note,) = run(model, batch_for(model), "attnlrp").notes
+    assert note.startswith("LlamaForCausalLM cuts the gradient by detach: ")
+
+
+@pytest.mark.parametrize("kind", ["register_full_backward_hook", "register_full_backward_pre_hook"])
+def test_a_backward_hook_is_named_with_its_module(kind):
+    model = tiny.build("causal:llama")
+    handle = getattr(model.model.layers[1].mlp, kind)(lambda *_: None)
+    with pytest.raises(
+        UnsupportedModelError, match=r"a backward hook is registered on 'model\.layers\.1\.mlp', and may"
+    ):
+        run(model, batch_for(model), "attnlrp")
+    handle.remove()
+    assert run(model, batch_for(model), "attnlrp").notes == ()
+
+
+@pytest.mark.filterwarnings(
+    "ignore:For backward hooks to be called:UserWarning"
+)  # PyTorch's, of outputs it cannot hook
+def test_a_backward_hook_for_all_modules():
+    model = tiny.build("causal:gpt2")
+    handle = torch.nn.modules.module.register_module_full_backward_hook(lambda *_: None)
+    with handle, pytest.raises(UnsupportedModelError, match="a backward hook is registered for all modules"):
+        run(model, batch_for(model), "lrp")
 
 
 def test_foreign_nodes_pass_pytorch_and_our_own():

@@ -10,7 +10,7 @@ from transformers import Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausa
 
 import lrpx
 from lrpx.methods.lrp import explain
-from lrpx.models.signature import longest_alike
+from lrpx.models.positions import longest_alike
 from lrpx.text.batching import Item, buckets, pad
 
 SIZES = {

@@ -1,6 +1,7 @@
 """Whatever a person gives becomes the same ids, pieces and readable units, or an error that says what was wrong."""
 
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from transformers import AutoTokenizer, ByT5Tokenizer
 from transformers.tokenization_utils_base import BatchEncoding
 
 from lrpx.errors import InputError
-from lrpx.text.tokenization import as_python, encode, split
+from lrpx.text.given import as_python, split
+from lrpx.text.tokenization import encode
 
 TEXT = tiny_tokenizers.TEXT
 KINDS = ["byte_level", "roberta", "word_piece", "metaspace"]
@@ -369,3 +371,58 @@ def test_long_input_is_cut_in_the_message_only(gpt2):
 
 def test_as_python():
     assert as_python((np.int64(3), torch.tensor([1, 2]), "a")) == [3, [1, 2], "a"]
+
+
+# What libraries hold texts in
+
+
+def held(kind, texts):
+    if kind == "tuple":
+        return tuple(texts)
+    library = pytest.importorskip(kind.partition(".")[0], reason=f"needs the package {kind}")
+    if kind == "datasets":
+        return library.Dataset.from_dict({"text": list(texts)})["text"]
+    return library.Series(list(texts))
+
+
+class Lazy(Sequence):
+    """A sequence that makes its items when asked for them."""
+
+    def __init__(self, items):
+        self.items, self.read = items, []
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, i):
+        if i >= len(self.items):
+            raise IndexError
+        self.read.append(i)
+        return self.items[i]
+
+
+@pytest.mark.parametrize("kind", ["tuple", "datasets", "pandas", "polars"])
+@pytest.mark.parametrize("what", ["texts", "ids", "chats"])
+def test_texts_in_any_container(kind, what):
+    tokenizer = tiny_tokenizers.byte_level()
+    tokenizer.chat_template = tiny_tokenizers.CHAT
+    texts = ["The keys", "the key"]
+    if what == "ids":
+        texts = [tokenizer(text)["input_ids"] for text in texts]
+    if what == "chats":
+        texts = [[{"role": "user", "content": text}] for text in texts]
+    found = encode(tokenizer, held(kind, texts))
+    assert [e.token_ids for e in found] == [e.token_ids for e in encode(tokenizer, texts)]
+
+
+def test_a_lazy_sequence_is_read_once():
+    lazy = Lazy(["The keys", "the key"])
+    assert len(encode(tiny_tokenizers.byte_level(), lazy)) == 2
+    assert lazy.read == [0, 1]
+
+
+def test_masks_of_the_assistants_tokens_are_left_aside():
+    tokenizer = tiny_tokenizers.byte_level()
+    batch = tokenizer(["The keys"])
+    batch["assistant_masks"] = [[0] * len(batch["input_ids"][0])]
+    assert encode(tokenizer, batch)[0].token_ids == tuple(batch["input_ids"][0])

@@ -36,9 +36,10 @@ from ..methods import METHODS, Method, get_method, methods_with_options
 from ..methods.alti.families import find_family
 from ..methods.rule_names import linear_rule
 from ..models.loading import load
+from ..models.positions import longest_alike
 from ..models.precision import is_exact
 from ..models.provenance import model_facts, provenance
-from ..models.signature import longest_alike, task_of
+from ..models.signature import task_of
 from ..passes.dispatch import Execution, PassRunner
 from ..text.batching import allowed_waste
 from .external import check_relevances, manifest_entry, read_relevances

@@ -88,7 +88,9 @@ def _registered(method: Method, runner: PassRunner) -> Explain:
     function = method.run_by(runner)
 
     def explain(batch: Batch, _: Sequence[TokenizedSample]) -> list[tuple[Attribution, ...]]:
-        return [(attribution,) for attribution in function(batch, **method.options)]
+        found = function(batch, **method.options)
+        runner.warn_once(note for attribution in found for note in attribution.notes)
+        return [(attribution,) for attribution in found]
 
     return explain
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import InputError
 from ..explanation import Explanation
-from ..explanations import Explanations
+from ..explanations import Explanations, Failure
 from ..methods import get_method, methods_with_options
 from ..models.loading import load
 from ..models.lock import lock_of
@@ -121,6 +121,7 @@ class Explainer:
         norm: Literal["l1", "l2"] | None = None,
         direct: bool | None = None,
         rules: str | RuleSet | None = None,
+        errors: Literal["raise", "collect"] = "raise",
         progress: bool | None = None,
         **options: object,
     ) -> Explanation | Explanations:
@@ -141,6 +142,8 @@ class Explainer:
             norm: Of ``gradient``: ``"l1"`` (default) or ``"l2"`` (squared).
             direct: Of ``alti-logit``: add the residual stream's own part to the explained token.
             rules: Of ``lrp`` and its relatives: another rule set, or its name.
+            errors: Of several texts, some of which cannot be explained (empty, too long, ...): ``"raise"`` for the first of
+                them, or ``"collect"`` them in ``Explanations.failures`` and explain the others.
             progress: Show a progress bar. Default: when a list needs more than one batch, on a terminal.
             **options: Those of a method that was registered elsewhere.
 
@@ -153,17 +156,21 @@ class Explainer:
             UnsupportedModelError: The model cannot be explained correctly.
             NonFiniteError: NaN or infinity appeared.
         """
+        if errors not in ("raise", "collect"):
+            raise InputError(f'errors={errors!r}: give "raise" or "collect".')
         options |= {"at": at, "norm": norm, "direct": direct, "rules": rules}
         chosen = methods_with_options(self.method if method is None else method, options)
         if text is None:
             raise InputError("no text given: explainer(text), or lrpx.explain(model, tokenizer, text).")
         several_methods = isinstance(method, list | tuple)
         asked = {"target": target, "contrast": contrast, "position": position}
-        texts = Texts.read(self.model, self.tokenizer, text, asked)
+        texts = Texts(self.model, self.tokenizer, text, asked, collect=errors == "collect")
         by_method = [texts.explained_by(*one, self._runner, self.batch_tokens, progress) for one in chosen]
         if not texts.several and not several_methods:
             return by_method[0][0]
-        return Explanations(each for of_text in zip(*by_method, strict=True) for each in of_text)
+        complete = [i for i in texts.items if i not in texts.failed]
+        failures = (Failure(i, texts.given[i], error) for i, error in sorted(texts.failed.items()))
+        return Explanations((found[i] for i in complete for found in by_method), failures)
 
 
 @overload
@@ -206,6 +213,7 @@ def explain(
     norm: Literal["l1", "l2"] | None = None,
     direct: bool | None = None,
     rules: str | RuleSet | None = None,
+    errors: Literal["raise", "collect"] = "raise",
     progress: bool | None = None,
     batch_tokens: int = BATCH_TOKENS,
     fast: bool | None = None,
@@ -232,7 +240,7 @@ def explain(
     )
     _recommend_an_explainer(explainer.model)
     asked: dict[str, Any] = {"target": target, "contrast": contrast, "position": position, **options}
-    return explainer(text, method=method, progress=progress, **asked)
+    return explainer(text, method=method, errors=errors, progress=progress, **asked)
 
 
 _calls: weakref.WeakKeyDictionary[PreTrainedModel, int] = weakref.WeakKeyDictionary()

@@ -44,6 +44,7 @@ class CallOptions(TypedDict, total=False):
     norm: Literal["l1", "l2"] | None
     direct: bool | None
     rules: str | RuleSet | None
+    errors: Literal["raise", "collect"]
     progress: bool | None
 
 

@@ -5,62 +5,79 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from ..errors import InputError, NonFiniteError
+from ..errors import InputError, LrpxError, NonFiniteError, warn
 from ..explanation import Explanation, Token
 from ..methods import Method
+from ..models.positions import longest_alike
 from ..models.precision import matmul_precision
 from ..models.provenance import provenance
-from ..models.signature import ModelSignature, longest_alike, task_of
+from ..models.signature import ModelSignature, padding_id, task_of
 from ..passes.dispatch import PassRunner
 from ..passes.hidden_states import place_first
 from ..text.batching import Attribution, Item, allowed_waste, pad
+from ..text.given import split
 from ..text.items import groups_of, item_of, one_each
-from ..text.tokenization import Encoded, encode, split
+from ..text.suspect import notes_of
+from ..text.tokenization import Encoded, encoder
 from ..text.units import predicted_token
 
 
-@dataclass(frozen=True)
 class Texts:
     """Tokenised texts, and what is to be explained of each.
 
     Attributes:
-        encoded: The texts as tokens.
-        items: Of each, which prediction is explained.
-        tokenizer: The model's, or ``None``.
-        several: Whether several texts were given, so that an error has to say which it is about.
+        given: The texts, one by one, as they were given.
+        several: Whether several were given, so that an error has to say which it is about.
+        encoded, items: Of each text that can be used, by its index: the tokens, and which prediction is explained.
+        failed: Of each text that cannot be explained, by its index: why. Filled only if errors are collected.
     """
 
-    encoded: list[Encoded]
-    items: list[Item]
-    tokenizer: Any
-    several: bool
-
-    @classmethod
-    def read(cls, model: PreTrainedModel, tokenizer: Any, text: Any, asked: Mapping[str, Any]) -> Texts:
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: Any, text: Any, asked: Mapping[str, Any], *, collect: bool
+    ) -> None:
         """Tokenise what a user gave; ``asked`` has ``target``, ``contrast`` and ``position``, for all texts or each.
 
         Raises:
             InputError: Something cannot be used. Of several texts, it names the one.
         """
-        _, several = split(text)
-        encoded = encode(tokenizer, text)
-        signature = ModelSignature.of(model)
-        if signature.task == "causal":
-            encoded = [e.without_closing() for e in encoded]
-        each = zip(*(one_each(value, name, len(encoded)) for name, value in asked.items()), strict=True)
-        items = []
-        for i, (e, (target, contrast, position)) in enumerate(zip(encoded, each, strict=True)):
-            with _naming(i, several):
-                item = item_of(signature, tokenizer, e, target=target, contrast=contrast, position=position)
-                items.append(item)
-        return cls(encoded, items, tokenizer, several)
+        self.tokenizer = tokenizer
+        self.given, self.several = split(text)
+        self.collect = collect and self.several
+        self.failed: dict[int, LrpxError] = {}
+        signature, encode_one = ModelSignature.of(model), encoder(tokenizer)
+        self.encoded: dict[int, Encoded] = {}
+        for i, one in enumerate(self.given):
+            with self._trying(i):
+                encoded = encode_one(one)
+                self.encoded[i] = encoded.without_closing() if signature.task == "causal" else encoded
+        columns = {name: one_each(value, name, len(self.given)) for name, value in asked.items()}
+        notes = notes_of(list(self.encoded.values()), tokenizer, padding_id(model, tokenizer))
+        self.items: dict[int, Item] = {}
+        for (i, encoded), known in zip(self.encoded.items(), notes, strict=True):
+            with self._trying(i):
+                item = item_of(signature, tokenizer, encoded, **{name: column[i] for name, column in columns.items()})
+                self.items[i] = replace(item, notes=(*known, *item.notes))
+        _warn_of({i: item.notes for i, item in self.items.items()})
+
+    @contextmanager
+    def _trying(self, i: int) -> Iterator[None]:
+        """Keep what speaks against a text, or let the error say which of several texts it is about."""
+        try:
+            yield
+        except (InputError, NonFiniteError) as error:
+            if self.collect:
+                self.failed[i] = error
+                return
+            if not self.several:
+                raise
+            raise type(error)(f"text[{i}]: {error}") from None
 
     def explained_by(
         self,
@@ -69,40 +86,61 @@ class Texts:
         runner: PassRunner,
         batch_tokens: int,
         progress: bool | None,
-    ) -> list[Explanation]:
-        """The explanations of all texts by one method, in their order."""
-        model, items = runner.model, self.items
+    ) -> dict[int, Explanation]:
+        """The explanation of each text by one method."""
         runner.log_unused_options(method.name, has_passes=method.has_passes)
         execution = {**asdict(runner.execution), "float32_matmul_precision": matmul_precision()}
-        about = provenance(model, method.name, settings, execution)
-        function = method.run_by(runner)
-        waste = allowed_waste(model, task_of(model)) if len(items) > 1 else 0.0
-        groups = groups_of(items, batch_tokens, waste, partial(longest_alike, model))
-
-        def finished(i: int, result: Attribution) -> Explanation:
-            with _naming(i, self.several):
-                return self._explanation(i, result, method, settings, about)
-
-        def finish(group: list[int], results: list[Attribution]) -> list[tuple[int, Explanation]]:
-            return [(i, finished(i, result)) for i, result in zip(group, results, strict=True)]
+        about = provenance(runner.model, method.name, settings, execution)
+        function, groups = method.run_by(runner), self._groups(runner.model, batch_tokens)
+        found: dict[int, Explanation] = {}
+        notes: list[str] = []
 
         def computed(group: list[int]) -> list[Attribution]:
-            return function(pad([items[i] for i in group], model), **settings)
+            results = function(pad([self.items[i] for i in group], runner.model), **settings)
+            notes.extend(note for result in results for note in result.notes)
+            return results
+
+        def finish(group: list[int], results: list[Attribution]) -> None:
+            for i, result in zip(group, results, strict=True):
+                with self._trying(i):
+                    found[i] = self._explanation(i, result, method, settings, about)
+
+        def explained(group: list[int]) -> list[tuple[list[int], list[Attribution]]]:
+            try:
+                return [(group, computed(group))]
+            except (InputError, NonFiniteError):
+                if not self.collect:
+                    raise
+            alone = []
+            for i in group:  # to find the one that it is about
+                with self._trying(i):
+                    alone.append(([i], computed([i])))
+            return alone
 
         if len(groups) == 1 and not progress:
-            found = dict(finish(groups[0], computed(groups[0])))
+            for part in explained(groups[0]):
+                finish(*part)
         else:  # while a GPU is at a group, another thread makes explanations of the one before
             hidden = None if progress is None else not progress
             with (
-                tqdm(total=len(items), desc=method.name, unit="text", disable=hidden) as bar,
+                tqdm(total=len(self.items), desc=method.name, unit="text", disable=hidden) as bar,
                 ThreadPoolExecutor(1) as other,
             ):
-                made: list[Future[list[tuple[int, Explanation]]]] = []
+                made: list[Future[None]] = []
                 for group in groups:
-                    made.append(other.submit(finish, group, computed(group)))
+                    made.extend(other.submit(finish, *part) for part in explained(group))
                     bar.update(len(group))
-                found = dict(pair for future in made for pair in future.result())
-        return [found[i] for i in range(len(items))]
+                for future in made:
+                    future.result()
+        runner.warn_once(notes)
+        return found
+
+    def _groups(self, model: PreTrainedModel, batch_tokens: int) -> list[list[int]]:
+        """Indices of texts to explain together."""
+        indices = [i for i in self.items if i not in self.failed]
+        waste = allowed_waste(model, task_of(model)) if len(indices) > 1 else 0.0
+        groups = groups_of([self.items[i] for i in indices], batch_tokens, waste, partial(longest_alike, model))
+        return [[indices[n] for n in group] for group in groups]
 
     def _explanation(
         self, i: int, result: Attribution, method: Method, settings: dict[str, Any], about: dict[str, Any]
@@ -138,16 +176,18 @@ class Texts:
             by_layer=result.by_layer,
             by_head=result.by_head,
             components=result.components,
+            notes=(*item.notes, *result.notes),
             provenance={**about, **ids},
         )
 
 
-@contextmanager
-def _naming(index: int, several: bool) -> Iterator[None]:
-    """Let an error say which of several texts it is about."""
-    try:
-        yield
-    except (InputError, NonFiniteError) as error:
-        if not several:
-            raise
-        raise type(error)(f"text[{index}]: {error}") from None
+def _warn_of(notes: Mapping[int, tuple[str, ...]]) -> None:
+    """One warning for each note, with the texts that it is about."""
+    texts: dict[str, list[int]] = {}
+    for i, several in notes.items():
+        for note in several:
+            texts.setdefault(note, []).append(i)
+    for note, about in texts.items():
+        more = f" and {len(about) - 3} more" if len(about) > 3 else ""
+        which = ", ".join(f"text[{i}]" for i in about[:3])
+        warn(note if len(about) == len(notes) else f"{which}{more}: {note}")

@@ -74,6 +74,7 @@ class Method:
         Raises:
             UnsupportedModelError: When called: the model cannot be explained correctly.
         """
+        from ..models.positions import fresh_rotations
         from ..passes.validation import check_model
 
         model, function, has_passes = runner.model, self.load(), self.has_passes
@@ -83,7 +84,8 @@ class Method:
                 if has_passes:
                     return function(model, batch, runner=runner, **options)
                 check_model(model, {})
-                return function(model, batch, **options)
+                with fresh_rotations(model):
+                    return function(model, batch, **options)
 
         return run
 

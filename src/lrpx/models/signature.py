@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import inspect
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import torch
 from transformers import PreTrainedModel
 
 from ..errors import UnsupportedModelError
+from .positions import context_length, made_for
 
 
 def task_of(model: PreTrainedModel) -> str:
@@ -48,21 +47,19 @@ def _classes(kind: Any) -> tuple[bool, bool]:
     )
 
 
+def padding_id(model: PreTrainedModel, tokenizer: Any = None) -> int | None:
+    """The id of the padding token, as the tokenizer says, or else the configuration; ``None`` if there is none."""
+    known = getattr(tokenizer, "pad_token_id", None)
+    if known is None:
+        known = getattr(model.config.get_text_config(), "pad_token_id", None)
+    return known if isinstance(known, int) and known >= 0 else None
+
+
 def filler(model: PreTrainedModel) -> int:
-    """The token id used for padding."""
-    padding = getattr(model.config.get_text_config(), "pad_token_id", None)
-    return 0 if padding is None or padding < 0 else padding
-
-
-def context_length(model: PreTrainedModel) -> int | None:
-    """How many tokens the model can read; ``None`` if it has no limit."""
-    config = model.config.get_text_config()
-    limit = getattr(config, "max_position_embeddings", None) or getattr(config, "max_seq_len", None)  # the latter: MPT
-    if limit is None or limit <= 0:
-        return None
-    if counts_from_padding(model):
-        limit -= config.pad_token_id + 1  # positions are numbered from pad_token_id + 1
-    return limit
+    """The token id used for padding: the padding token's, if the model has an embedding for it."""
+    padding, table = padding_id(model), model.get_input_embeddings()
+    size = getattr(table, "num_embeddings", None) or model.config.get_text_config().vocab_size
+    return 0 if padding is None or padding >= size else padding
 
 
 def takes(model: PreTrainedModel, name: str) -> bool:
@@ -87,6 +84,7 @@ class ModelSignature:
         task: ``"causal"`` or ``"masked"``.
         vocabulary: Number of token ids.
         context: How many tokens it can read; ``None`` if it has no limit.
+        made_for: How many it was made for, by its configuration: beyond, it predicts badly. ``None`` if it does not say.
         extras: Per-token inputs besides the ids that its ``forward`` takes.
     """
 
@@ -94,6 +92,7 @@ class ModelSignature:
     task: str
     vocabulary: int
     context: int | None
+    made_for: int | None
     extras: frozenset[str]
 
     @classmethod
@@ -101,41 +100,5 @@ class ModelSignature:
         """Read it off the model and its configuration."""
         extras = frozenset(name for name in ("token_type_ids",) if takes(model, name))
         vocabulary = model.config.get_text_config().vocab_size
-        return cls(type(model).__name__, task_of(model), vocabulary, context_length(model), extras)
-
-
-_counts_from_padding: weakref.WeakKeyDictionary[PreTrainedModel, bool] = weakref.WeakKeyDictionary()
-
-
-def counts_from_padding(model: PreTrainedModel) -> bool:
-    """Whether the model numbers its positions from ``pad_token_id + 1``, padding skipped, as RoBERTa does."""
-    known = _counts_from_padding.get(model)  # asked for every text, so the answer is remembered
-    if known is None:
-        known = _counts_from_padding[model] = _has_padded_positions(model)
-    return known
-
-
-def _has_padded_positions(model: PreTrainedModel) -> bool:
-    return any(
-        "position" in name and isinstance(module, torch.nn.Embedding) and module.padding_idx is not None
-        for name, module in model.named_modules()
-    )
-
-
-def longest_alike(model: PreTrainedModel, length: int) -> int | None:
-    """Up to which length a batch may be padded without changing what a text of ``length`` tokens gets; ``None``: any.
-
-    Rotations of the kinds ``longrope`` and ``dynamic`` depend on the longest text of a batch once that is longer than the
-    model was made for.
-    """
-    config = model.config.get_text_config()
-    rope = getattr(config, "rope_parameters", None) or {}
-    limits = []
-    for parameters in (rope, *(value for value in rope.values() if isinstance(value, dict))):
-        kind = parameters.get("rope_type")
-        if kind == "longrope":
-            switch = parameters.get("original_max_position_embeddings") or config.max_position_embeddings
-            limits.append(switch if length <= switch else None)
-        elif kind == "dynamic":
-            limits.append(config.max_position_embeddings if length <= config.max_position_embeddings else length)
-    return min((limit for limit in limits if limit is not None), default=None)
+        limits = context_length(model), made_for(model)
+        return cls(type(model).__name__, task_of(model), vocabulary, *limits, extras)

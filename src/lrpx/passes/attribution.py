@@ -19,6 +19,7 @@ from ..text.batching import Attribution, Batch
 from .dispatch import PassRunner
 from .forward_backward import CHUNK, PassSpec, check
 from .hidden_states import place_first
+from .validation import about_cuts
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Pass:
         products: float64 ``[B, T]``: hidden state times gradient at the first place, summed over the width.
         hidden: Name in ``at`` or module name -> hidden state and gradient; first the place of the token relevance.
         mode: The rules' counters.
+        notes: What has to be known to read it right.
     """
 
     values: np.ndarray
@@ -49,6 +51,7 @@ class Pass:
     products: np.ndarray
     hidden: dict[str, Hidden]
     mode: Propagation
+    notes: tuple[str, ...] = ()
 
 
 def run(
@@ -84,7 +87,8 @@ def run(
     places = {}
     if hidden:
         places = {name: Hidden(x.flatten(2), found.gradients[name].flatten(2)) for name, x in found.states.items()}
-    return Pass(reading.values, reading.targets, reading.products, places, found.mode)
+    notes = (about_cuts(type(model).__name__, found.mode),) if +found.mode.cuts else ()
+    return Pass(reading.values, reading.targets, reading.products, places, found.mode, notes)
 
 
 def attributions(result: Pass, batch: Batch, combine: Combine, *, decomposes: bool) -> list[Attribution]:
@@ -101,7 +105,10 @@ def attributions(result: Pass, batch: Batch, combine: Combine, *, decomposes: bo
         relevance, value = per_token[i, span], float(result.values[i])
         residual = value - float(relevance.sum()) if decomposes else None
         parts = {name: whole[i, span] for name, whole in layers.items()}
-        found.append(Attribution(relevance=relevance, value=value, residual=residual, target=target, layers=parts))
+        one = Attribution(
+            relevance=relevance, value=value, residual=residual, target=target, layers=parts, notes=result.notes
+        )
+        found.append(one)
     return found
 
 

@@ -21,7 +21,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..models.placement import is_divided
-from ..models.signature import context_length, filler, longest_alike, task_of
+from ..models.positions import context_length, longest_alike
+from ..models.signature import filler, task_of
 from ..text.batching import Batch, allowed_waste
 from .forward_backward import PassOptions, PassResult, PassSpec
 from .model_state import ModelState

@@ -13,7 +13,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,8 +21,9 @@ from functools import partial
 import torch
 from transformers import PreTrainedModel
 
-from ..errors import InputError, LrpxError, strict
+from ..errors import InputError, LrpxError, strict, warn
 from ..models.placement import entry_device, is_divided
+from ..models.positions import fresh_rotations
 from ..propagation import rules as known_rules
 from ..propagation.rulesets import get_rules
 from ..text.batching import Batch
@@ -101,6 +102,10 @@ class PassRunner:
         Raises:
             LrpxError: As ``validation.check_model`` and ``forward_backward.compute``.
         """
+        with fresh_rotations(self.model):
+            return self._run(batch, spec)
+
+    def _run(self, batch: Batch, spec: PassSpec) -> PassResult:
         found = self._repeat(batch, spec)
         if found is not None:
             return found
@@ -263,6 +268,13 @@ class PassRunner:
         for option, reason in idle.items():
             if getattr(self.execution, option) is True:
                 self._tell(logging.INFO, f"{option}=True changes nothing: {reason}")
+
+    def warn_once(self, notes: Iterable[str]) -> None:
+        """Warn the caller of what is to be known about the model, each once."""
+        for note in dict.fromkeys(notes):
+            if note not in self._told:
+                self._told.add(note)
+                warn(note)
 
     def _tell(self, level: int, message: str) -> None:
         """Log a message, once."""

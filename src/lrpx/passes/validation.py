@@ -6,7 +6,6 @@ carried gradient unseen, ways around the first block, numbers that are not finit
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from .._torch_internals import HOOK_NODE, backward_hooks_of
 from ..errors import InputError, UnsupportedModelError
 from ..models.modules import modules_of
 from ..models.placement import stored_parameters
@@ -25,7 +25,6 @@ from ..propagation.rulesets import RuleSet
 from ..recognition.foreign import foreign_nodes
 from .hidden_states import items_of, layer_count
 
-logger = logging.getLogger("lrpx")
 NORMS = ("layer_norm", "rms_norm", "unit_norm", "normaliser", "division")
 ALTERNATIVE = 'Load it with attn_implementation="sdpa", or call model.set_attn_implementation("sdpa").'
 # Mixers that are neither attention nor MLP; their own rules are not written yet.
@@ -123,8 +122,6 @@ def check_rules_took_effect(
             f"{name}: with {layers} blocks, the rules met {norms} normalisers and {attentions} attentions. It computes them "
             f"in a way PyTorch functions do not show, so a map would be wrong. {ALTERNATIVE}"
         )
-    if +mode.cuts:
-        logger.warning("%s", about_cuts(name, mode))
     unseen = [*(+mode.unknown), *foreign_nodes(values)]
     if unseen:
         refuse_unseen(model, unseen)
@@ -132,6 +129,13 @@ def check_rules_took_effect(
 
 def refuse_unseen(model: PreTrainedModel, what: Sequence[str]) -> NoReturn:
     """Raise the error about operations that no rule knows."""
+    if HOOK_NODE in what:
+        hooked = [name or type(model).__name__ for name, module in model.named_modules() if backward_hooks_of(module)]
+        where = f"on {', '.join(map(repr, hooked[:3]))}" if hooked else "for all modules"
+        raise UnsupportedModelError(
+            f"a backward hook is registered {where}{' and more' if len(hooked) > 3 else ''}, and may change any gradient. Remove "
+            "it, handle.remove(), and register it again afterwards."
+        )
     raise UnsupportedModelError(
         f"{type(model).__name__}: gradient passes through operations without a known rule: {', '.join(what)}. "
         'The methods "gradient" and "gradient-x-input" work.'
@@ -141,8 +145,8 @@ def refuse_unseen(model: PreTrainedModel, what: Sequence[str]) -> NoReturn:
 def about_cuts(name: str, mode: Propagation) -> str:
     """A sentence on gradients that the model's own code cuts: right for choices (top-k), a loss anywhere else."""
     return (
-        f"{name} cuts the gradient {sum(mode.cuts.values())} times by {', '.join(+mode.cuts)}: what it takes from there into "
-        "the prediction is a constant and gets no relevance. That is as it should be where it only chooses experts."
+        f"{name} cuts the gradient by {', '.join(sorted(+mode.cuts))}: what it takes from there into the prediction is a "
+        "constant and gets no relevance. That is as it should be where it only chooses experts."
     )
 
 

@@ -19,7 +19,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..models.placement import entry_device
-from ..models.signature import counts_from_padding, filler, takes
+from ..models.positions import counts_from_padding
+from ..models.signature import filler, takes
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Item:
     target: int | None = None  # token id; None: the model's top prediction
     contrast: int | None = None  # token id; None: the single logit is explained
     extras: dict[str, tuple[int, ...]] = field(default_factory=dict)  # per-token model inputs, e.g. token_type_ids
+    notes: tuple[str, ...] = ()  # what the user has to know of the text
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ class Attribution:
     by_layer: np.ndarray | None = None
     by_head: np.ndarray | None = None
     components: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 def pad(items: Sequence[Item], model: PreTrainedModel, *, side: str = "right", length: int = 0) -> Batch:

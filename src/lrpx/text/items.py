@@ -7,8 +7,9 @@ from typing import Any
 from ..errors import InputError
 from ..models.signature import ModelSignature
 from .batching import Alike, Item, any_length, buckets
+from .given import as_python
 from .targets import resolve_position, resolve_token
-from .tokenization import Encoded, as_python
+from .tokenization import Encoded
 
 
 def item_of(
@@ -31,6 +32,12 @@ def item_of(
             f"the text has {length} tokens, {length - signature.context} more than the {signature.context} that "
             f"{signature.name} can read. Shorten it."
         )
+    notes: tuple[str, ...] = ()
+    if signature.made_for is not None and length > signature.made_for:
+        notes = (
+            f"the text has {length} tokens, and {signature.name} was made for {signature.made_for}, by its configuration: what "
+            "it predicts there may make no sense.",
+        )
     if max(ids) >= signature.vocabulary:
         raise InputError(
             f"token id {max(ids)} is outside the model's vocabulary of {signature.vocabulary}. Is this the model's own tokenizer?"
@@ -45,7 +52,8 @@ def item_of(
             f"target {target!r} and contrast {contrast!r} are the same token ({chosen}): their difference is 0. "
             "Give two that differ."
         )
-    return Item(ids, where, chosen, other, {k: v for k, v in encoded.extras.items() if k in signature.extras})
+    extras = {k: v for k, v in encoded.extras.items() if k in signature.extras}
+    return Item(ids, where, chosen, other, extras, notes)
 
 
 def groups_of(items: list[Item], max_tokens: int, waste: float, alike: Alike = any_length) -> list[list[int]]:

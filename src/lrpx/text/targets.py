@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import InputError
-from .tokenization import Encoded, as_python, check_unicode
+from .given import as_python
+from .tokenization import Encoded, check_unicode
 
 TokenChoice = Any  # a token id (also of numpy or torch), a string, or None
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from ..errors import InputError
 from ..explanation import Unit
+from .given import EXPECTED, are_ids, as_python, is_id, short, split
 from .units import Decode, decoder, in_own_words, units_of
-
-EXPECTED = "Give a string, token ids, a BatchEncoding or chat messages, or a list of these."
-# What tokenizers return. Anything else (pixel_values, inputs_embeds, position_ids, ...) may change the prediction.
-_READ = ("input_ids", "attention_mask", "token_type_ids")
-_IGNORED = ("special_tokens_mask", "offset_mapping", "length", "overflow_to_sample_mapping", "labels")
 
 
 @dataclass(frozen=True)
@@ -31,6 +26,7 @@ class Encoded:
         extras: Per-token model inputs besides the ids, e.g. ``token_type_ids``.
         adds_special_tokens: Whether the tokenizer put special tokens around ``text`` (not for chat messages).
         closing: How many special tokens the tokenizer put after ``text``.
+        unmasked: Whether ids were given and no attention mask with them.
     """
 
     text: str | None
@@ -41,6 +37,7 @@ class Encoded:
     extras: dict[str, tuple[int, ...]] = field(default_factory=dict)
     adds_special_tokens: bool = True
     closing: int = 0
+    unmasked: bool = False
 
     def without_closing(self) -> Encoded:
         """Drop special tokens after the text: a causal model continues from the text's own last token."""
@@ -70,41 +67,19 @@ def encode(tokenizer: Any, given: Any) -> list[Encoded]:
         InputError: An empty text, no tokens, or something that is none of these; in a list, the error says which item.
     """
     singles, several = split(given)
-    decode = decoder(tokenizer)
+    encode_one = encoder(tokenizer)
     found = []
     for i, single in enumerate(singles):
         try:
-            found.append(_encode_one(tokenizer, single, decode))
+            found.append(encode_one(single))
         except InputError as error:
             raise InputError(f"text[{i}]: {error}" if several else str(error)) from None
     return found
 
 
-def split(given: Any) -> tuple[list[Any], bool]:
-    """Single inputs, and whether several were given (also a list of one).
-
-    Raises:
-        InputError: No input, or something that is none.
-    """
-    given = as_python(given)
-    if isinstance(given, Mapping) and "input_ids" in given:
-        return _split_batch(given)
-    if isinstance(given, str):
-        return [given], False
-    if not isinstance(given, list) or not given:
-        raise InputError(f"the text is {_short(given)}. {EXPECTED}")
-    first = given[0]
-    single = _is_id(first) or (isinstance(first, Mapping) and "input_ids" not in first)
-    return ([given], False) if single else (given, True)
-
-
-def as_python(value: Any) -> Any:
-    """Tensors, arrays, tuples and numpy numbers as Python lists and numbers; lists all the way down."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if not isinstance(value, list | tuple):
-        return value
-    return list(value) if _are_ids(value) else [as_python(v) for v in value]
+def encoder(tokenizer: Any) -> Callable[[Any], Encoded]:
+    """A function that tokenises one input at a time, as ``encode``. It remembers words, which texts repeat."""
+    return partial(_encode_one, tokenizer, decode=decoder(tokenizer))
 
 
 def check_unicode(what: str, text: str) -> None:
@@ -121,26 +96,10 @@ def check_unicode(what: str, text: str) -> None:
         ) from None
 
 
-def _split_batch(given: Mapping[str, Any]) -> tuple[list[Any], bool]:
-    unread = sorted(set(given) - {*_READ, *_IGNORED})
-    if unread:
-        raise InputError(
-            f"a batch with {', '.join(unread)} cannot be explained: {', '.join(_READ)} are read, and the rest may change the "
-            "prediction. Leave it out."
-        )
-    batch = {name: as_python(given[name]) for name in _READ if given.get(name) is not None}
-    ids = batch["input_ids"]
-    if not isinstance(ids, list) or not ids:
-        raise InputError("input_ids is empty. Give at least one token.")
-    if not isinstance(ids[0], list):
-        return [batch], False
-    return [{name: rows[n] for name, rows in batch.items()} for n in range(len(ids))], True
-
-
 def _encode_one(tokenizer: Any, given: Any, decode: Decode) -> Encoded:
     if tokenizer is not None and not (callable(tokenizer) and hasattr(tokenizer, "convert_ids_to_tokens")):
         raise InputError(
-            f"the tokenizer is {_short(tokenizer)} ({type(tokenizer).__name__}). "
+            f"the tokenizer is {short(tokenizer)} ({type(tokenizer).__name__}). "
             "Give one of transformers: AutoTokenizer.from_pretrained(name)."
         )
     if isinstance(given, str):
@@ -149,9 +108,9 @@ def _encode_one(tokenizer: Any, given: Any, decode: Decode) -> Encoded:
         return _encode_mapping(tokenizer, given, decode)
     if isinstance(given, list) and given and isinstance(given[0], Mapping):
         return _encode_chat(tokenizer, given, decode)
-    if isinstance(given, list) and given and _is_id(given[0]):
+    if isinstance(given, list) and given and is_id(given[0]):
         return _encode_ids(tokenizer, given, decode)
-    raise InputError(f"the text is {_short(given)}. {EXPECTED}")
+    raise InputError(f"the text is {short(given)}. {EXPECTED}")
 
 
 def _encode_text(tokenizer: Any, text: str, decode: Decode, *, specials: bool = True) -> Encoded:
@@ -193,7 +152,7 @@ def _encode_text(tokenizer: Any, text: str, decode: Decode, *, specials: bool = 
 def _encode_chat(tokenizer: Any, messages: Sequence[Any], decode: Decode) -> Encoded:
     for message in messages:
         if not isinstance(message, Mapping) or "role" not in message or not {"content", "tool_calls"} & set(message):
-            raise InputError(f'{_short(message)} is no chat message. Give {{"role": "user", "content": "..."}}.')
+            raise InputError(f'{short(message)} is no chat message. Give {{"role": "user", "content": "..."}}.')
     if getattr(tokenizer, "chat_template", None) is None:
         raise InputError(
             "chat messages need a tokenizer with a chat template; this one has none. Give a string instead."
@@ -212,12 +171,17 @@ def _encode_chat(tokenizer: Any, messages: Sequence[Any], decode: Decode) -> Enc
 
 
 def _encode_ids(
-    tokenizer: Any, ids: Sequence[Any], decode: Decode, extras: dict[str, tuple[int, ...]] | None = None
+    tokenizer: Any,
+    ids: Sequence[Any],
+    decode: Decode,
+    extras: dict[str, tuple[int, ...]] | None = None,
+    *,
+    unmasked: bool = True,
 ) -> Encoded:
-    if not _are_ids(ids):
-        wrong = [i for i in ids if not _is_id(i)]
+    if not are_ids(ids):
+        wrong = [i for i in ids if not is_id(i)]
         if wrong:
-            raise InputError(f"{_short(wrong[0])} is not a token id. Token ids are integers.")
+            raise InputError(f"{short(wrong[0])} is not a token id. Token ids are integers.")
     ids = tuple(ids)
     if min(ids) < 0:
         raise InputError(f"token id {min(ids)} is negative. Ids count from 0.")
@@ -230,20 +194,22 @@ def _encode_ids(
             f"<{i}>" if t is None else t for i, t in zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True)
         ]
         units = units_of(tokenizer, ids, tokens, decode)
-    return Encoded(None, ids, tokens, units, [None] * len(ids), extras or {}, False)
+    return Encoded(None, ids, tokens, units, [None] * len(ids), extras or {}, False, unmasked=unmasked)
 
 
 def _encode_mapping(tokenizer: Any, row: Mapping[str, Any], decode: Decode) -> Encoded:
     """One row of a ``BatchEncoding``, without its padding."""
     ids = as_python(row["input_ids"])
     if not isinstance(ids, list) or not ids or isinstance(ids[0], list):
-        raise InputError(f"input_ids is {_short(ids)}. Give a list of token ids.")
-    mask = as_python(row.get("attention_mask") or [1] * len(ids))
+        raise InputError(f"input_ids is {short(ids)}. Give a list of token ids.")
+    given = as_python(row.get("attention_mask"))
+    mask = [1] * len(ids) if given is None else given
+    _check_mask(mask)
     real = [i for i, m in enumerate(mask) if m]
     if len(mask) != len(ids) or not real:
         raise InputError(
             f"attention_mask has {len(mask)} entries for {len(ids)} ids and shows {len(real)} of them. "
-            "Give one entry per id, and show at least one."
+            "Give one entry per id, and show at least one: 1 for a token, 0 for padding."
         )
     span = slice(real[0], real[-1] + 1)
     if span.stop - span.start != len(real):
@@ -251,17 +217,17 @@ def _encode_mapping(tokenizer: Any, row: Mapping[str, Any], decode: Decode) -> E
             "attention_mask hides tokens in the middle of the text. It may only hide padding on either side."
         )
     extras = {"token_type_ids": tuple(row["token_type_ids"][span])} if "token_type_ids" in row else {}
-    return _encode_ids(tokenizer, ids[span], decode, extras)
+    return _encode_ids(tokenizer, ids[span], decode, extras, unmasked=given is None)
 
 
-def _is_id(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _are_ids(values: Sequence[Any]) -> bool:
-    """Whether all are plain integers: a fast check for long lists. ``False`` if a closer look is needed."""
-    return set(map(type, values)) == {int}
-
-
-def _short(value: Any) -> str:
-    return reprlib.repr(value)
+def _check_mask(mask: Any) -> None:
+    """Refuse a mask that is not made of 0 and 1."""
+    expected = "Give 1 for a token and 0 for padding, as a tokenizer does."
+    if not isinstance(mask, list) or any(isinstance(m, list) for m in mask):
+        raise InputError(f"attention_mask is {short(mask)}: expected one number per id. {expected}")
+    others = [m for m in mask if m not in (0, 1)]
+    if not others:
+        return
+    additive = set(mask) - set(others) == {0} and all(isinstance(m, int | float) and m < 0 for m in others)
+    looks = ", and looks like an additive mask, where 0 shows a token" if additive else ""
+    raise InputError(f"attention_mask holds {short(others[0])}{looks}. {expected}")

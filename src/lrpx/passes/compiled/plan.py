@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ...models.signature import context_length, filler, task_of
+from ...models.positions import context_length
+from ...models.signature import filler, task_of
 from ...text.batching import Batch
 from ..forward_backward import PassOptions, PassResult, PassSpec, accepted
 from ..model_state import ModelState

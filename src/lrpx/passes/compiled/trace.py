@@ -28,7 +28,7 @@ from ..._torch_internals import (
     with_symbols,
 )
 from ...models.modules import frozen, modules_of
-from ...models.signature import context_length
+from ...models.positions import context_length
 from ...text.batching import Batch
 from ..checkpointing import outer_blocks
 from ..forward_backward import PassOptions, PassResult, PassSpec, accepted, compute

@@ -1,0 +1,85 @@
+"""What a user gives as text: one input or several, in whatever holds them, as single inputs."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import InputError
+
+EXPECTED = "Give a string, token ids, a BatchEncoding or chat messages, or a list of these."
+# What tokenizers return. Anything else (pixel_values, inputs_embeds, position_ids, ...) may change the prediction.
+_READ = ("input_ids", "attention_mask", "token_type_ids")
+_IGNORED = (
+    "special_tokens_mask",
+    "assistant_masks",
+    "offset_mapping",
+    "length",
+    "overflow_to_sample_mapping",
+    "labels",
+)
+
+
+def split(given: Any) -> tuple[list[Any], bool]:
+    """Single inputs, and whether several were given (also a list of one).
+
+    Raises:
+        InputError: No input, or something that is none.
+    """
+    given = as_python(given)
+    if isinstance(given, Mapping) and "input_ids" in given:
+        return _split_batch(given)
+    if isinstance(given, str):
+        return [given], False
+    if not isinstance(given, list) or not given:
+        raise InputError(f"the text is {short(given)}. {EXPECTED}")
+    first = given[0]
+    single = is_id(first) or (isinstance(first, Mapping) and "input_ids" not in first)
+    return ([given], False) if single else (given, True)
+
+
+def as_python(value: Any) -> Any:
+    """Tensors, arrays, series, columns, tuples and numpy numbers as Python lists and numbers; lists all the way down.
+
+    A sequence that reads its items when asked for them (a column of a ``datasets.Dataset``) is read once, item by item.
+    """
+    for method in ("tolist", "to_list"):  # of numpy, torch and pandas; of polars
+        if callable(read := getattr(value, method, None)):
+            value = read()
+            break
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray):
+        return value
+    value = list(value)
+    return value if are_ids(value) else [as_python(v) for v in value]
+
+
+def _split_batch(given: Mapping[str, Any]) -> tuple[list[Any], bool]:
+    unread = sorted(set(given) - {*_READ, *_IGNORED})
+    if unread:
+        raise InputError(
+            f"a batch with {', '.join(unread)} cannot be explained: {', '.join(_READ)} are read, and the rest may change the "
+            "prediction. Leave it out."
+        )
+    batch = {name: as_python(given[name]) for name in _READ if given.get(name) is not None}
+    ids = batch["input_ids"]
+    if not isinstance(ids, list) or not ids:
+        raise InputError("input_ids is empty. Give at least one token.")
+    if not isinstance(ids[0], list):
+        return [batch], False
+    return [{name: rows[n] for name, rows in batch.items()} for n in range(len(ids))], True
+
+
+def is_id(value: Any) -> bool:
+    """Whether it is an integer."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def are_ids(values: Sequence[Any]) -> bool:
+    """Whether all are plain integers: a fast check for long lists. ``False`` if a closer look is needed."""
+    return set(map(type, values)) == {int}
+
+
+def short(value: Any) -> str:
+    """A value for an error message, cut in the middle where it is long."""
+    return reprlib.repr(value)

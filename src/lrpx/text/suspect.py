@@ -1,0 +1,79 @@
+"""What looks like a mistake in a text that can be explained all the same: padding without a mask, doubled special tokens.
+
+The text is explained as it was given; what looks wrong is said as a note, and as a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .tokenization import Encoded
+
+
+def notes_of(texts: Sequence[Encoded], tokenizer: Any, pad: int | None) -> list[tuple[str, ...]]:
+    """For each text of one call, what the user has to know of it.
+
+    Args:
+        texts: As the model will read them.
+        tokenizer: The model's, or ``None``.
+        pad: The id of the padding token, if there is one.
+    """
+    padding = _padding(texts, tokenizer, pad)
+    return [(*padded, *_doubled(text, tokenizer, pad)) for padded, text in zip(padding, texts, strict=True)]
+
+
+def _padding(texts: Sequence[Encoded], tokenizer: Any, pad: int | None) -> list[tuple[str, ...]]:
+    """Ids that were given without a mask, and begin or end in the padding token.
+
+    Where that is a token for the beginning or the end of texts too, one is no padding, unless other texts have none.
+    """
+    ends = [(_run(t.token_ids, pad), _run(t.token_ids[::-1], pad)) if t.unmasked else (0, 0) for t in texts]
+    limits = [0, 0]
+    if pad in _special(tokenizer, "bos", "eos", "cls", "sep"):
+        limits = [int(all(counts)) for counts in zip(*ends, strict=True)]
+    found: list[tuple[str, ...]] = []
+    for counts in ends:
+        where = [
+            f"{side} with {n} padding token{'s' * (n > 1)}"
+            for side, n, limit in zip(("begin", "end"), counts, limits, strict=True)
+            if n > limit
+        ]
+        note = (
+            f"the ids {' and '.join(where)} ({_name(tokenizer, pad)}), and no mask says so: they are explained like text. "
+            'Give {"input_ids": ids, "attention_mask": mask}, or leave the padding out.'
+        )
+        found.append((note,) if where else ())
+    return found
+
+
+def _doubled(text: Encoded, tokenizer: Any, pad: int | None) -> tuple[str, ...]:
+    """A special token twice at either end: one of the text's own, and one that the tokenizer added."""
+    ids, notes = text.token_ids, []
+    for side, first, second, kinds in (("begins", 0, 1, ("bos", "cls")), ("ends", -1, -2, ("eos", "sep"))):
+        twice = len(ids) > 2 and ids[first] == ids[second] and ids[first] in _special(tokenizer, *kinds)
+        if not twice or (text.unmasked and ids[first] == pad):
+            continue
+        if text.text is None:
+            advice = "Tokenise with add_special_tokens=False"
+        else:
+            advice = "The text has one, and the tokenizer adds one. Leave it out of the text"
+        notes.append(
+            f"the text {side} with {_name(tokenizer, ids[first])} twice, which the model has not seen in training. {advice}"
+            f"{', or give a chat as messages, not as a string' if side == 'begins' else ''}."
+        )
+    return tuple(notes)
+
+
+def _run(ids: Sequence[int], token: int | None) -> int:
+    """How many of ``token`` stand at the beginning, but for the last token, which is all that is left."""
+    count = next((n for n, i in enumerate(ids) if i != token), len(ids))
+    return 0 if count == len(ids) else count
+
+
+def _special(tokenizer: Any, *kinds: str) -> set[int]:
+    return {i for kind in kinds if (i := getattr(tokenizer, f"{kind}_token_id", None)) is not None}
+
+
+def _name(tokenizer: Any, i: int | None) -> str:
+    return f"id {i}" if tokenizer is None else f"{tokenizer.convert_ids_to_tokens(i)!r}, id {i}"
