@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,32 +23,19 @@ def atomic_write(path: Path) -> Iterator[Path]:
     Raises:
         LrpxError: The file could not be written, for instance because the disk is full.
     """
-    temporary: Path | None = None
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        os.close(handle)
-        temporary = Path(name)
         yield temporary
-        os.chmod(temporary, 0o666 & ~_umask())
         flush_to_disk(temporary)
         os.replace(temporary, path)
-        temporary = None
     except OSError as error:
         raise LrpxError(
             f"could not write {path}: {error.strerror or error}. What was finished is kept: make room, then run the same "
             "command again to go on."
         ) from error
     finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    """The process's file mode mask; reading it means setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+        temporary.unlink(missing_ok=True)
 
 
 def flush_to_disk(path: Path) -> None:

@@ -617,7 +617,7 @@ def test_a_folder_of_something_else_is_refused(sva, tmp_path):
     for out, message in [
         (tmp_path / "full", "is not a run and not empty"),
         (tmp_path / "file", "is a file"),
-        (sva, "holds a benchmark, not a run"),
+        (sva, "holds 'benchmark', expected 'run'"),
     ]:
         with pytest.raises(InputError, match=message):
             run_of(sva, out)

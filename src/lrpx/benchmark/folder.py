@@ -24,7 +24,7 @@ import numpy as np
 
 from ..errors import InputError, nearest
 from ..files import read_json
-from .storage import SCHEMA, read_table
+from .storage import read_manifest, read_table
 
 ROLES = ("subject", "attractor", "other", "special")
 
@@ -196,15 +196,7 @@ def _load_set(path: Path) -> TokenizedSet:
 
 def _manifest(path: Path, kind: str, command: str) -> dict[str, Any]:
     """The manifest of a finished folder."""
-    if not (path / "manifest.json").is_file():
-        raise InputError(f"{path} is not a folder made by {command}: it has no manifest.json.")
-    manifest = read_json(path / "manifest.json")
-    if manifest.get("kind") != kind:
-        raise InputError(f"{path} holds {manifest.get('kind')!r}, expected {kind!r}, as {command} makes it.")
-    if manifest.get("schema") != SCHEMA:
-        raise InputError(
-            f"{path} has schema {manifest.get('schema')}, this version of lrpx reads {SCHEMA}. Make it again with {command}."
-        )
+    manifest = read_manifest(path, kind, command)
     if not (path / "counts.json").is_file():
         raise InputError(f"{path} is not finished: run the same {command} again to go on.")
     return manifest

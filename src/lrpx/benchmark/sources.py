@@ -18,8 +18,9 @@ import csv
 import gzip
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -98,14 +99,9 @@ def read_source(
         format = _recognise(path)
     elif format not in _READERS:
         raise InputError(f"unknown format {format!r}. {nearest(format, _READERS)}")
-    rows: list[Row] = []
-    dropped: list[Dropped] = []
-    for result in _READERS[format](path):
-        if isinstance(result, Row):
-            rows.append(result)
-        else:
-            dropped.append(result)
-    dropped.sort()
+    found = list(_READERS[format](path))
+    rows = [result for result in found if isinstance(result, Row)]
+    dropped = sorted(result for result in found if isinstance(result, Dropped))
     bad = [d for d in dropped if d.reason == "bad_row"]
     total = len(rows) + len(dropped)
     if bad and not skip_bad_rows:
@@ -178,19 +174,20 @@ def _single_word(text: str, what: str) -> str:
     return text.strip()
 
 
-# lgd
-
-
-def _read_lgd(path: Path) -> Iterator[Row | Dropped]:
+def _each_line(row: Callable[[int, int, str], Row], path: Path) -> Iterator[Row | Dropped]:
+    """The rows of a format that has one in each line."""
     for sample_id, (line, text) in enumerate(_filled(path)):
         try:
-            yield _lgd_row(sample_id, line, text)
+            _check_text(text)
+            yield row(sample_id, line, text)
         except _BadRow as error:
             yield Dropped(sample_id, line, "bad_row", str(error))
 
 
+# lgd
+
+
 def _lgd_row(sample_id: int, line: int, text: str) -> Row:
-    _check_text(text)
     fields = text.rstrip("\r\n").split("\t")
     if len(fields) != 5:
         raise _BadRow(f"{len(fields)} columns, expected 5")
@@ -274,16 +271,7 @@ def _linzen_row(sample_id: int, line: int, fields: list[str], columns: dict[str,
 # blimp
 
 
-def _read_blimp(path: Path) -> Iterator[Row | Dropped]:
-    for sample_id, (line, text) in enumerate(_filled(path)):
-        try:
-            yield _blimp_row(sample_id, line, text)
-        except _BadRow as error:
-            yield Dropped(sample_id, line, "bad_row", str(error))
-
-
 def _blimp_row(sample_id: int, line: int, text: str) -> Row:
-    _check_text(text)
     try:
         data = json_object(text)
     except ValueError as error:
@@ -313,5 +301,9 @@ def _split_end(sentence: str) -> tuple[str, ...]:
     return tuple(re.sub(r"(?<=\w)([.?!]+)\s*$", r" \1", sentence).split())
 
 
-_READERS = {"lgd": _read_lgd, "linzen": _read_linzen, "blimp": _read_blimp}
+_READERS: dict[str, Callable[[Path], Iterator[Row | Dropped]]] = {
+    "lgd": partial(_each_line, _lgd_row),
+    "linzen": _read_linzen,
+    "blimp": partial(_each_line, _blimp_row),
+}
 FORMATS = tuple(_READERS)

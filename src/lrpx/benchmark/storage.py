@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -30,28 +31,30 @@ def write_table(path: Path, kind: str, columns: dict[str, Any], types: dict[str,
         columns: Name -> list of values.
         types: Name -> pyarrow type, in the order of the file.
     """
-    pq = import_optional("pyarrow.parquet", "Writing a benchmark")
-    table = _table(kind, columns, types)
     with atomic_write(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd")
+        _write_to(temporary, kind, columns, types)
 
 
 def table_bytes(kind: str, columns: dict[str, Any], types: dict[str, Any]) -> bytes:
     """The bytes that ``write_table`` would write, for a file that another process writes."""
-    pa, pq = (
-        import_optional("pyarrow", "Writing a benchmark"),
-        import_optional("pyarrow.parquet", "Writing a benchmark"),
-    )
-    sink = pa.BufferOutputStream()
-    pq.write_table(_table(kind, columns, types), sink, compression="zstd")
-    return bytes(sink.getvalue().to_pybytes())
+    file = io.BytesIO()
+    _write_to(file, kind, columns, types)
+    return file.getvalue()
 
 
-def _table(kind: str, columns: dict[str, Any], types: dict[str, Any]) -> Any:
-    pa = import_optional("pyarrow", "Writing a benchmark")
-    stamp = json.dumps({"kind": kind, "schema": SCHEMA})
-    schema = pa.schema(list(types.items()), metadata={_KEY: stamp})
-    return pa.table([pa.array(columns[name], type=kind_) for name, kind_ in types.items()], schema=schema)
+def _write_to(file: Path | io.BytesIO, kind: str, columns: dict[str, Any], types: dict[str, Any]) -> None:
+    pa, pq = parquet()
+    schema = pa.schema(list(types.items()), metadata={_KEY: json.dumps({"kind": kind, "schema": SCHEMA})})
+    pq.write_table(pa.table({name: columns[name] for name in types}, schema=schema), file, compression="zstd")
+
+
+def parquet() -> tuple[Any, Any]:
+    """The modules ``pyarrow`` and ``pyarrow.parquet``.
+
+    Raises:
+        ImportError: pyarrow is not installed.
+    """
+    return import_optional("pyarrow", "A benchmark"), import_optional("pyarrow.parquet", "A benchmark")
 
 
 def write_dropped(path: Path, dropped: Sequence[Any]) -> None:
@@ -77,10 +80,7 @@ def read_table(path: Path, kind: str) -> Any:
     Raises:
         InputError: The file is missing, damaged, of another kind or of another schema version.
     """
-    pa, pq = (
-        import_optional("pyarrow", "Reading a benchmark"),
-        import_optional("pyarrow.parquet", "Reading a benchmark"),
-    )
+    pa, pq = parquet()
     if not path.is_file():
         raise InputError(f"{path} does not exist: {path.parent} is not a complete folder of this kind.")
     try:
@@ -97,6 +97,24 @@ def read_table(path: Path, kind: str) -> Any:
             f"{path} has schema {stamp.get('schema')}, this version of lrpx reads schema {SCHEMA}. Build it again."
         )
     return table
+
+
+def read_manifest(folder: Path, kind: str, command: str, schema: int = SCHEMA) -> dict[str, Any]:
+    """The manifest of a folder that ``command`` makes.
+
+    Raises:
+        InputError: The folder has none, or one of another ``kind`` or schema version.
+    """
+    if not (folder / "manifest.json").is_file():
+        raise InputError(f"{folder} is not a folder made by {command}: it has no manifest.json.")
+    manifest = read_json(folder / "manifest.json")
+    if manifest.get("kind") != kind:
+        raise InputError(f"{folder} holds {manifest.get('kind')!r}, expected {kind!r}, as {command} makes it.")
+    if manifest.get("schema") != schema:
+        raise InputError(
+            f"{folder} has schema {manifest.get('schema')}, this version of lrpx reads {schema}. Make it again with {command}."
+        )
+    return manifest
 
 
 def claim(folder: Path, manifest: dict[str, Any], *, what: str) -> None:

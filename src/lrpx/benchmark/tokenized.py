@@ -159,18 +159,14 @@ def _tokenize(
     """All kept samples and all dropped ones."""
     columns = [benchmark.samples.column(name).to_pylist() for name in Sentence._fields]
     sentences = [Sentence(*values) for values in zip(*columns, strict=True)]
-    kept: list[TokenizedSample] = []
-    dropped: list[Dropped] = []
+    found: list[TokenizedSample | Dropped] = []
     with tqdm(total=len(sentences), desc="tokenize", unit="row", disable=not progress) as bar:
         for start in range(0, len(sentences), _CHUNK):
             chunk = sentences[start : start + _CHUNK]
-            for result in align(tokenizer, kind, chunk):
-                if isinstance(result, Dropped):
-                    dropped.append(result)
-                else:
-                    kept.append(result)
+            found += align(tokenizer, kind, chunk)
             bar.update(len(chunk))
-    return kept, sorted(dropped)
+    kept = [result for result in found if isinstance(result, TokenizedSample)]
+    return kept, sorted(result for result in found if isinstance(result, Dropped))
 
 
 def _write(folder: Path, kept: Sequence[TokenizedSample], dropped: Sequence[Dropped], counts: dict[str, Any]) -> None:

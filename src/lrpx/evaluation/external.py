@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from ..benchmark.folder import TokenizedSample
-from ..errors import InputError, import_optional
+from ..benchmark.storage import parquet
+from ..errors import InputError
 from ..files import read_jsonl, sha256
 
 ExternalRelevances = dict[str, dict[int, np.ndarray]]  # method -> sample_id -> [T]
@@ -87,7 +88,7 @@ def manifest_entry(path: str | Path, external: ExternalRelevances) -> dict[str, 
 def _entries(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """(place for messages, fields) of each entry."""
     if path.suffix == ".parquet":
-        pa, pq = import_optional("pyarrow", "Reading Parquet"), import_optional("pyarrow.parquet", "Reading Parquet")
+        pa, pq = parquet()
         try:
             table = pq.read_table(path)
         except (pa.ArrowInvalid, OSError) as error:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..benchmark.storage import read_table, table_bytes, write_table
+from ..benchmark.storage import read_manifest, read_table, table_bytes, write_table
 from ..errors import InputError, import_optional
 from ..files import atomic_write, read_json, write_json
 
@@ -142,15 +142,7 @@ def open_run(path: str | Path) -> Run:
         InputError: The folder is not one that ``lrpx evaluate`` made, or of another schema version.
     """
     path = Path(path)
-    if not (path / "manifest.json").is_file():
-        raise InputError(f"{path} is not a folder made by lrpx evaluate: it has no manifest.json.")
-    manifest = read_json(path / "manifest.json")
-    if manifest.get("kind") != "run":
-        raise InputError(f"{path} holds a {manifest.get('kind')}, not a run. Give the --out folder of lrpx evaluate.")
-    if manifest.get("schema") != SCHEMA:
-        raise InputError(
-            f"{path} has schema {manifest.get('schema')}, this version of lrpx reads {SCHEMA}. Run it again."
-        )
+    manifest = read_manifest(path, "run", "lrpx evaluate", SCHEMA)
     counts = path / "counts.json"
     return Run(path, manifest, read_json(counts) if counts.is_file() else None)
 
