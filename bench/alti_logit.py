@@ -2,7 +2,6 @@
 
     python bench/alti_logit.py --model path/to/mini-gpt2                              # 16, 64, 128 and 250 tokens, CPU
     python bench/alti_logit.py --shape gpt2-xl --device cuda --tokens 12 512          # random weights
-    python bench/alti_logit.py --shape gpt2-xl --device cuda --tokens 512 --tune      # tiles of the Triton kernel
     python bench/alti_logit.py --smoke --device cpu
 
 The two are timed in turn; ``common.py`` says how. "tensor" is the same method with a tensor of heads x T x T x width in each
@@ -12,8 +11,6 @@ layer, for comparison; on the CPU it is run too (``--no-tensor`` leaves it out).
 from __future__ import annotations
 
 import argparse
-import functools
-import itertools
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -47,7 +44,6 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--tensor", action=argparse.BooleanOptionalAction, help="run the T x T x width variant too")
     parser.add_argument("--kernel", action=argparse.BooleanOptionalAction, default=True, help="use Triton on a GPU")
-    parser.add_argument("--tune", action="store_true", help="time the Triton kernel alone, by tile and precision")
     args = parser.parse_args()
     if args.smoke:
         args.model, args.shape, args.tokens, args.repeats = None, "tiny", [8, 16], 2
@@ -60,9 +56,6 @@ def main() -> None:
     model = model.to(args.device, dtype).eval()
     facts = common.environment(args.device)
     print(f"{args.shape or args.model}, {args.dtype}, batch {args.batch}; {common.heading(facts)}")
-    if args.tune:
-        tune(model, args.tokens, args.repeats)
-        return
     kernel = mock.patch.object(mixing, "KERNEL_BYTES", mixing.KERNEL_BYTES if args.kernel else 1 << 62)
     with kernel, torch.no_grad():
         rows = [measured(model, tokens, args) for tokens in args.tokens]
@@ -124,38 +117,6 @@ def timed(runs: dict[str, Callable[[], Any]], repeats: int, device: torch.device
     in_turns(contenders, range(3), device)
     found = in_turns(contenders, range(repeats), device)
     return {name: common.summary(seconds)["median_s"] for name, seconds in found.items()}
-
-
-def tune(model: Any, lengths: list[int], repeats: int) -> None:
-    """The kernel alone on one layer of the model's shape, against PyTorch."""
-    from lrpx.methods.alti.l1_kernel import l1_fused
-
-    config, device = model.config, model.device
-    heads, width = config.num_attention_heads, config.hidden_size
-    for tokens in lengths:
-        shapes = ((1, tokens, tokens, heads), (1, tokens, heads, width), (1, tokens, width), (1, tokens, width))
-        tensors = [torch.randn(*shape, device=device) for shape in shapes]
-        expected, found = torch.zeros(2, 1, tokens, tokens, device=device)
-        kernel = functools.partial(l1_fused, *tensors, found, offset=0, causal=True)
-        runs: dict[str, Callable[[], Any]] = {
-            f"PyTorch, {mib} MiB": functools.partial(in_blocks, mib << 20, tensors, expected) for mib in (16, 64, 256)
-        }
-        for precision in ("ieee", "tf32x3", "tf32"):
-            for tile in itertools.product((32, 64, 128), (32, 64, 128), (4, 8)):
-                runs[f"{precision} {tile}"] = functools.partial(kernel, tile=tile, precision=precision)
-        for name, run in runs.items():
-            try:
-                seconds = timed({name: run}, repeats, device)[name]
-            except Exception as error:  # a tile that needs more shared memory than there is
-                print(f"{tokens} tokens, {name:24}: {type(error).__name__}")
-                continue
-            miss = ((found - expected).triu().abs().max() / expected.max()).item() if "PyTorch" not in name else 0.0
-            print(f"{tokens} tokens, {name:24}: {seconds * 1e3:8.3f} ms, difference {miss:.1e}", flush=True)
-
-
-def in_blocks(size: int, tensors: list[Tensor], distance: Tensor) -> None:
-    with mock.patch.object(mixing, "BUFFER_BYTES_DEFAULT", size):
-        mixing.l1_in_blocks(*tensors, distance, offset=0, causal=True)
 
 
 if __name__ == "__main__":

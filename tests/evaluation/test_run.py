@@ -332,7 +332,9 @@ def test_places_and_rules_that_are_none(sva, tmp_path, methods, options, message
 def test_a_run_of_an_earlier_schema_is_refused(sva, tmp_path):
     manifest = run_of(sva, tmp_path / "run", limit=4).manifest
     (tmp_path / "run" / "manifest.json").write_text(json.dumps({**manifest, "schema": 1}))
-    with pytest.raises(InputError, match=r"has schema 1, this version of lrpx reads 2\. Run it again"):
+    with pytest.raises(
+        InputError, match=r"has schema 1, this version of lrpx reads 2\. Make it again with lrpx evaluate"
+    ):
         open_run(tmp_path / "run")
 
 

@@ -562,7 +562,7 @@ def test_bad_input(run, tmp_path):
     with pytest.raises(InputError, match="has no records yet: run the same lrpx evaluate again"):
         report([tmp_path / "empty"])
     manifest = made_up(tmp_path / "other", ["lrp"]).path / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"schema": 1', '"schema": 99'))
+    manifest.write_text(re.sub(r'"schema": \d', '"schema": 99', manifest.read_text()))
     with pytest.raises(InputError, match="has schema 99, this version of lrpx reads"):
         open_run(tmp_path / "other")
 

@@ -132,7 +132,7 @@ class TokenizedSet:
 
     @cached_property
     def ground_truths(self) -> list[list[int]]:
-        """N lists of token positions, as ``lrpx.metrics.score`` takes them."""
+        """N lists of token positions, as ``evaluation.metrics.score`` takes them."""
         return list(self.table.column("ground_truth").to_pylist())
 
 

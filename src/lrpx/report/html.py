@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from html import escape
+from importlib.resources import files
 from typing import Any
 
 from ..benchmark.folder import ROLES
@@ -11,75 +12,10 @@ from ..evaluation.records import METRICS
 from ..heatmap import html_fragment
 from . import charts, tables
 from .examples import Example, examples
-from .results import Result
+from .results import Result, notes
 from .tables import Table, TableCell
 
-_MODELS = ("#2f6fb5", "#d97a1f", "#2f9162", "#9a5fb4", "#b5473c", "#6b7a8c")
-_ROLES = {"subject": "#2a8f5b", "attractor": "#d4572f", "other": "#8b97a8", "special": "#7761b8"}
-
 _PAGE = 890  # pixels for the columns of a table, beside the names of its rows
-
-_STYLE = f"""
-:root{{color-scheme:light dark;--page:#f6f7f9;--card:#fff;--ink:#1b1c1f;--soft:#5d6169;--line:#dfe2e7;
---grid:#e6e8ec;--best:#eaf4ee}}
-@media (prefers-color-scheme:dark){{:root{{--page:#121316;--card:#1c1e22;--ink:#e8e9ec;--soft:#a3a8b1;--line:#3d4148;
---grid:#2c2f35;--best:#1f3429}}}}
-*{{box-sizing:border-box}}
-body{{margin:0;background:var(--page);color:var(--ink);
-font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans",sans-serif}}
-main{{max-width:1060px;margin:0 auto;padding:28px 20px 60px}}
-h1{{font-size:26px;margin:0 0 4px}}
-h2{{font-size:19px;margin:0 0 8px}}
-h3{{font-size:15px;margin:18px 0 6px}}
-.soft{{color:var(--soft);font-size:13px;margin:0 0 10px}}
-.card{{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:18px 20px;margin:18px 0}}
-.note{{border-left:4px solid #d97a1f;padding:8px 14px;margin:14px 0;background:var(--card)}}
-.scroll{{overflow-x:auto}}
-table.t{{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:14px;margin:4px 0 10px}}
-.t th,.t td{{padding:5px 9px;text-align:right;white-space:nowrap;vertical-align:top}}
-.t th{{font-weight:600;color:var(--soft)}}
-.t th[scope=row],.t th.first{{text-align:left;font-weight:500;color:var(--ink)}}
-.t thead tr:last-child th{{border-bottom:1.5px solid var(--ink)}}
-.t th.group{{text-align:center;color:var(--ink);border-bottom:1px solid var(--line)}}
-.t .start{{border-left:1px solid var(--line)}}
-.t tr.apart th,.t tr.apart td{{border-top:1px solid var(--line)}}
-.t tr.summary th,.t tr.summary td{{color:var(--soft)}}
-.t td small{{display:block;color:var(--soft);font-size:11px;line-height:1.2}}
-.t td.best{{background:var(--best)}}
-.grid2{{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(440px,100%),1fr));gap:6px 28px}}
-.legend{{display:flex;flex-wrap:wrap;gap:4px 20px;font-size:13px;margin:0 0 10px}}
-.legend i{{display:inline-block;width:12px;height:12px;border-radius:2px;margin-right:6px;vertical-align:-1px}}
-svg{{width:100%;height:auto;display:block}}
-svg text{{font-family:inherit;fill:var(--ink)}}
-svg .tick,svg .number{{font-size:10.5px;fill:var(--soft)}}
-svg .label{{font-size:12.5px}}
-svg .inside{{font-size:11px;fill:#fff;pointer-events:none}}
-svg .grid{{stroke:var(--grid)}}
-svg .axis{{stroke:var(--soft)}}
-svg .whisker{{stroke:var(--ink);stroke-width:1.1;opacity:.75}}
-svg .random,svg .faint{{fill-opacity:.55}}
-svg .paper{{fill-opacity:.35}}
-{"".join(f".m{n}{{fill:{c}}}i.m{n}{{background:{c}}}" for n, c in enumerate(_MODELS))}
-i.paper{{opacity:.35}}
-{"".join(f".{role}{{fill:{c}}}i.{role}{{background:{c}}}" for role, c in _ROLES.items())}
-.example{{border-top:1px solid var(--line);padding:12px 0 4px}}
-.example .sentence{{margin:0 0 2px;font-size:16px;overflow-wrap:anywhere}}
-.example u{{text-decoration-thickness:2px;text-underline-offset:3px}}
-.verb{{color:#1f8a4c;font-weight:650}}
-@media (prefers-color-scheme:dark){{.verb{{color:#58c98a}}}}
-.example section.lrpx{{display:grid;grid-template-columns:10.5em 1fr;align-items:center;gap:0 8px;max-width:none;border:0;
-padding:0;margin:0 0 3px;background:none}}
-.example section.lrpx .what{{font-size:0}}
-.example section.lrpx .what>*{{display:none}}
-.example section.lrpx .what .method{{display:inline;font-size:13px;font-weight:500;color:var(--ink)}}
-.example section.lrpx .map{{margin:0;padding:4px 10px;font-size:15px}}
-.example section.lrpx .soft,.example section.lrpx .legend,.example section.lrpx details{{display:none}}
-dl{{display:grid;grid-template-columns:max-content 1fr;gap:2px 16px;margin:0;font-size:13px}}
-dt{{color:var(--soft)}}
-dd{{margin:0;overflow-wrap:anywhere}}
-@media print{{body{{background:#fff}}.card{{break-inside:avoid;border-color:#ccc}}
-rect{{print-color-adjust:exact;-webkit-print-color-adjust:exact}}}}
-"""
 
 
 def report_page(results: Sequence[Result], count: int) -> str:
@@ -89,11 +25,12 @@ def report_page(results: Sequence[Result], count: int) -> str:
         results: At least one of them not the paper's.
         count: How many samples per model to show as heatmaps.
     """
+    style = (files("lrpx.report") / "page.css").read_text(encoding="utf-8")
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width,initial-scale=1">\n'
         f"<title>Accuracy of explanations: {escape(', '.join(r.label for r in results if not r.of_paper))}</title>\n"
-        f"<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n{''.join(_body(results, count))}</main>\n</body>\n</html>\n"
+        f"<style>\n{style}</style>\n</head>\n<body>\n<main>\n{''.join(_body(results, count))}</main>\n</body>\n</html>\n"
     )
 
 
@@ -104,9 +41,8 @@ def _body(results: Sequence[Result], count: int) -> Iterator[str]:
         '<p class="soft">Which verb form a language model predicts is decided by the subject. An explanation of the prediction '
         "should point at it. Method: Arras et al. (2025).</p>\n"
     )
-    for result in results:
-        for note in result.notes:
-            yield f'<p class="note">{escape(result.label)}: {escape(note)}</p>\n'
+    for note in notes(results):
+        yield f'<p class="note">{escape(note)}</p>\n'
     yield _card(tables.scores(results))
     yield _metric_charts(results)
     if norms := tables.norms(results):

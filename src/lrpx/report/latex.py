@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from . import tables
-from .results import Result
-from .tables import Table, TableCell
+from .results import Result, notes
+from .tables import Table, TableCell, all_tables
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -32,11 +31,9 @@ _PREAMBLE = r"""\documentclass[10pt]{article}
 
 def report_document(results: Sequence[Result]) -> str:
     """A document that plain ``pdflatex`` compiles. Each table can be copied into another that uses booktabs and graphicx."""
-    found = [tables.scores(results), tables.intervals(results), tables.norms(results), tables.accuracy(results)]
-    shown = [table for table in [*found, tables.roles(results)] if table is not None]
-    notes = [f"{r.label}: {note}" for r in results for note in r.notes]
-    body = "\n".join("\n".join(_table(table)) for table in shown)
-    return f"{_PREAMBLE}{body}\n" + "".join(f"\\noindent {escape(n)}\n\n" for n in notes) + "\\end{document}\n"
+    body = "\n".join("\n".join(_table(table)) for table in all_tables(results))
+    below = "".join(f"\\noindent {escape(note)}\n\n" for note in notes(results))
+    return f"{_PREAMBLE}{body}\n{below}\\end{{document}}\n"
 
 
 def _table(table: Table) -> Iterator[str]:

@@ -106,6 +106,11 @@ def methods_in(results: Sequence[Result]) -> list[str]:
     return known + sorted(found - set(known))
 
 
+def notes(results: Sequence[Result]) -> list[str]:
+    """What a reader must know, each with the result that it is about."""
+    return [f"{r.label}: {note}" for r in results for note in r.notes]
+
+
 def method_label(method: str) -> str:
     """The name of a method in a table."""
     return NAMES.get(method, method)

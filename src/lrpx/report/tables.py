@@ -77,6 +77,12 @@ class Table:
 NONE = TableCell("–")
 
 
+def all_tables(results: Sequence[Result], *, with_intervals: bool = True) -> list[Table]:
+    """The tables of a report; the intervals need one of their own where cells do not show them."""
+    found = [scores(results), intervals(results) if with_intervals else None, norms(results)]
+    return [table for table in [*found, accuracy(results), roles(results)] if table is not None]
+
+
 def scores(results: Sequence[Result]) -> Table:
     """Methods x metrics per model."""
     methods = methods_in(results)

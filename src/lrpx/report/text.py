@@ -11,9 +11,8 @@ from rich.text import Text
 
 from ..benchmark.folder import ROLES
 from ..evaluation.records import METRICS
-from . import tables
-from .results import Result
-from .tables import Table, TableCell
+from .results import Result, notes
+from .tables import Table, TableCell, all_tables
 
 STYLES = {0: "", 1: "bold", 2: "underline"}
 MARKS = {0: " ", 1: "*", 2: "+"}  # without bold and underlined text
@@ -25,7 +24,7 @@ def terminal(results: Sequence[Result], *, color: bool, width: int) -> str:
     console = Console(
         file=file, width=width, force_terminal=color, color_system="standard" if color else None, highlight=False
     )
-    for table in _all(results):
+    for table in all_tables(results, with_intervals=False):
         console.print(Text(table.title, style="bold"))
         for block in _fitting(table, width):
             console.print()
@@ -35,7 +34,7 @@ def terminal(results: Sequence[Result], *, color: bool, width: int) -> str:
         console.print()
         console.print(Text(f"{table.caption}{marks}", style="dim"))
         console.print()
-    for note in _notes(results):
+    for note in notes(results):
         console.print(Text(note, style="yellow"))
     return "\n".join(line.rstrip() for line in file.getvalue().rstrip("\n").split("\n")) + "\n"
 
@@ -91,11 +90,11 @@ def _lines(table: Table, *, marked: bool) -> Iterator[Text]:
 def markdown(results: Sequence[Result]) -> str:
     """Tables in GitHub's Markdown: best bold, second underlined, confidence intervals in a table of their own."""
     lines = []
-    for table in _all(results, with_intervals=True):
+    for table in all_tables(results):
         lines += [f"## {table.title}", "", table.caption, ""]
         for block in table.blocks(3):
             lines += [*_markdown(block), ""]
-    lines += [f"> {note}" for note in _notes(results)]
+    lines += [f"> {note}" for note in notes(results)]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -145,15 +144,5 @@ def comma_separated(results: Sequence[Result]) -> str:
     return file.getvalue()
 
 
-def _all(results: Sequence[Result], *, with_intervals: bool = False) -> list[Table]:
-    found = [tables.scores(results), tables.intervals(results) if with_intervals else None, tables.norms(results)]
-    found += [tables.accuracy(results), tables.roles(results)]
-    return [table for table in found if table is not None]
-
-
 def _has_ranks(table: Table) -> bool:
     return any(cell.rank for _, groups in table.rows for group in groups for cell in group)
-
-
-def _notes(results: Sequence[Result]) -> list[str]:
-    return [f"{r.label}: {note}" for r in results for note in r.notes]

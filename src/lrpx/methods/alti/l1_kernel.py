@@ -1,4 +1,4 @@
-"""The L1 distances of ``mixing.l1_in_blocks`` as one Triton kernel: product over the heads and reduction, fused.
+"""The L1 distances of ``contributions.l1_in_blocks`` as one Triton kernel: product over the heads and reduction, fused.
 
 PyTorch writes the transformed vectors to memory and reads them back three times; here they stay in registers. One program
 takes one source j and a tile of targets i, and walks over the width d:
@@ -6,7 +6,7 @@ takes one source j and a tile of targets i, and walks over the width d:
     T[i, d] = sum_h weights[j, i, h] values[j, h, d]  (+ own[j, d] where i is j)
     distance[j, i] += sum_d |T[i, d] - output[i, d]|
 
-``mixing`` imports this file on a GPU only, for float32; ``mixing.l1_in_blocks`` is its reference and its substitute.
+``contributions.py`` imports this file on a GPU only, for float32; ``l1_in_blocks`` is its reference and its substitute.
 """
 
 # mypy: ignore-errors
@@ -18,6 +18,8 @@ import triton.language as tl
 from torch import Tensor
 
 from ...models.precision import is_exact
+
+TILE, STEP = 32, 64  # targets of a program, and numbers of the width at a time
 
 
 @triton.jit
@@ -90,28 +92,11 @@ def l1_fused(
     *,
     offset: int,
     causal: bool,
-    tile: tuple[int, int, int] = (32, 64, 4),
-    precision: str | None = None,
 ) -> None:
-    """As ``mixing.l1_in_blocks``, for float32 tensors on one GPU.
-
-    Args:
-        weights: ``[B, J, I, H]``.
-        values: ``[B, J, H, d]``.
-        output: ``[B, I, d]``.
-        own: ``[B, J, d]``.
-        distance: ``[B, J, I]``: the result.
-        offset: Position of the first j minus that of the first i.
-        causal: Most pairs with i before j are left as they are.
-        tile: Targets and width per step, and warps.
-        precision: Of the product, as in ``tl.dot``: ``"ieee"``, ``"tf32x3"`` or ``"tf32"``. Default: as PyTorch's own
-            products are set, ``"ieee"`` unless TF32 is allowed.
-    """
-    if precision is None:
-        precision = "ieee" if is_exact() else "tf32"
+    """As ``contributions.l1_in_blocks``, for float32 tensors on one GPU, in TF32 where PyTorch's own products are."""
     batch, sources, targets, heads = weights.shape
     output, own = (x if x.stride(-1) == 1 else x.contiguous() for x in (output, own))
-    rows = min(tile[0], max(16, triton.next_power_of_2(targets)))
+    rows = min(TILE, max(16, triton.next_power_of_2(targets)))
     with torch.cuda.device_of(weights):
         _distances[(triton.cdiv(targets, rows), sources, batch)](
             weights,
@@ -130,8 +115,8 @@ def l1_fused(
             *distance.stride(),
             CAUSAL=causal,
             TARGETS=rows,
-            WIDTH=tile[1],
+            WIDTH=STEP,
             HEADS=max(16, triton.next_power_of_2(heads)),
-            PRECISION=precision,
-            num_warps=tile[2],
+            PRECISION="ieee" if is_exact() else "tf32",
+            num_warps=4,
         )

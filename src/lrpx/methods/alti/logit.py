@@ -2,13 +2,13 @@ r"""ALTI-Logit: what every token, head, layer and MLP adds to a logit, in one fo
 
 With the attention weights and the deviations of norms held constant, a logit is a sum over the residual stream:
 
-1. ``trace`` runs the model once and keeps, per layer, what the explained position p needs (``lrpx.trace``).
+1. ``trace`` runs the model once and keeps, per layer, what the explained position p needs (``residual_trace.py``).
 2. The explained scalar is a linear function of the last block's output at p; ``_pull_back_head`` finds its vector w.
    Elementwise functions on the way (the masked LM head's GELU, a soft cap on logits) pass relevance on unchanged.
 3. ``_pull_back_blocks`` brings w down through the blocks. Only norms that sit on the stream change it.
 4. Attention of layer l: ``delta^l_hj = A^h_pj (w' W_O^h v^h_j)``, one number per head and position.
 5. Tokens, by Horner's scheme: ``r <- delta^L``; for l = L-1 ... 1: ``r <- r C^l + delta^l``, where ``C^l`` is the layer's
-   mixing matrix (``lrpx.mixing``). The last layer's matrix is never needed.
+   mixing matrix (``contributions.py``). The last layer's matrix is never needed.
 
 Sources: Ferrando et al. 2023 (ALTI-Logit), Ferrando et al. 2022 (ALTI), Abnar & Zuidema 2020 (attention rollout); norms
 on the stream and masked language models are ours, derived in ``docs/equations.md``.
@@ -42,7 +42,7 @@ def explain(model: nn.Module, batch: Batch, *, direct: bool = False) -> list[Att
     Tokens and components sum to the explained value; ``residual`` is what rounding left of it.
 
     Args:
-        model: A decoder or masked language model whose family is known (``lrpx.families``).
+        model: A decoder or masked language model whose family is known (``families/``).
         batch: Padded items.
         direct: Add what the explained token's own embedding contributes along the residual stream to that token,
             instead of to ``components["direct"]``.
@@ -210,7 +210,7 @@ def _pull_back_head(model: nn.Module, family: Family, seen: Trace, explained: _E
 def _pull_back_blocks(model: nn.Module, family: Family, seen: Trace, w: Tensor) -> tuple[Tensor, Parts]:
     """The scalar's gradients at the attention outputs ``[L, B, d]``, and the parts that belong to no token.
 
-    Symbols as in ``trace.linear_layers``: the stream x, the attention output a, the MLP output m, the factor s.
+    Symbols as in ``residual_trace.linear_layers``: the stream x, the attention output a, the MLP output m, the factor s.
     """
     s, x, a, m = family.factor(model.config), seen.stream, seen.attention, seen.mlp
     blocks = list(get(model, family.blocks))

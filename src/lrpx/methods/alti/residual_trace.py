@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import UnsupportedModelError
+from ...models.modules import modules_of
 from ...text.batching import Batch
 from .affine import Norm, projection
 from .attention_weights import AttentionCall, AttentionTap, joined, wide
@@ -88,10 +89,7 @@ def trace(model: nn.Module, family: Family, batch: Batch, *, mixing: Mixing, las
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
     """Dropout and its like switched off, every module's own mode restored afterwards."""
-    modules = [model]
-    for module in modules:  # grows on the way; several times faster than ``model.modules()``
-        modules.extend(module.children())
-    training = [module for module in modules if module.training]
+    training = [module for module in modules_of(model) if module.training]
     for module in training:
         module.training = False
     try:

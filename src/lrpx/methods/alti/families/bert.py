@@ -1,5 +1,7 @@
 """Masked language models built like BERT: the stream is normed after each sublayer; a small MLP before the vocabulary."""
 
+from dataclasses import replace
+
 from . import Family
 
 BERT = Family(
@@ -13,13 +15,9 @@ BERT = Family(
     requires={"add_cross_attention": False, "chunk_size_feed_forward": 0},
 )
 
-ROBERTA = Family(
+ROBERTA = replace(
+    BERT,
     model_types=("roberta", "xlm-roberta", "camembert"),
     blocks="roberta.encoder.layer",
-    attention_output="attention.output.dense",
-    mlp_output="output.dense",
     head=("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder"),
-    sum_norms=("attention.output.LayerNorm", "output.LayerNorm"),
-    causal=False,
-    requires={"add_cross_attention": False, "chunk_size_feed_forward": 0},
 )

@@ -1,5 +1,7 @@
 """Decoders built like Llama: a norm before each sublayer, an output projection ``o_proj``, a final norm."""
 
+from dataclasses import replace
+
 from . import Family
 
 LLAMA_LIKE = Family(
@@ -34,20 +36,10 @@ LLAMA_LIKE = Family(
     head=("model.norm", "lm_head"),
 )
 
-GRANITE = Family(
-    model_types=("granite",),
-    blocks="model.layers",
-    attention_output="self_attn.o_proj",
-    mlp_output="mlp",
-    head=("model.norm", "lm_head"),
-    multiplier="residual_multiplier",
-)
+GRANITE = replace(LLAMA_LIKE, model_types=("granite",), multiplier="residual_multiplier")
 
-OLMO2 = Family(  # no norm before a sublayer, one after
+OLMO2 = replace(  # no norm before a sublayer, one after
+    LLAMA_LIKE,
     model_types=("olmo2", "olmo3", "exaone4"),
-    blocks="model.layers",
-    attention_output="self_attn.o_proj",
-    mlp_output="mlp",
-    head=("model.norm", "lm_head"),
     branch_norms=("post_attention_layernorm", "post_feedforward_layernorm"),
 )

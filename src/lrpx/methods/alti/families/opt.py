@@ -3,25 +3,21 @@
 Models whose embeddings are narrower than the stream project in before the first block and out after the last.
 """
 
-from . import Family
+from dataclasses import replace
 
-_HEAD = ("model.decoder.final_layer_norm", "model.decoder.project_out", "lm_head")
+from . import Family
 
 OPT = Family(
     model_types=("opt",),
     blocks="model.decoder.layers",
     attention_output="self_attn.out_proj",
     mlp_output="fc2",
-    head=_HEAD,
+    head=("model.decoder.final_layer_norm", "model.decoder.project_out", "lm_head"),
     requires={"do_layer_norm_before": True},
 )
 
-OPT_350M = Family(
-    model_types=("opt",),
-    blocks="model.decoder.layers",
-    attention_output="self_attn.out_proj",
-    mlp_output="fc2",
-    head=_HEAD,
+OPT_350M = replace(
+    OPT,
     sum_norms=("self_attn_layer_norm", "final_layer_norm"),
     requires={"do_layer_norm_before": False},
 )

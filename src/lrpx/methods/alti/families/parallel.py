@@ -3,6 +3,8 @@
 For a decomposition of the stream this is no different from one after the other.
 """
 
+from dataclasses import replace
+
 from . import Family
 
 GPTJ = Family(
@@ -21,13 +23,8 @@ GPT_NEOX = Family(  # Pythia
     head=("gpt_neox.final_layer_norm", "lm_head"),
 )
 
-GPT_NEOX_BEFORE_5_1 = Family(  # transformers 5.0 calls the unembedding another name
-    model_types=("gpt_neox",),
-    blocks="gpt_neox.layers",
-    attention_output="attention.dense",
-    mlp_output="mlp",
-    head=("gpt_neox.final_layer_norm", "embed_out"),
-)
+# transformers 5.0 calls the unembedding another name
+GPT_NEOX_BEFORE_5_1 = replace(GPT_NEOX, head=("gpt_neox.final_layer_norm", "embed_out"))
 
 FALCON = Family(
     model_types=("falcon",),
