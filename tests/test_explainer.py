@@ -269,6 +269,7 @@ def test_chat_messages(gpt2):
     assert len(lrpx.explain(gpt2[0], tokenizer, [messages, messages])) == 2
 
 
+@pytest.mark.filterwarnings("ignore:the text ends with a space")
 def test_unusual_texts(gpt2):
     for text in ("🤗", "a 👩‍👧 é", "<|endoftext|>", "The ", "\n", " x", "a\0b", "מפתחות", "\t\tx", "keys" * 64):
         if not text.strip():

@@ -27,6 +27,7 @@ from ..text.items import groups_of, item_of, one_each
 from ..text.suspect import notes_of
 from ..text.tokenization import Encoded, encoder
 from ..text.units import predicted_token
+from .predictions import LIKELIEST, SHOWN, likelihoods, mistakes, remarks
 
 
 class Texts:
@@ -94,16 +95,21 @@ class Texts:
         function, groups = method.run_by(runner), self._groups(runner.model, batch_tokens)
         found: dict[int, Explanation] = {}
         notes: list[str] = []
+        doubtful: dict[int, tuple[str, ...]] = {}
 
         def computed(group: list[int]) -> list[Attribution]:
-            results = function(pad([self.items[i] for i in group], runner.model), **settings)
+            results = function(pad([self.items[i] for i in group], runner.model, likeliest=LIKELIEST), **settings)
             notes.extend(note for result in results for note in result.notes)
             return results
 
         def finish(group: list[int], results: list[Attribution]) -> None:
             for i, result in zip(group, results, strict=True):
                 with self._trying(i):
-                    found[i] = self._explanation(i, result, method, settings, about)
+                    e = self._explanation(i, result, method, settings, about)
+                    if method.measures != "mixture":
+                        doubtful[i] = mistakes(self.encoded[i], e, result.predictions, self.tokenizer)
+                        e = replace(e, notes=(*e.notes, *doubtful[i], *remarks(e)))
+                    found[i] = e
 
         def explained(group: list[int]) -> list[tuple[list[int], list[Attribution]]]:
             try:
@@ -133,6 +139,7 @@ class Texts:
                 for future in made:
                     future.result()
         runner.warn_once(notes)
+        _warn_of(doubtful)
         return found
 
     def _groups(self, model: PreTrainedModel, batch_tokens: int) -> list[list[int]]:
@@ -156,6 +163,7 @@ class Texts:
                 f"the model's top prediction is the contrast itself, {target.text!r}: their difference is 0. "
                 "Say which target: target=."
             )
+        top = [] if result.predictions is None else [token(i) for i in result.predictions.ids[:SHOWN].tolist()]
         ids = {"target": target.id, "target_text": target.text}
         ids |= {"contrast": contrast and contrast.id, "contrast_text": contrast and contrast.text}
         return Explanation(
@@ -170,6 +178,7 @@ class Texts:
             position=item.position,
             method=method.name,
             measures=method.measures,
+            **likelihoods(result.predictions, top),
             at=place_first(settings.get("at", "input"))[0],
             text=encoded.text,
             layers=result.layers,

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from ..propagation.propagate import Propagation
 from ..propagation.rulesets import RuleSet
-from ..text.batching import Attribution, Batch
+from ..text.batching import Attribution, Batch, Predictions
 from .dispatch import PassRunner
 from .forward_backward import CHUNK, PassSpec, check
 from .hidden_states import place_first
@@ -44,6 +44,7 @@ class Pass:
         hidden: Name in ``at`` or module name -> hidden state and gradient; first the place of the token relevance.
         mode: The rules' counters.
         notes: What has to be known to read it right.
+        predictions: Of each item, if the batch asks for them.
     """
 
     values: np.ndarray
@@ -52,6 +53,7 @@ class Pass:
     hidden: dict[str, Hidden]
     mode: Propagation
     notes: tuple[str, ...] = ()
+    predictions: list[Predictions] | None = None
 
 
 def run(
@@ -88,7 +90,7 @@ def run(
     if hidden:
         places = {name: Hidden(x.flatten(2), found.gradients[name].flatten(2)) for name, x in found.states.items()}
     notes = (about_cuts(type(model).__name__, found.mode),) if +found.mode.cuts else ()
-    return Pass(reading.values, reading.targets, reading.products, places, found.mode, notes)
+    return Pass(reading.values, reading.targets, reading.products, places, found.mode, notes, reading.predictions)
 
 
 def attributions(result: Pass, batch: Batch, combine: Combine, *, decomposes: bool) -> list[Attribution]:
@@ -105,10 +107,18 @@ def attributions(result: Pass, batch: Batch, combine: Combine, *, decomposes: bo
         relevance, value = per_token[i, span], float(result.values[i])
         residual = value - float(relevance.sum()) if decomposes else None
         parts = {name: whole[i, span] for name, whole in layers.items()}
-        one = Attribution(
-            relevance=relevance, value=value, residual=residual, target=target, layers=parts, notes=result.notes
+        predicted = result.predictions[i] if result.predictions else None
+        found.append(
+            Attribution(
+                relevance=relevance,
+                value=value,
+                residual=residual,
+                target=target,
+                layers=parts,
+                predictions=predicted,
+                notes=result.notes,
+            )
         )
-        found.append(one)
     return found
 
 

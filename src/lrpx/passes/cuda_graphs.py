@@ -169,9 +169,9 @@ def _padded(model: PreTrainedModel, batch: Batch, length: int) -> Batch:
         return torch.nn.functional.pad(values, (0, length - values.shape[1]), value=fill).clone()
 
     inputs = {name: longer(name, values) for name, values in batch.outside_inference_mode().inputs.items()}
-    columns = (batch.positions.clone(), batch.targets.clone(), batch.contrasts.clone())
+    positions, targets, contrasts = batch.positions.clone(), batch.targets.clone(), batch.contrasts.clone()
     shorter = [slice(0, 1)] * len(batch.spans)  # the graph serves texts of any length up to this one
-    return Batch(inputs, shorter, *columns, batch.chosen)
+    return replace(batch, inputs=inputs, spans=shorter, positions=positions, targets=targets, contrasts=contrasts)
 
 
 def _replay(captured: _Graph, batch: Batch, *, copy: bool) -> PassResult:

@@ -26,11 +26,12 @@ from ..models.placement import is_divided
 from ..models.signature import takes
 from ..propagation.propagate import Propagation, propagate
 from ..propagation.rulesets import RuleSet
-from ..text.batching import Batch
+from ..text.batching import Batch, Predictions
 from .checkpointing import Recomputation, checkpointed, outer_blocks
 from .compiled.attention_calls import AttentionCall, RepeatAttentionCalls
 from .hidden_states import not_met, resolve_at, taps_of
 from .output_head import OutputHead, output_embedding
+from .predictions import predictions, read_predictions
 from .validation import check_no_bypass, check_rules_took_effect, where_not_finite
 
 CHUNK = 1 << 24  # numbers that are multiplied at once
@@ -87,6 +88,7 @@ class PassResult:
         gradients: Where -> gradient of the summed values with respect to it.
         reasons: (kind, what) of each objection.
         mode: The rules' counters.
+        predicted: How many numbers of each item in the summary say what the model predicts.
     """
 
     summary: Tensor
@@ -94,6 +96,7 @@ class PassResult:
     gradients: dict[str, Tensor]
     reasons: list[tuple[str, str]]
     mode: Propagation
+    predicted: int = 0
 
     def tensors(self) -> list[Tensor]:
         """All tensors, in a fixed order."""
@@ -114,9 +117,11 @@ class PassResult:
     def read(self, rows: int) -> PassSummary:
         """The summary of B = ``rows`` items on the CPU. Waits for the device."""
         numbers = self.summary.cpu().double().numpy()
-        values, targets, objections, products = np.split(numbers, np.cumsum([rows, rows, len(self.reasons)]))
+        ends = np.cumsum([rows, rows, len(self.reasons), rows * self.predicted])
+        values, targets, objections, predicted, products = np.split(numbers, ends)
         raised = [reason for reason, holds in zip(self.reasons, objections, strict=True) if holds]
-        return PassSummary(values, targets.astype(int).tolist(), products.reshape(rows, -1), raised)
+        shown = list(read_predictions(predicted.reshape(rows, -1))) if self.predicted else None
+        return PassSummary(values, targets.astype(int).tolist(), products.reshape(rows, -1), raised, shown)
 
 
 class PassSummary(NamedTuple):
@@ -126,6 +131,7 @@ class PassSummary(NamedTuple):
     targets: list[int]  # [B] explained token ids
     products: np.ndarray  # float64 [B, T]: hidden state times gradient at the first place, summed over the width
     raised: list[tuple[str, str]]  # what speaks against the result
+    predictions: list[Predictions] | None  # of each item, if the batch asks for them
 
 
 class HeadNotFollowed(Exception):
@@ -159,7 +165,7 @@ def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
         repeated = None if options.attention is None else stack.enter_context(RepeatAttentionCalls(options.attention))
         blocks = outer_blocks(model) if options.checkpoint else []
         stack.enter_context(checkpointed(blocks, active, again, repeated) if blocks else nullcontext())
-        picked, targets = _logits(model, shown, options, active, wanted)
+        picked, targets, whole = _logits(model, shown, options, active, wanted)
         contrasted = (batch.contrasts >= 0).to(picked.device)
         exact = picked.to(torch.float32 if picked.device.type == "mps" else torch.float64)
         values = exact[:, 0] - torch.where(contrasted, exact[:, 1], 0)
@@ -192,10 +198,14 @@ def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
     flags = torch.stack([flag.to(values.device) for flag in objections.values()])
     first = spec.at[0]
     products = _products(plain[first], complete[first], values.dtype, 1 << 62 if options.static else CHUNK)
-    summary = torch.cat(
-        [t.to(values.device, values.dtype).flatten() for t in (values.detach(), targets, flags, products)]
-    )
-    return PassResult(summary, plain, complete, list(objections), active)
+    parts = [values.detach(), targets, flags, products]
+    predicted = 0
+    if whole is not None:
+        count = min(batch.likeliest, whole.shape[1])
+        parts.insert(3, predictions(whole, targets, batch.contrasts, count))
+        predicted = parts[3].shape[1]
+    summary = torch.cat([t.to(values.device, values.dtype).flatten() for t in parts])
+    return PassResult(summary, plain, complete, list(objections), active, predicted)
 
 
 def _keep_gradient(*_: Any) -> None:
@@ -215,8 +225,8 @@ def _products(state: Tensor, gradient: Tensor, dtype: torch.dtype, at_once: int)
 
 def _logits(
     model: PreTrainedModel, batch: Batch, options: PassOptions, active: Propagation, wanted: Mapping[str, Any]
-) -> tuple[Tensor, Tensor]:
-    """The logits of target and contrast ``[B, 2]``, and the targets ``[B]``."""
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The logits of target and contrast ``[B, 2]``, the targets ``[B]``, and all logits ``[B, vocabulary]`` if asked for."""
     module = None if options.whole_head or "linear" in active.rules else output_embedding(model)
     if module is None or any(module in m.modules() for m in wanted.values() if m is not None):
         logits, index = explained_logits(model, batch, static=options.static)
@@ -224,7 +234,8 @@ def _logits(
         logits = logits[rows, index.to(logits.device)]  # [B, vocabulary]
     else:
         pair = _pair(batch.targets, batch.contrasts) if batch.chosen else None
-        head = OutputHead(module, batch.positions, pair, batch.inputs["input_ids"].shape[1])
+        length = batch.inputs["input_ids"].shape[1]
+        head = OutputHead(module, batch.positions, pair, length, others=batch.likeliest > 0)
         try:
             with head.installed():
                 output = model(**batch.inputs, **accepted(model, use_cache=False, return_dict=True))
@@ -237,10 +248,10 @@ def _logits(
             raise HeadNotFollowed
         logits = logits[:, 0]
         if pair is not None:
-            return logits, batch.targets
+            return logits[:, :2], batch.targets, logits[:, 2:] if batch.likeliest else None
     asked, contrasts = batch.targets.to(logits.device), batch.contrasts.to(logits.device)
     targets = torch.where(asked < 0, logits.argmax(-1), asked)
-    return logits.gather(1, _pair(targets, contrasts)), targets
+    return logits.gather(1, _pair(targets, contrasts)), targets, logits if batch.likeliest else None
 
 
 def _pair(targets: Tensor, contrasts: Tensor) -> Tensor:

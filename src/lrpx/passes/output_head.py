@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear
 from torch.overrides import TorchFunctionMode
 
+from .._torch_internals import no_function_modes
 from ..recognition.call import tensors_in
 from ..recognition.operations import operation_of
 
@@ -39,11 +41,14 @@ class OutputHead(TorchFunctionMode):
         positions: ``[B]`` index of the explained position of each item.
         ids: ``[B, K]`` rows to compute; ``None``: all of them.
         length: Number of tokens T of the padded batch.
+        others: Compute all rows beside those of ``ids``, after them and without a gradient.
     """
 
-    def __init__(self, module: nn.Module, positions: Tensor, ids: Tensor | None, length: int) -> None:
+    def __init__(
+        self, module: nn.Module, positions: Tensor, ids: Tensor | None, length: int, *, others: bool = False
+    ) -> None:
         super().__init__()
-        self.module, self.positions, self.ids = module, positions, ids
+        self.module, self.positions, self.ids, self.others = module, positions, ids, others
         self.shape = (positions.shape[0], length)
         self.uses = 0
         self.sure = True
@@ -89,7 +94,7 @@ class OutputHead(TorchFunctionMode):
         return weight is self._weight() and len(args) > 0 and args[0].ndim == 3 and args[0].shape[:2] == self.shape
 
     def _explained(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
-        """The explained logits ``[B, 1, K]``, or ``[B, 1, vocabulary]``."""
+        """The explained logits ``[B, 1, K]``, ``[B, 1, vocabulary]``, or the one after the other."""
         hidden, weight = args[0], self._weight()
         bias = args[2] if len(args) > 2 else kwargs.get("bias")
         self.uses += 1
@@ -103,6 +108,9 @@ class OutputHead(TorchFunctionMode):
             logits = hidden @ embedding(ids, weight).transpose(1, 2)
             if bias is not None:
                 logits = logits + bias[ids].unsqueeze(1)
+            if self.others:  # not seen by the rules, for which a detached tensor would be one that the model cuts off
+                with no_function_modes():
+                    logits = torch.cat([logits, linear(hidden.detach(), weight, bias)], -1)
         self._logits.append(logits)
         return logits
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -46,6 +46,8 @@ class Batch:
         targets: ``[B]`` token ids, -1 where the top prediction is asked for.
         contrasts: ``[B]`` token ids, -1 where the single logit is explained.
         chosen: Every target is given, so that no item asks for the top prediction.
+        likeliest: How many of the likeliest tokens are wanted, with the probabilities and ranks of target and contrast;
+            0: nothing of all that.
     """
 
     inputs: dict[str, Tensor]
@@ -54,6 +56,7 @@ class Batch:
     targets: Tensor
     contrasts: Tensor
     chosen: bool = False
+    likeliest: int = 0
 
     def outside_inference_mode(self) -> Batch:
         """The same batch with tensors that autograd can save, even if it was made inside ``torch.inference_mode()``."""
@@ -62,15 +65,33 @@ class Batch:
             return tensor.clone() if tensor.is_inference() else tensor
 
         inputs = {name: usable(tensor) for name, tensor in self.inputs.items()}
-        columns = (usable(self.positions), usable(self.targets), usable(self.contrasts))
-        return Batch(inputs, self.spans, *columns, self.chosen)
+        positions, targets, contrasts = map(usable, (self.positions, self.targets, self.contrasts))
+        return replace(self, inputs=inputs, positions=positions, targets=targets, contrasts=contrasts)
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What the model predicts at the explained position. A probability is a share of the whole vocabulary, a rank counts from 1.
+
+    Attributes:
+        ids: ``[k]`` the likeliest tokens, the likeliest first.
+        probabilities: float64 ``[k]``.
+        target: Probability and rank.
+        contrast: Likewise; ``None`` if there is none.
+    """
+
+    ids: np.ndarray
+    probabilities: np.ndarray
+    target: tuple[float, int]
+    contrast: tuple[float, int] | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attribution:
     """What a method returns for one item: float64 arrays of its real tokens, without padding.
 
-    The fields are those of ``Explanation``; ``target`` is the token id that was explained.
+    The fields are those of ``Explanation``; ``target`` is the token id that was explained. ``predictions`` are there if the
+    batch asks for them and the method knows them.
     """
 
     relevance: np.ndarray
@@ -82,9 +103,12 @@ class Attribution:
     by_head: np.ndarray | None = None
     components: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    predictions: Predictions | None = None
 
 
-def pad(items: Sequence[Item], model: PreTrainedModel, *, side: str = "right", length: int = 0) -> Batch:
+def pad(
+    items: Sequence[Item], model: PreTrainedModel, *, side: str = "right", length: int = 0, likeliest: int = 0
+) -> Batch:
     """Pad ``items`` to one length, and at least to ``length``, on ``side`` (``"right"`` or ``"left"``).
 
     Padding goes to the right by default, where it moves no position. On the left the model is told the positions, if
@@ -118,7 +142,7 @@ def pad(items: Sequence[Item], model: PreTrainedModel, *, side: str = "right", l
     parts = flat.split([len(table) for table in tables.values()] + [len(items)] * 3)
     inputs = {name: part.view(len(items), width) for name, part in zip(tables, parts, strict=False)}
     where, asked, against = parts[len(tables) :]
-    return Batch(inputs, spans, where, asked, against, chosen=None not in targets)
+    return Batch(inputs, spans, where, asked, against, None not in targets, likeliest)
 
 
 # Convolutions, Fourier transforms, pooling and landmarks mix positions regardless of the attention mask.

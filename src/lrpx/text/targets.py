@@ -119,6 +119,21 @@ def _alone(given: str, tokenizer: Any) -> list[int]:
     return _plain(given, tokenizer)
 
 
+def other_spelling(tokenizer: Any, piece: str) -> int | None:
+    """The token that differs from a vocabulary entry in its leading space: of ``are`` that of ``Ġare``, and the reverse.
+
+    ``None`` if there is no such token.
+    """
+    bare = piece.lstrip("Ġ▁")
+    if tokenizer is None or not bare:
+        return None
+    for spelling in [bare] if bare != piece else ["Ġ" + piece, "▁" + piece]:
+        i = tokenizer.convert_tokens_to_ids(spelling)
+        if i is not None and i != tokenizer.unk_token_id:
+            return int(i)
+    return None
+
+
 def _plain(text: str, tokenizer: Any) -> list[int]:
     return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 

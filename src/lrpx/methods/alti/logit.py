@@ -26,7 +26,8 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import NonFiniteError, UnsupportedModelError
-from ...text.batching import Attribution, Batch
+from ...passes.predictions import predictions, read_predictions
+from ...text.batching import Attribution, Batch, Predictions
 from .affine import Norm, projection
 from .attention_weights import joined
 from .contributions import Layers, kept, normalised_rows
@@ -67,6 +68,7 @@ def explain(model: nn.Module, batch: Batch, *, direct: bool = False) -> list[Att
     heads, layers, value = _numpy(by_head), _numpy(by_layer), _numpy(explained.value)
     targets, positions = explained.target.tolist(), batch.positions.tolist()
     components = {name: _numpy(part) for name, part in parts.items()}
+    predicted = _predictions(seen, explained, batch)
     for item, span in enumerate(batch.spans):
         own = {name: part[item] for name, part in components.items()}
         rows = np.zeros_like(heads[item, :, 0])  # [L, T]
@@ -85,6 +87,7 @@ def explain(model: nn.Module, batch: Batch, *, direct: bool = False) -> list[Att
                 by_layer=rows[:, span],
                 by_head=heads[item][..., span],
                 components={name: part if part.ndim else float(part) for name, part in own.items()},
+                predictions=predicted[item],
             )
         )
     return attributions
@@ -164,10 +167,21 @@ def _rolled_out(model: nn.Module, seen: Trace, explained: _Explained, batch: Bat
         raise NonFiniteError(
             f"NaN or infinity in the attention weights or logits of {type(model).__name__}. {NON_FINITE}"
         )
+    of_items = zip(
+        *(batch.spans, rows, values, explained.target.tolist(), _predictions(seen, explained, batch)), strict=True
+    )
     return [
-        Attribution(relevance=row[span], value=value, residual=None, target=target)
-        for span, row, value, target in zip(batch.spans, rows, values, explained.target.tolist(), strict=True)
+        Attribution(relevance=row[span], value=value, residual=None, target=target, predictions=predicted)
+        for span, row, value, target, predicted in of_items
     ]
+
+
+def _predictions(seen: Trace, explained: _Explained, batch: Batch) -> list[Predictions] | list[None]:
+    """What the model predicts for each item, if the batch asks for it."""
+    if not batch.likeliest:
+        return [None] * len(batch.spans)
+    count = min(batch.likeliest, seen.logits.shape[1])
+    return list(read_predictions(_numpy(predictions(seen.logits, explained.target, batch.contrasts, count))))
 
 
 def _decompose(model: nn.Module, family: Family, seen: Trace, explained: _Explained) -> tuple[Tensor, Parts]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -171,7 +172,7 @@ def traced(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassOp
         rest = tensors[len(weights) :]
         inputs = dict(zip(batch.inputs, rest, strict=False))
         positions, targets, contrasts = rest[len(inputs) :]
-        shown = Batch(inputs, batch.spans, positions, targets, contrasts, batch.chosen)
+        shown = replace(batch, inputs=inputs, positions=positions, targets=targets, contrasts=contrasts)
         with cuts.noted(outer_blocks(model)), frozen(modules_of(model)), _Given(weights, tensors[: len(weights)]):
             result = compute(model, shown, spec, options)
         found.append(result.with_tensors([torch.empty(0)] * len(result.tensors())))

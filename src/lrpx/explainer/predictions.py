@@ -1,0 +1,94 @@
+"""What the model predicts where a text is explained, and what a reader must know about target and contrast because of it.
+
+Three mistakes make a map that looks right and is of no use, and the probabilities show them:
+
+1. A target without its leading space, or with one too many: the model expects the other spelling.
+2. A space at the end of the text: a model that writes spaces into its words predicts something else after one.
+3. A target that the model does not expect.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..explanation import Explanation, Prediction, Token
+from ..text.batching import Predictions
+from ..text.targets import other_spelling
+from ..text.tokenization import Encoded
+
+SHOWN = 5  # of the likeliest tokens
+LIKELIEST = 100  # the other spelling of a token is looked for among so many
+FAR_MORE = 10.0  # times as probable
+UNLIKELY = 0.01  # a less probable target, that is not among those shown either, is not expected
+
+
+def likelihoods(predicted: Predictions | None, tokens: list[Token]) -> dict[str, Any]:
+    """Fields of an ``Explanation``; ``tokens`` are the ``SHOWN`` likeliest."""
+    if predicted is None:
+        return {}
+    target, contrast = predicted.target, predicted.contrast or (None, None)
+    probabilities = predicted.probabilities[: len(tokens)].tolist()
+    return {
+        "target_probability": target[0],
+        "target_rank": target[1],
+        "contrast_probability": contrast[0],
+        "contrast_rank": contrast[1],
+        "top": tuple(map(Prediction, tokens, probabilities)),
+    }
+
+
+def mistakes(encoded: Encoded, e: Explanation, predicted: Predictions | None, tokenizer: Any) -> tuple[str, ...]:
+    """Warnings about what is probably a mistake."""
+    found = _ends_with_space(encoded, e.position, tokenizer)
+    if predicted is not None:
+        for role, token, p in (
+            ("target", e.target, e.target_probability),
+            ("contrast", e.contrast, e.contrast_probability),
+        ):
+            if token is not None and p is not None:
+                found += _misspelt(role, token, p, predicted, tokenizer)
+    return tuple(found)
+
+
+def _misspelt(role: str, token: Token, p: float, predicted: Predictions, tokenizer: Any) -> list[str]:
+    """A warning if a target or contrast of probability p is a token with another leading space too, and far more probable."""
+    other = other_spelling(tokenizer, token.text)
+    if other is None or predicted.probabilities[predicted.ids == other].sum() < max(FAR_MORE * p, 1e-300):
+        return []
+    given, meant = (f'"{_spelt(text)}"' for text in (token.text, tokenizer.convert_ids_to_tokens(other)))
+    return [
+        f"the {role} {given} is far less probable here than {meant}, which is a token too. A leading space matters: if you "
+        f"mean {meant}, give that."
+    ]
+
+
+def _ends_with_space(encoded: Encoded, position: int, tokenizer: Any) -> list[str]:
+    """A warning if what comes before the prediction is a space of its own, and the model's words begin with theirs."""
+    if tokenizer is None or position != len(encoded.token_ids) - 1 or encoded.tokens[-1] not in ("Ġ", "▁"):
+        return []
+    last = tokenizer.convert_ids_to_tokens(tokenizer("a a", add_special_tokens=False, verbose=False)["input_ids"])[-1]
+    if last not in ("Ġa", "▁a"):
+        return []
+    return [
+        "the text ends with a space. The model writes a space into the word that follows, so after a separate one it "
+        "predicts something else. Leave the space out."
+    ]
+
+
+def remarks(e: Explanation) -> list[str]:
+    """Notes on a logit that says little: a negative one, or that of a token that the model does not expect."""
+    found = []
+    if e.contrast is None and e.value < 0:
+        found.append(
+            "the explained logit is negative. A single logit has no meaningful zero; with a contrast the map shows what "
+            "speaks for one token rather than the other."
+        )
+    p, rank = e.target_probability, e.target_rank
+    if p is not None and rank is not None and p < UNLIKELY and rank > SHOWN:
+        found.append(f'the model does not expect "{_spelt(e.target.text)}" here.')
+    return found
+
+
+def _spelt(piece: str) -> str:
+    """``Ġare`` -> `` are``."""
+    return f" {piece[1:]}" if piece.startswith(("Ġ", "▁")) else piece

@@ -1,0 +1,48 @@
+"""What a model predicts at the explained position: its likeliest tokens, and how likely target and contrast are.
+
+The logits of the position say it, which a pass computes anyway, or needs one more product for. They are reduced where they
+are: of a vocabulary of 128,256 a few numbers travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..text.batching import Predictions
+
+
+def predictions(logits: Tensor, targets: Tensor, contrasts: Tensor, count: int) -> Tensor:
+    """Ids and log-probabilities of the ``count`` likeliest tokens, and log-probabilities and ranks of two tokens.
+
+    Args:
+        logits: ``[B, vocabulary]``.
+        targets: ``[B]`` token ids.
+        contrasts: ``[B]`` token ids, -1 where there is none.
+        count: k, at most the size of the vocabulary.
+
+    Returns:
+        ``[B, 2 k + 4]``, at least float32, for ``read_predictions``.
+    """
+    logits = logits.detach()
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    total = logits.logsumexp(-1, keepdim=True)
+    best = logits.topk(count)
+    pair = torch.stack([targets, contrasts.clamp(min=0)], 1).to(logits.device)
+    asked = logits.gather(1, pair)
+    ranks = (logits.unsqueeze(1) > asked.unsqueeze(2)).sum(-1) + 1  # [B, 2]
+    ranks = torch.stack([ranks[:, 0], ranks[:, 1] * (contrasts >= 0).to(ranks.device)], 1)
+    return torch.cat([best.indices.to(logits.dtype), best.values - total, asked - total, ranks.to(logits.dtype)], 1)
+
+
+def read_predictions(numbers: np.ndarray) -> Iterator[Predictions]:
+    """``predictions`` of each item, from ``[B, 2 k + 4]`` on the CPU."""
+    count = (numbers.shape[1] - 4) // 2
+    for ids, logs, (target, contrast), (target_rank, contrast_rank) in zip(
+        *np.split(numbers, [count, 2 * count, 2 * count + 2], axis=1), strict=True
+    ):
+        other = (float(np.exp(contrast)), int(contrast_rank)) if contrast_rank else None
+        yield Predictions(ids.astype(int), np.exp(logs), (float(np.exp(target)), int(target_rank)), other)
