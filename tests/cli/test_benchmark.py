@@ -78,3 +78,20 @@ def test_download(lrpx_command, monkeypatch, tmp_path):
     assert lrpx_command("benchmark", "download", "nothing")[2].startswith(
         "lrpx: no published file is called 'nothing'."
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given"),
+    [
+        ([], {"format": None, "compare": None, "examples": 5, "k": 2, "output": None}),
+        (["--k", "1", "--examples", "3"], {"k": 1, "examples": 3}),
+        (["--compare", "paper"], {"compare": "paper"}),
+    ],
+)
+def test_report_hands_its_options_on(lrpx_command, monkeypatch, arguments, given):
+    seen = []
+    monkeypatch.setattr("lrpx.report.write", lambda runs, **options: seen.append((runs, options)))
+    assert lrpx_command("report", "run", *arguments)[0] == 0
+    ((runs, options),) = seen
+    assert [str(run) for run in runs] == ["run"]
+    assert {name: options[name] for name in given} == given

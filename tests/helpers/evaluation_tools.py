@@ -93,6 +93,7 @@ MODEL = {
     "vocabulary": 50257,
     "tokenizer": "BPE",
 }
+OPTIONS = {"limit": None, "seed": 0, "at": "input", "batch_tokens": 4096, "relevances": None}
 BENCHMARK = {
     "source": "source.tsv",
     "published": None,
@@ -107,7 +108,19 @@ BENCHMARK = {
 
 
 def made_up(
-    folder: Path, methods, *, samples=30, seed=0, parts=1, model=None, selection="44", done=None, change=None
+    folder: Path,
+    methods,
+    *,
+    samples=30,
+    seed=0,
+    parts=1,
+    model=None,
+    benchmark=None,
+    options=None,
+    versions=None,
+    selection="44",
+    done=None,
+    change=None,
 ) -> Run:
     """A run with random relevance.
 
@@ -117,7 +130,8 @@ def made_up(
         samples: How many.
         seed: Of the samples.
         parts: How many parts.
-        model: Changes to the model's facts.
+        model: Changes to the model's facts; likewise ``benchmark`` and ``options``.
+        versions: Of the packages.
         selection: Checksum of the samples.
         done: How many parts are there; all by default.
         change: Called with each record, returns the one to write.
@@ -125,12 +139,12 @@ def made_up(
     manifest = {
         "kind": "run",
         "schema": SCHEMA,
-        "benchmark": BENCHMARK,
+        "benchmark": {**BENCHMARK, **(benchmark or {})},
         "model": {**MODEL, **(model or {})},
         "methods": list(methods),
-        "options": {"limit": None, "seed": 0, "at": "input", "batch_tokens": 4096, "relevances": None},
+        "options": {**OPTIONS, **(options or {})},
         "plan": {"samples": samples, "parts": parts, "selection": selection},
-        "versions": {"lrpx": "0.1.0", "torch": "2.13.0", "transformers": "5.24.0"},
+        "versions": versions or {"lrpx": "0.1.0", "torch": "2.13.0", "transformers": "5.24.0"},
     }
     folder.mkdir(parents=True)
     (folder / "manifest.json").write_text(json.dumps(manifest))

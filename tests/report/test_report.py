@@ -19,7 +19,7 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
 from lrpx import report as package
 from lrpx.errors import InputError
-from lrpx.evaluation.metrics import bootstrap, random_baseline
+from lrpx.evaluation.metrics import bootstrap, random_baseline, score
 from lrpx.evaluation.records import METRICS, find_runs, open_run
 from lrpx.report import FORMATS, paper, report, tables, write
 from lrpx.report.examples import examples, units_from_tokens
@@ -379,7 +379,7 @@ def test_latex(two):
     main = text[: text.index("confidence intervals")]
     line = next(x for x in main.splitlines() if x.startswith("LRP &"))
     assert line.count("&") == 12
-    assert text.isascii()
+    assert text[: text.index(r"\begin{figure}")].isascii()
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
@@ -638,3 +638,180 @@ def test_a_report_logs_nothing_when_all_is_well(run, caplog):
     with caplog.at_level(logging.DEBUG, logger="lrpx"):
         report([run.path], format="html")
     assert caplog.text == ""
+
+
+# PGk, extensions, the paper's set-up
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 5])
+def test_the_pointing_game_of_any_k(run, k):
+    """From the records as they are: one ranking serves every k."""
+    (found,) = results_of([run], k=k)
+    assert found.metrics == (f"pg{k}", "mrr", "rma", "pta")
+    for method in METHODS:
+        chosen = [r for r in records(run) if r["method"] == method and r["correct"]]
+        expected = score([r["relevance"] for r in chosen], [r["ground_truth"] for r in chosen], k=k).mean()
+        for metric, value in expected.items():
+            assert found.methods[method].scores[metric].mean == pytest.approx(value)
+    samples = sorted({r["sample_id"]: r for r in records(run)}.values(), key=lambda r: r["sample_id"])
+    lengths = [len(r["tokens"]) for r in samples]
+    baseline = random_baseline([r["ground_truth"] for r in samples], lengths, k=k)
+    assert found.random[f"pg{k}"] == pytest.approx((baseline.mean[f"pg{k}"], baseline.std[f"pg{k}"]))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_reports_of_another_k(two, format):
+    """The paper's numbers are for k = 2: there is no such column of theirs."""
+    text = report([two], format=format, k=4, compare_paper=True)
+    assert ("pg4" if format == "csv" else "PG4") in text
+    assert "pg2" not in text.lower()
+    table = tables.scores(results_of(find_runs([two]), compare_paper=True, k=4))
+    for (label, names), cells in zip(table.groups, dict(table.rows)["LRP"], strict=True):
+        assert names == ["PG4", "MRR", "RMA", "PTA"]
+        assert (cells[0] is tables.NONE) == label.endswith("(paper)")
+        assert cells[1] is not tables.NONE
+
+
+def test_a_tie_of_ranks_is_no_matter_of_rounding():
+    """PGk is taken from 1 / rank: the comparison has to be exact for every rank and k that may occur."""
+    for k in range(1, 200):
+        assert [1.0 / rank >= 1.0 / k for rank in range(1, 200)] == [rank <= k for rank in range(1, 200)]
+
+
+def test_alti_logit_of_a_masked_model_is_marked(tmp_path):
+    def marks(folder):
+        (found,) = results_of(find_runs([folder]))
+        table = tables.scores([found])
+        return {name: [c.mark for c in groups[0]] for name, groups in table.rows}, table.caption
+
+    made_up(tmp_path / "causal", METHODS)
+    made_up(tmp_path / "masked", METHODS, benchmark={"input": "masked"})
+    cells, caption = marks(tmp_path / "causal")
+    assert {mark for marks in cells.values() for mark in marks} == {""}
+    assert "extension" not in caption
+    cells, caption = marks(tmp_path / "masked")
+    assert cells.pop("ALTI-Logit") == ["†"] * 4
+    assert {mark for marks in cells.values() for mark in marks} == {""}
+    assert "†: an extension of lrpx; there is no published ALTI-Logit for masked models." in caption
+    for format, mark in (("markdown", "†"), ("html", "†"), ("latex", r"$^\dagger$"), ("terminal", "†")):
+        text = report([tmp_path / "masked"], format=format)
+        assert text.count(mark) >= 5
+        assert mark not in report([tmp_path / "causal"], format=format)
+
+
+def test_marks_keep_the_columns_in_line(tmp_path):
+    made_up(tmp_path / "masked", METHODS, benchmark={"input": "masked"})
+    text = report([tmp_path / "masked"])
+    rows = [line for line in text.splitlines() if re.match(r"(ALTI-Logit|LRP|AttnLRP|Gradient) ", line)][:4]
+    places = {tuple(m.start() for m in re.finditer(r"\.\d{3}", line)) for line in rows}
+    assert len(places) == 1
+
+
+def set_up_notes(folder, **changes):
+    made_up(folder, ["lrp"], **changes)
+    (found, *_) = results_of(find_runs([folder]), compare_paper=True)
+    return found.notes
+
+
+def test_every_difference_from_the_papers_set_up_is_told(tmp_path):
+    (note,) = set_up_notes(
+        tmp_path / "a",
+        model={"name": "openai-community/gpt2"},
+        benchmark={"parser": {"name": "en_core_web_sm", "version": "3.8.0", "spacy": "3.8.2"}},
+        options={"limit": 30, "at": "embedding", "rules": "gamma=0.25", "tf32": True, "compile": True},
+    )
+    assert note == (
+        "Not as in the paper: computed in float32 (paper: float64); TF32 matrix products; compiled passes; relevance taken at "
+        "the embedding (paper: at layer 0); gamma=0.25 for layers with weights (paper: LRP-epsilon with epsilon = 0); "
+        "30 samples (paper: 28,602); sentences of source.tsv (paper: lgd_dataset.tsv); subjects by en_core_web_sm 3.8.0, "
+        "spaCy 3.8.2 (paper: en_core_web_trf, spaCy 3.7.3); torch 2.13.0 (paper: 2.3.0); transformers 5.24.0 (paper: 4.48.1)."
+    )
+    for format in ("terminal", "markdown", "latex", "html"):
+        text = report([tmp_path / "a"], format=format, compare_paper=True)
+        assert "Not as in the paper: computed in float32" in " ".join(text.split())
+        assert "Not as in the paper" not in report([tmp_path / "a"], format=format)
+
+
+def test_a_set_up_like_the_papers_has_nothing_to_tell(tmp_path):
+    same = {
+        "benchmark": {
+            "published": "lgd_dataset.tsv",
+            "parser": {"name": "en_core_web_trf", "version": "3.7.3", "spacy": "3.7.3"},
+        },
+        "versions": {"lrpx": "0.1.0", "torch": "2.3.0+cu121", "transformers": "4.48.1"},
+    }
+    assert set_up_notes(tmp_path / "a", model={"name": "mine", "dtype": "float64"}, **same) == ()
+    (note,) = set_up_notes(tmp_path / "b", model={"name": "meta-llama/Llama-3.2-3B", "dtype": "float64"}, **same)
+    assert note == "Not as in the paper: computed in float64 (paper: bfloat16); 30 samples (paper: 28,629)."
+    (note,) = set_up_notes(tmp_path / "c", model={"name": "mine", "dtype": "float64"}, options={"limit": 30}, **same)
+    assert note == "Not as in the paper: 30 samples, chosen by a limit (paper: all)."
+
+
+@needs_shared(SHARED / "paper.tex")
+def test_the_papers_set_up_is_what_it_says():
+    text = (SHARED / "paper.tex").read_text(encoding="utf-8")
+    for title, name in (("Spacy", "spacy"), ("Pytorch", "torch"), ("HuggingFace Transformers", "transformers")):
+        assert rf"\item {title} {paper.SET_UP[name]}" in text
+    assert rf"\texttt{{{paper.SET_UP['parser'].replace('_', chr(92) + '_')}}}" in text
+    assert paper.SET_UP["source"] in text
+    assert (
+        r"using double precision, except for \texttt{Llama-3.2-3B}, where we use half precision \texttt{bfloat16}"
+        in text
+    )
+    assert {m.name: m.dtype for m in paper.MODELS if m.dtype != "float64"} == {"Llama-3.2-3B": "bfloat16"}
+
+
+@pytest.mark.parametrize("change", [{"options": {"at": "embedding"}}, {"options": {"rules": "gamma=0.25"}}], ids=str)
+def test_relevance_from_elsewhere_stands_apart(tmp_path, change):
+    made_up(tmp_path / "a", ["lrp"])
+    made_up(tmp_path / "b", ["lrp"], **change)
+    assert [r.label for r in results_of(find_runs([tmp_path / "a", tmp_path / "b"]))] == ["made-up (a)", "made-up (b)"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"k": 0}, "k=0: PGk looks at a whole number of tokens, 1 or more"),
+        ({"k": 2.0}, r"k=2\.0"),
+        ({"examples": -1}, "examples=-1: give the number of samples to show as heatmaps, 0 for none"),
+    ],
+)
+def test_numbers_that_make_no_sense(run, options, message):
+    with pytest.raises(InputError, match=message):
+        report([run.path], **options)
+
+
+# The heatmap figure
+
+
+def test_the_heatmap_figure(run, result):
+    """Per sample its sentence, and a line per method with a box per token: the subject underlined, the verb green."""
+    text = report([run.path], format="latex", examples=3)
+    (body,) = re.findall(r"\\begin\{figure\}(.+?)\\end\{figure\}", text, flags=re.S)
+    shown = examples(result, 3)
+    lines = body.split(r"\lrpxmap")[1:]
+    assert len(lines) == sum(len(e.explanations) for e in shown) == 3 * 5
+    for example, maps in zip(shown, [lines[i : i + 5] for i in range(0, 15, 5)], strict=True):
+        assert body.count(r"\lrpxverb{are}") == 3
+        for e, drawn in zip(example.explanations, maps, strict=True):
+            boxes = re.findall(r"\\lrpxtoken\{(\w{6})\}\{\w{6}\}\{(.+?)\}(?=[%\n}])", drawn)
+            assert len(boxes) == len(example.units)
+            scale = np.abs(e.relevance).max()
+            for value, role, (background, label) in zip(e.relevance, example.roles, boxes, strict=True):
+                red, _, blue = (int(background[i : i + 2], 16) for i in (0, 2, 4))
+                assert (red > blue) == (value > 0) or abs(value) < 0.02 * scale
+                assert (r"\underline" in label) == (role == "subject")
+
+
+@pytest.mark.parametrize("format", ["latex", "html"])
+@pytest.mark.parametrize("count", [0, 2, 7])
+def test_as_many_heatmaps_as_asked_for(run, format, count):
+    text = report([run.path], format=format, examples=count)
+    assert text.count(r"\quad(logit" if format == "latex" else '<div class="example">') == count
+
+
+def test_a_figure_that_is_higher_than_a_page_breaks(run):
+    text = report([run.path], format="latex", examples=20)
+    assert r"\begin{figure}" not in text
+    assert r"\clearpage" in text
+    assert text.count(r"\quad(logit") == 20

@@ -202,6 +202,10 @@ def report(
     compare: Annotated[
         str | None, typer.Option("--compare", metavar="paper", help="Put the paper's numbers beside yours.")
     ] = None,
+    examples: Annotated[
+        int, typer.Option("--examples", metavar="N", help="Samples per model shown as heatmaps, in html and latex.")
+    ] = 5,
+    k: Annotated[int, typer.Option("--k", metavar="K", help="Tokens that the pointing game PGk looks at.")] = 2,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here.")] = None,
 ) -> None:
     """Print Tables 2 and 3 of Arras et al. (2025) for your runs.
@@ -210,7 +214,7 @@ def report(
     """
     from ..report import write
 
-    write(runs, format=format, compare=compare, output=output)
+    write(runs, format=format, compare=compare, examples=examples, k=k, output=output)
 
 
 def _say(message: str) -> None:

@@ -31,6 +31,7 @@ def report(
     format: str = "terminal",
     compare_paper: bool = False,
     examples: int = 5,
+    k: int = 2,
     color: bool = False,
     width: int = 100,
 ) -> str:
@@ -41,7 +42,8 @@ def report(
             one column.
         format: One of ``FORMATS``. ``html`` is one self-contained page and has charts and heatmaps besides the tables.
         compare_paper: Show the numbers of Arras et al. (2025) too: beside a model that is one of their six, the others last.
-        examples: HTML: how many samples per model to show as heatmaps, those with the highest difference of logits.
+        examples: HTML and LaTeX: how many samples per model to show as heatmaps, those with the highest difference of logits.
+        k: How many of the most relevant tokens the pointing game PGk looks at. The paper's numbers are for 2.
         color: Terminal: use colours and type faces.
         width: Terminal: columns.
 
@@ -51,9 +53,11 @@ def report(
     """
     if format not in FORMATS:
         raise InputError(f"unknown format {format!r}. {nearest(format, FORMATS)}")
+    if isinstance(examples, bool) or not isinstance(examples, int) or examples < 0:
+        raise InputError(f"examples={examples!r}: give the number of samples to show as heatmaps, 0 for none.")
     if isinstance(runs, str | os.PathLike):
         runs = [runs]
-    results = results_of(find_runs([os.fspath(run) for run in runs]), compare_paper=compare_paper)
+    results = results_of(find_runs([os.fspath(run) for run in runs]), compare_paper=compare_paper, k=k)
     if format == "html":
         from . import html
 
@@ -61,7 +65,7 @@ def report(
     if format == "latex":
         from . import latex
 
-        return latex.report_document(results)
+        return latex.report_document(results, examples)
     from . import text
 
     if format == "terminal":
@@ -74,6 +78,8 @@ def write(
     *,
     format: str | None = None,
     compare: str | None = None,
+    examples: int = 5,
+    k: int = 2,
     output: str | os.PathLike[str] | None = None,
 ) -> None:
     """What ``lrpx report`` does: print the report, or write it to a file.
@@ -82,6 +88,8 @@ def write(
         runs: As ``report``.
         format: As ``report``; ``None``: by the suffix of ``output``, or ``terminal``.
         compare: ``"paper"`` or ``None``.
+        examples: As ``report``.
+        k: As ``report``.
         output: A file.
 
     Raises:
@@ -96,7 +104,7 @@ def write(
     kind = format or (SUFFIXES.get(path.suffix.lower()) if path else "terminal")
     if kind is None:
         raise InputError(f"{output}: no format is known for {path.suffix!r}. Say which: --format html." if path else "")
-    chosen: dict[str, Any] = {"format": kind, "compare_paper": compare == "paper"}
+    chosen: dict[str, Any] = {"format": kind, "compare_paper": compare == "paper", "examples": examples, "k": k}
     if path is None:
         color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         sys.stdout.write(report(runs, **chosen, color=color, width=shutil.get_terminal_size((100, 24)).columns))

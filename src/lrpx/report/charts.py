@@ -11,7 +11,6 @@ from html import escape
 
 from ..benchmark.folder import ROLES
 from .results import Result, Scored, method_label, methods_in
-from .tables import HEADS
 
 _LEFT, _WIDTH, _BAR, _GAP, _SPACE = 128, 470, 11, 3, 11  # labels, whole width, height of a bar, between bars, groups
 _RIGHT = 44  # for the number after a bar
@@ -48,7 +47,7 @@ def metric_bars(results: Sequence[Result], metric: str) -> str:
             for k, (kind, result) in enumerate(zip(bar_classes(results), results, strict=True)):
                 yield from _bar(result, method, metric, kind, x, top + k * (_BAR + _GAP))
 
-    return _svg(height, f"{HEADS[metric]} by method and model", marks())
+    return _svg(height, f"{metric.upper()} by method and model", marks())
 
 
 def _bar(
@@ -56,11 +55,13 @@ def _bar(
 ) -> Iterator[str]:
     """One bar with its interval, its number and a tooltip."""
     if method is None:
+        if metric not in result.random:
+            return
         mean, spread = result.random[metric]
         low, high, told = mean - spread, mean + spread, f"± {spread:.3f}"
     else:
         scored = result.reported(method)
-        if scored is None:
+        if scored is None or metric not in scored.scores:
             return
         mean, low, high = scored.scores[metric]
         told = "" if result.of_paper else f"{low:.3f}–{high:.3f}"

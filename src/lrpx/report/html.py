@@ -8,7 +8,6 @@ from importlib.resources import files
 from typing import Any
 
 from ..benchmark.folder import ROLES
-from ..evaluation.records import METRICS
 from ..heatmap import html_fragment
 from . import charts, tables
 from .examples import Example, examples
@@ -102,7 +101,7 @@ def _start(column: int) -> str:
 
 
 def _cell(cell: TableCell, column: int) -> str:
-    text = {0: "{}", 1: "<b>{}</b>", 2: "<u>{}</u>"}[cell.rank].format(escape(cell.text))
+    text = {0: "{}", 1: "<b>{}</b>", 2: "<u>{}</u>"}[cell.rank].format(escape(cell.text)) + escape(cell.mark)
     kind = " ".join(["start"] * (column == 0) + ["best"] * (cell.rank == 1))
     return f'<td class="{kind}">{text}' + (f"<small>{cell.interval}</small>" if cell.interval else "") + "</td>"
 
@@ -112,7 +111,12 @@ def _metric_charts(results: Sequence[Result]) -> str:
     shown = [r for n, r in enumerate(results) if not r.of_paper or _is_twin(results, n)]
     kinds = zip(charts.bar_classes(shown), shown, strict=True)
     legend = "".join(f'<span><i class="{kind}"></i>{escape(r.label)}</span>' for kind, r in kinds)
-    drawn = "".join(f"<div><h3>{tables.HEADS[m]}: {_FULL[m]}</h3>{charts.metric_bars(shown, m)}</div>" for m in METRICS)
+    k = shown[0].k
+    meanings = (f"a subject token is among the top {k}", *_FULL)
+    drawn = "".join(
+        f"<div><h3>{m.upper()}: {meaning}</h3>{charts.metric_bars(shown, m)}</div>"
+        for m, meaning in zip(shown[0].metrics, meanings, strict=True)
+    )
     return (
         f'<section class="card"><h2>By metric</h2><div class="legend">{legend}</div><div class="grid2">{drawn}</div>'
         '<p class="soft">Lines: 95 % confidence interval; for random relevance one standard deviation over the seeds.</p>'
@@ -120,12 +124,11 @@ def _metric_charts(results: Sequence[Result]) -> str:
     )
 
 
-_FULL = {
-    "pg2": "a subject token is among the top two",
-    "mrr": "reciprocal rank of the first subject token",
-    "rma": "positive relevance on the subject",
-    "pta": "tokens whose sign agrees with the subject",
-}
+_FULL = (  # of MRR, RMA and PTA
+    "reciprocal rank of the first subject token",
+    "positive relevance on the subject",
+    "tokens whose sign agrees with the subject",
+)
 
 
 def _is_twin(results: Sequence[Result], place: int) -> bool:

@@ -1,9 +1,10 @@
-"""A report as a LaTeX document: tables with booktabs, up to three models side by side, as in the paper."""
+"""A report as a LaTeX document: tables with booktabs, up to three models side by side, and the heatmaps, as in the paper."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from . import latex_examples
 from .results import Result, notes
 from .tables import Table, TableCell, all_tables
 
@@ -19,21 +20,31 @@ _SPECIAL = {
     "±": r"$\pm$",
     "−": r"$-$",
     "–": "--",
+    "†": r"$^\dagger$",
 }
 _PREAMBLE = r"""\documentclass[10pt]{article}
 \usepackage[utf8]{inputenc}
 \usepackage[a4paper,margin=18mm]{geometry}
 \usepackage{booktabs}
 \usepackage{graphicx}
-\begin{document}
 """
 
 
-def report_document(results: Sequence[Result]) -> str:
-    """A document that plain ``pdflatex`` compiles. Each table can be copied into another that uses booktabs and graphicx."""
+def report_document(results: Sequence[Result], count: int) -> str:
+    """A document that plain ``pdflatex`` compiles.
+
+    Each table can be copied into another document that uses booktabs and graphicx, each figure together with the preamble's
+    ``lrpx`` commands.
+
+    Args:
+        results: At least one of them not the paper's.
+        count: How many samples per model to show as heatmaps.
+    """
     body = "\n".join("\n".join(_table(table)) for table in all_tables(results))
     below = "".join(f"\\noindent {escape(note)}\n\n" for note in notes(results))
-    return f"{_PREAMBLE}{body}\n{below}\\end{{document}}\n"
+    figures = "".join(latex_examples.figure(r, count) for r in results if count and not r.of_paper)
+    preamble = _PREAMBLE + latex_examples.PREAMBLE
+    return f"{preamble}\\begin{{document}}\n{body}\n{below}{figures}\\end{{document}}\n"
 
 
 def _table(table: Table) -> Iterator[str]:
@@ -70,7 +81,9 @@ def _table(table: Table) -> Iterator[str]:
 
 
 def _cell(cell: TableCell) -> str:
-    return {0: "{}", 1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"}[cell.rank].format(escape(cell.text))
+    return {0: "{}", 1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"}[cell.rank].format(escape(cell.text)) + escape(
+        cell.mark
+    )
 
 
 def escape(text: str) -> str:

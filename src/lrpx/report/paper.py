@@ -1,4 +1,4 @@
-"""The numbers of the paper, read from ``paper.json``: Table 2 (accuracy of the explanations) and Table 3 (its models).
+"""The numbers of the paper, read from ``paper.json``: Table 2 (accuracy of the explanations), Table 3 (its models), its set-up.
 
 Source: Arras, Puri, Kahardipraja, Lapuschkin and Samek (2025), "A Close Look at Decomposition-based XAI-Methods for
 Transformer Language Models". About 28,600 samples per tokenizer, subjects by spaCy's ``en_core_web_trf``, double
@@ -25,6 +25,7 @@ class PaperModel(NamedTuple):
         samples: Of the tokenised set.
         scores: Method -> PG2, MRR, RMA, PTA.
         random: Mean and standard deviation of the four metrics of random relevance, over 10 runs.
+        dtype: In which the explanations were computed.
     """
 
     name: str
@@ -39,6 +40,7 @@ class PaperModel(NamedTuple):
     samples: int
     scores: dict[str, Scores]
     random: tuple[Scores, Scores]
+    dtype: str
 
 
 def _model(entry: dict[str, Any]) -> PaperModel:
@@ -46,11 +48,12 @@ def _model(entry: dict[str, Any]) -> PaperModel:
     scores = {method: tuple(numbers) for method, numbers in entry["scores"].items()}
     means, deviations = map(tuple, entry["random"])
     changed = {"names": frozenset(entry["names"]), "scores": scores, "random": (means, deviations)}
-    return PaperModel(**(entry | changed))
+    return PaperModel(**({"dtype": SET_UP["dtype"]} | entry | changed))
 
 
 _DATA = json.loads((files("lrpx.report") / "paper.json").read_text(encoding="utf-8"))
 SOURCE: str = _DATA["source"]
+SET_UP: dict[str, str] = _DATA["set_up"]  # dtype, source, parser, and versions of spaCy, torch and transformers
 MODELS = tuple(map(_model, _DATA["models"]))
 
 

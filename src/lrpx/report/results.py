@@ -2,7 +2,8 @@
 
 Per model and method, over the correctly predicted samples: the mean of each metric with a bootstrap 95 % interval, and
 how the relevance is spread over the roles of tokens. Per model: prediction accuracy over all samples, and what random
-relevance scores. Runs of one model on the same samples become one ``Result``, so methods can be added by another run.
+relevance scores. Runs of one model on the same samples, in the same dtype, with relevance taken at the same place and the
+same rules, become one ``Result``, so methods can be added by another run.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ..errors import InputError, import_optional
 from ..evaluation.metrics import Interval, bootstrap, random_baseline
 from ..evaluation.records import METRICS, Run
 from .paper import MODELS, PaperModel, twin
+from .set_up import differences
 
 logger = logging.getLogger("lrpx")
 
@@ -73,6 +75,7 @@ class Result:
         token_roles: Role -> mean over samples of its share of the tokens; empty if not known.
         notes: What a reader must know, in sentences.
         runs: The runs it comes from.
+        k: Of the pointing game PGk.
     """
 
     label: str
@@ -87,6 +90,12 @@ class Result:
     token_roles: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     runs: tuple[Run, ...] = ()
+    k: int = 2
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of the metrics, in the order of the paper: ``pg2`` (or another k), ``mrr``, ``rma``, ``pta``."""
+        return metrics_of(self.k)
 
     @property
     def norm(self) -> str | None:
@@ -94,9 +103,19 @@ class Result:
         found = [name for name in NORMS if name in self.methods]
         return max(found, key=lambda name: sum(i.mean for i in self.methods[name].scores.values()), default=None)
 
+    def is_extension(self, method: str) -> bool:
+        """Whether the method is known under that name, but not for such a model: ALTI-Logit of a masked one is our own."""
+        masked = any(run.manifest["benchmark"]["input"] == "masked" for run in self.runs)
+        return method == "alti-logit" and masked
+
     def reported(self, method: str) -> Scored | None:
         """The scores under a name of ``methods_in``: ``gradient`` is the better of its two norms."""
         return self.methods.get(self.norm if method == "gradient" and self.norm else method)
+
+
+def metrics_of(k: int) -> tuple[str, ...]:
+    """The names of the metrics, PGk first."""
+    return (f"pg{k}", *METRICS[1:])
 
 
 def methods_in(results: Sequence[Result]) -> list[str]:
@@ -116,22 +135,28 @@ def method_label(method: str) -> str:
     return NAMES.get(method, method)
 
 
-def results_of(runs: Sequence[Run], *, compare_paper: bool = False) -> list[Result]:
+def results_of(runs: Sequence[Run], *, compare_paper: bool = False, k: int = 2) -> list[Result]:
     """One result per model and selection of samples, in the order of the runs.
 
     Args:
         runs: From ``records.find_runs``.
-        compare_paper: Put the paper's numbers after a model that is one of its six, and its other models last.
+        compare_paper: Put the paper's numbers after a model that is one of its six, and its other models last. The notes
+            of one's own say in what their set-up differs.
+        k: Of the pointing game PGk.
 
     Raises:
-        InputError: A run has no records yet.
+        InputError: A run has no records yet, or ``k`` is no number of tokens.
     """
+    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+        raise InputError(f"k={k!r}: PGk looks at a whole number of tokens, 1 or more.")
     groups: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
         model, benchmark, plan = (run.manifest[part] for part in ("model", "benchmark", "plan"))
+        options = run.manifest["options"]
         key = (model["name"], model["weights"], model["dtype"], benchmark["samples"], plan["selection"])
+        key += (options["at"], options.get("rules"))
         groups.setdefault(key, []).append(run)
-    results = [_result(group) for group in groups.values()]
+    results = [_result(group, k, compare_paper) for group in groups.values()]
     for place in (lambda run: run.path.name, lambda run: str(run.path)):
         shared = {label for label, n in Counter(r.label for r in results).items() if n > 1}
         results = [
@@ -140,11 +165,11 @@ def results_of(runs: Sequence[Run], *, compare_paper: bool = False) -> list[Resu
     if not compare_paper:
         return results
     twins = [twin(r.runs[0].name) for r in results]
-    beside = [x for r, t in zip(results, twins, strict=True) for x in (r, *([_of_paper(t)] if t else []))]
-    return beside + [_of_paper(m) for m in MODELS if m not in twins]
+    beside = [x for r, t in zip(results, twins, strict=True) for x in (r, *([_of_paper(t, k)] if t else []))]
+    return beside + [_of_paper(m, k) for m in MODELS if m not in twins]
 
 
-def _result(runs: Sequence[Run]) -> Result:
+def _result(runs: Sequence[Run], k: int, compare_paper: bool) -> Result:
     """Runs of one model on the same samples."""
     tables: dict[str, Any] = {}
     for run in runs:
@@ -160,7 +185,7 @@ def _result(runs: Sequence[Run]) -> Result:
     correct = predicted.column("correct").to_numpy(zero_copy_only=False).astype(bool)
     truths = [np.asarray(g) for g in predicted.column("ground_truth").to_pylist()]
     lengths = _lengths(predicted.column("roles"))
-    baseline = random_baseline(truths, lengths)
+    baseline = random_baseline(truths, lengths, k=k)
     failures = {i for table in tables.values() for i in _failed(table)}
     return Result(
         label=runs[0].name,
@@ -170,11 +195,12 @@ def _result(runs: Sequence[Run]) -> Result:
         correct=int(correct.sum()),
         failed=len(failures),
         accuracy=bootstrap(correct.astype(np.float64)),
-        methods=_scored(tables),
-        random={name: (baseline.mean[name], baseline.std[name]) for name in METRICS},
+        methods=_scored(tables, k),
+        random={name: (baseline.mean[name], baseline.std[name]) for name in metrics_of(k)},
         token_roles=_token_roles(predicted.filter(correct)) if correct.any() else {},
-        notes=tuple(_notes(runs, tables)),
+        notes=(*_notes(runs, tables), *(differences(runs, len(predicted)) if compare_paper else ())),
         runs=tuple(runs),
+        k=k,
     )
 
 
@@ -199,7 +225,7 @@ def _failed(table: Any) -> list[int]:
     return list(table.filter(pc.is_valid(table.column("error"))).column("sample_id").to_pylist())
 
 
-def _scored(tables: dict[str, Any]) -> dict[str, Scored]:
+def _scored(tables: dict[str, Any], k: int) -> dict[str, Scored]:
     """Means and intervals; methods that explained the same samples are resampled together."""
     pc = import_optional("pyarrow.compute", "A report")
     explained = {
@@ -214,16 +240,22 @@ def _scored(tables: dict[str, Any]) -> dict[str, Scored]:
             logger.warning("%s: no correctly predicted sample was explained", name)
     found = {}
     for names in together.values():
-        values = np.column_stack([explained[n].column(m).to_numpy() for n in names for m in METRICS])
+        values = np.column_stack([column for n in names for column in _metrics(explained[n], k)])
         intervals = np.array(bootstrap(values)).reshape(3, len(names), len(METRICS))
-        for k, name in enumerate(names):
+        for n, name in enumerate(names):
             found[name] = Scored(
                 samples=len(values),
                 failed=len(_failed(tables[name])),
-                scores={m: Interval(*map(float, intervals[:, k, j])) for j, m in enumerate(METRICS)},
+                scores={m: Interval(*map(float, intervals[:, n, j])) for j, m in enumerate(metrics_of(k))},
                 roles=_roles(explained[name]),
             )
     return {name: found[name] for name in tables if name in found}
+
+
+def _metrics(table: Any, k: int) -> list[np.ndarray]:
+    """The four metrics of each record. PGk follows from the reciprocal of the best rank: that is at most k if 1 / it >= 1 / k."""
+    mrr = table.column("mrr").to_numpy()
+    return [(mrr >= 1.0 / k).astype(np.float64), mrr, *(table.column(name).to_numpy() for name in METRICS[2:])]
 
 
 def _roles(table: Any) -> dict[str, tuple[float, float]]:
@@ -283,11 +315,17 @@ def _notes(runs: Sequence[Run], tables: dict[str, Any]) -> list[str]:
     return notes
 
 
-def _of_paper(model: PaperModel) -> Result:
+def _of_paper(model: PaperModel, k: int) -> Result:
+    """The paper's numbers; its pointing game is PG2, so that another PGk is not known."""
+
     def exact(value: float) -> Interval:
         return Interval(value, value, value)
 
     means, deviations = model.random
+
+    def named(values: Sequence[Any]) -> dict[str, Any]:
+        return {name: value for name, value in zip(METRICS, values, strict=True) if name in metrics_of(k)}
+
     return Result(
         label=f"{model.name} (paper)",
         of_paper=True,
@@ -298,9 +336,7 @@ def _of_paper(model: PaperModel) -> Result:
         correct=None,
         failed=0,
         accuracy=exact(model.accuracy),
-        methods={
-            name: Scored(0, 0, dict(zip(METRICS, map(exact, values), strict=True)), {})
-            for name, values in model.scores.items()
-        },
-        random=dict(zip(METRICS, zip(means, deviations, strict=True), strict=True)),
+        methods={name: Scored(0, 0, named([*map(exact, values)]), {}) for name, values in model.scores.items()},
+        random=named([*zip(means, deviations, strict=True)]),
+        k=k,
     )

@@ -7,15 +7,14 @@ column, and what random relevance scores below. ``accuracy`` has that of its Tab
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..benchmark.folder import ROLES
 from ..evaluation.metrics import Interval
-from ..evaluation.records import METRICS
 from .paper import SOURCE
 from .results import NORMS, Result, method_label, methods_in
 
-HEADS = {"pg2": "PG2", "mrr": "MRR", "rma": "RMA", "pta": "PTA"}
+EXTENSION = "†"
 
 
 @dataclass(frozen=True)
@@ -27,12 +26,14 @@ class TableCell:
         rank: 1 for the best of its column, 2 for the second best, else 0.
         low: Ends of the confidence interval, or ``None``.
         high: See ``low``.
+        mark: A sign after the text that the caption explains, or nothing.
     """
 
     text: str
     rank: int = 0
     low: float | None = None
     high: float | None = None
+    mark: str = ""
 
     @property
     def interval(self) -> str:
@@ -88,18 +89,21 @@ def scores(results: Sequence[Result]) -> Table:
     methods = methods_in(results)
     body = [(method_label(m), [_scores(r, m) for r in results]) for m in methods]
     body = _ranked(body)
-    body.append(("Random, mean", [[TableCell(f"{r.random[m][0]:.3f}") for m in METRICS] for r in results]))
-    body.append(("Random, ±std", [[TableCell(f"{r.random[m][1]:.3f}") for m in METRICS] for r in results]))
+    body.append(("Random, mean", [[_known(r.random.get(m), 0) for m in r.metrics] for r in results]))
+    body.append(("Random, ±std", [[_known(r.random.get(m), 1) for m in r.metrics] for r in results]))
     chosen = [f"{method_label(r.norm).removeprefix('Gradient, ')} for {r.label}" for r in results if r.norm]
+    k = results[0].k if results else 2
     caption = (
-        "PG2: pointing game, top 2. MRR: mean reciprocal rank. RMA: relevance mass accuracy. PTA: per-token accuracy. All lie "
-        "between 0 and 1, higher is better. Means over the correctly predicted samples; best and second best per column "
+        f"PG{k}: pointing game, top {k}. MRR: mean reciprocal rank. RMA: relevance mass accuracy. PTA: per-token accuracy. All "
+        "lie between 0 and 1, higher is better. Means over the correctly predicted samples; best and second best per column "
         "are marked. Random: relevance drawn uniformly from [-1, 1) on all samples, 10 seeds."
     )
     if chosen:
         caption += f" Gradient: the better norm, {', '.join(chosen)}."
     if any(r.of_paper for r in results):
         caption += f" (paper): {SOURCE}."
+    if any(r.is_extension(m) for r in results for m in r.methods):
+        caption += f" {EXTENSION}: an extension of lrpx; there is no published ALTI-Logit for masked models."
     return Table("Accuracy of the explanations", caption, _groups(results), body, summary=2)
 
 
@@ -162,12 +166,20 @@ def accuracy(results: Sequence[Result]) -> Table:
 
 
 def _groups(results: Sequence[Result]) -> list[tuple[str, list[str]]]:
-    return [(r.label, [HEADS[m] for m in METRICS]) for r in results]
+    return [(r.label, [m.upper() for m in r.metrics]) for r in results]
 
 
 def _scores(result: Result, method: str) -> list[TableCell]:
     scored = result.reported(method)
-    return [NONE] * len(METRICS) if scored is None else [_mean(scored.scores[m], not result.of_paper) for m in METRICS]
+    if scored is None:
+        return [NONE] * len(result.metrics)
+    mark = EXTENSION if result.is_extension(method) else ""
+    means = [scored.scores.get(m) for m in result.metrics]
+    return [NONE if mean is None else replace(_mean(mean, not result.of_paper), mark=mark) for mean in means]
+
+
+def _known(pair: tuple[float, float] | None, place: int) -> TableCell:
+    return NONE if pair is None else TableCell(f"{pair[place]:.3f}")
 
 
 def _mean(interval: Interval, has_interval: bool) -> TableCell:
@@ -203,7 +215,7 @@ def _ranked(body: Body, *, second: bool = True) -> Body:
             if cell is NONE or len(values) < 2:
                 return cell
             rank = 1 + sum(value > float(cell.text) for value in values)
-            return TableCell(cell.text, rank if rank <= 1 + second else 0, cell.low, cell.high)
+            return replace(cell, rank=rank if rank <= 1 + second else 0)
 
         return mark
 

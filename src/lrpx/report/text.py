@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.text import Text
 
 from ..benchmark.folder import ROLES
-from ..evaluation.records import METRICS
 from .results import Result, notes
 from .tables import Table, TableCell, all_tables
 
@@ -51,10 +50,11 @@ def _fitting(table: Table, width: int) -> Iterator[Table]:
 
 def _lines(table: Table, *, marked: bool) -> Iterator[Text]:
     """The lines of a table: a head over each group of columns, then columns of equal width, numbers to the right."""
+    unmarked = " " * any(cell.mark for _, groups in table.rows for group in groups for cell in group)
 
     def shown(cell: TableCell) -> Text:
-        mark = MARKS[cell.rank] if marked else ""
-        return Text.assemble((cell.text, STYLES[cell.rank]), mark, (f" {cell.margin}" if cell.margin else "", "dim"))
+        marks = (cell.mark or unmarked) + (MARKS[cell.rank] if marked else "")
+        return Text.assemble((cell.text, STYLES[cell.rank]), marks, (f" {cell.margin}" if cell.margin else "", "dim"))
 
     body = [(Text(name), [[shown(c) for c in group] for group in groups]) for name, groups in table.rows]
     first = max((name.cell_len for name, _ in body), default=0)
@@ -107,7 +107,7 @@ def _markdown(table: Table) -> Iterator[str]:
 
 
 def _markdown_cell(cell: TableCell) -> str:
-    return {0: "{}", 1: "**{}**", 2: "<u>{}</u>"}[cell.rank].format(_escape(cell.text))
+    return {0: "{}", 1: "**{}**", 2: "<u>{}</u>"}[cell.rank].format(_escape(cell.text)) + cell.mark
 
 
 def _escape(text: str) -> str:
@@ -132,8 +132,8 @@ def comma_separated(results: Sequence[Result]) -> str:
         write([*start, "", "accuracy", *ends(r.accuracy), "", r.samples])
         for method, scored in r.methods.items():
             size = "" if r.of_paper else scored.samples
-            for metric in METRICS:
-                write([*start, method, metric, *ends(scored.scores[metric]), "", size])
+            for metric, interval in scored.scores.items():
+                write([*start, method, metric, *ends(interval), "", size])
             for role, shares in scored.roles.items():
                 for sign, share in zip(("positive", "negative"), shares, strict=True):
                     write([*start, method, f"{role}_{sign}", share, "", "", "", size])
