@@ -1,6 +1,7 @@
 """Imports go only downwards, importing lrpx is light and changes nothing, and heatmaps need no torch."""
 
 import ast
+import importlib
 import json
 import subprocess
 import sys
@@ -35,6 +36,7 @@ LEVEL = {name: level for level, names in enumerate(ROOMS) for name in names}
 # Packages whose files know only the package's __init__.py, and not each other.
 SIBLINGS_APART = ("methods.alti.families",)
 WITHOUT_TORCH = ("heatmap", "report", "explanation", "errors", "files", "version")
+HEAVY = ["torch", "transformers"]  # loaded when something is used that needs them
 NOT_ON_IMPORT = ["spacy", "datasets", "ray", "gradio", "matplotlib", "pandas", "pyarrow", "IPython", "gguf"]
 
 FILES = {path.relative_to(SOURCE).with_suffix("").parts: path for path in sorted(SOURCE.rglob("*.py"))}
@@ -134,6 +136,43 @@ def test_no_torch_in(name):
     assert {"torch", "transformers"}.isdisjoint(i.split(".")[0] for i in imports_of(FILES[name]))
 
 
+def loaded_by(program):
+    """Which heavy modules a fresh Python has loaded after a program."""
+    program += f"\nimport json, sys; print(json.dumps([m for m in {HEAVY} if m in sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import lrpx; dir(lrpx), lrpx.__version__, lrpx.METHODS, lrpx.Explanation, lrpx.InputError, lrpx.heatmap",
+        "from lrpx import Explanation, Explanations, LrpxError",
+        "import lrpx.cli.main, lrpx.report",
+    ],
+)
+def test_importing_lrpx_loads_no_torch(program):
+    assert loaded_by(program) == []
+
+
+def test_the_check_for_torch_can_fail():
+    assert loaded_by("import lrpx; lrpx.Explainer") == HEAVY
+
+
+def test_every_public_name_is_there():
+    import lrpx
+
+    assert dir(lrpx) == sorted(lrpx.__all__)
+    for name in lrpx.__all__:
+        assert getattr(lrpx, name) is not None
+    assert lrpx.rules.__name__ == "lrpx.propagation.rules"
+    assert lrpx.check.check is importlib.import_module("lrpx.check").check  # a submodule
+    for name in ("nothing", "_nothing", "__nothing__"):
+        with pytest.raises(AttributeError, match=f"module 'lrpx' has no attribute '{name}'"):
+            getattr(lrpx, name)
+
+
 def test_importing_lrpx_is_light_and_changes_nothing():
     program = f"""
 import json, os, sys, warnings
@@ -147,6 +186,7 @@ def state():
     ]
 before = state()
 import lrpx, lrpx.cli.main, lrpx.heatmap
+[getattr(lrpx, name) for name in lrpx.__all__]
 print(json.dumps([[m for m in {NOT_ON_IMPORT} if m in sys.modules], state() == before, sorted(lrpx.__all__)]))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300)

@@ -7,19 +7,25 @@
     e.show()
 
 The command line does the same: ``lrpx explain "The keys to the cabinet" --target " are" --contrast " is"``.
+
+Importing this is quick: torch and transformers are loaded when something is used that needs them.
 """
 
+import importlib
+import importlib.util
 import logging
+from typing import TYPE_CHECKING, Any
 
-from .errors import InputError, LrpxError, NonFiniteError, UnsupportedModelError
-from .explainer import Explainer, explain
-from .explanation import Explanation
-from .explanations import Explanations
-from .methods import METHODS
-from .models.loading import load
-from .propagation import rules
-from .propagation.propagate import propagate
-from .version import __version__
+if TYPE_CHECKING:
+    from .errors import InputError, LrpxError, NonFiniteError, UnsupportedModelError
+    from .explainer import Explainer, explain
+    from .explanation import Explanation
+    from .explanations import Explanations
+    from .methods import METHODS
+    from .models.loading import load
+    from .propagation import rules
+    from .propagation.propagate import propagate
+    from .version import __version__
 
 __all__ = [
     "METHODS",
@@ -37,4 +43,33 @@ __all__ = [
     "rules",
 ]
 
+_HOMES = {  # module below lrpx -> the public names it has
+    "errors": ("InputError", "LrpxError", "NonFiniteError", "UnsupportedModelError"),
+    "explainer": ("Explainer", "explain"),
+    "explanation": ("Explanation",),
+    "explanations": ("Explanations",),
+    "methods": ("METHODS",),
+    "models.loading": ("load",),
+    "propagation.propagate": ("propagate",),
+    "version": ("__version__",),
+}
+_MODULES = {"rules": "propagation.rules"}  # public names that are modules
+
 logging.getLogger("lrpx").addHandler(logging.NullHandler())
+
+if not TYPE_CHECKING:  # or every name would be known to a type checker
+
+    def __getattr__(name: str) -> Any:
+        """A public name or a submodule, imported when it is first used (PEP 562)."""
+        home = next((module for module, names in _HOMES.items() if name in names), None)
+        if home is not None:
+            value = getattr(importlib.import_module(f".{home}", __name__), name)
+        elif name in _MODULES or (name[:1] != "_" and importlib.util.find_spec(f"{__name__}.{name}")):
+            value = importlib.import_module(f".{_MODULES.get(name, name)}", __name__)
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return __all__

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 import weakref
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
-from torch import nn
+if TYPE_CHECKING:
+    from torch import nn
 
 _locks: weakref.WeakKeyDictionary[nn.Module, AbstractContextManager[bool]] = weakref.WeakKeyDictionary()
 _adding = threading.Lock()
