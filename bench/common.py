@@ -151,10 +151,11 @@ class Sample:
 
 
 def samples_of(name: str, count: int, benchmark: str | None = None, seed: int = 0) -> tuple[list[Sample], str]:
-    """``count`` samples for a shape, and where their lengths are from.
+    """``count`` samples for a shape, and where they are from.
 
-    Without ``benchmark``, lengths are drawn from the shape's distribution; with it (the folder of a tokenised set,
-    ``.../tokenized/NAME``), they are those of its first samples. Ids are random: no time depends on them.
+    With ``benchmark`` (the folder of a tokenised set, ``.../tokenized/NAME``), they are its first samples; of a set whose ids
+    are too large for the shape, only the lengths. Without, lengths are drawn from the shape's distribution. Ids are random then:
+    no time depends on them.
     """
     shape = SHAPES[name]
     if benchmark is None:
@@ -164,7 +165,10 @@ def samples_of(name: str, count: int, benchmark: str | None = None, seed: int = 
 
         folder = Path(benchmark)
         found = load_tokenized(folder.parent.parent, folder.name).samples[:count]
-        lengths, origin = [len(sample.input_ids) for sample in found], f"the first {len(found)} of {folder.name}"
+        origin = f"the first {len(found)} of {folder.name}"
+        if max(max(*s.input_ids, s.verb_id, s.other_id) for s in found) < shape.config.get("vocab_size", 30522):
+            return [Sample(s.input_ids, s.position, s.verb_id, s.other_id) for s in found], origin
+        lengths, origin = [len(sample.input_ids) for sample in found], f"lengths of {origin}"
     vocabulary = shape.config.get("vocab_size", 30522)
     generator = torch.Generator().manual_seed(seed)
     samples = []

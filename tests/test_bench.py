@@ -65,6 +65,44 @@ def test_per_sample(bench, shape):
     assert found["results"]["lengths"]["mean"] > 3
     assert printed.count("give --lxt PATH") == 2
     assert found["results"]["lxt"].keys() == {"efficient", "explicit"}
+    assert found["results"]["not_as_in_the_paper"][1:] == [
+        "random token ids instead of the benchmark's (--benchmark DIR)",
+        "6 samples instead of the first 1,000",
+        "LXT's explicit models were not timed",
+    ]
+    assert "Not as in the paper: the shape tiny" in printed
+
+
+@pytest.mark.parametrize(("shape", "low", "high"), [("llama-3.2-1b", 1.54, 1.61), ("bert-base", 1.83, 1.98)])
+def test_per_sample_says_whether_it_followed_the_paper(monkeypatch, capsys, shape, low, high):
+    monkeypatch.syspath_prepend(str(BENCH))
+    script = runpy.run_path(str(BENCH / "per_sample.py"), run_name="per_sample")
+    args = Namespace(shape=shape, samples=1000)
+    timed = {"explicit": {"median_s": 1.0, "count": 1000}}
+    assert script["departures"](args, "the first 1000 of NAME", timed) == []
+    timed["explicit"]["count"] = 200
+    assert script["departures"](args, "the first 1000 of NAME", timed) == ["LXT explained only 200 of the samples"]
+    figures = {"median_s": 0.1, "halves_s": [0.1], "warm_up_s": 1.0, "peak_mib": 1.0}
+    facts = dict.fromkeys(("card", "threads", "torch", "transformers", "python", "lrpx"), "x")
+    found = {
+        "arguments": vars(args),
+        "environment": facts,
+        "results": {
+            "contenders": {"forward": figures, "lrpx eager": figures},
+            "lengths": {"mean": 10.0, "different": 5, "origin": "the first 1000 of NAME"},
+            "lxt": {"explicit": {**figures, "transformers": "4.48.1"}},
+            "speedups": {"lrpx eager over LXT explicit": 1.234},
+            "graphs": 0,
+            "reserved_by_warm_up_mib": 0,
+            "not_as_in_the_paper": [],
+        },
+    }
+    script["show"](found)
+    printed = capsys.readouterr().out
+    assert "lrpx eager over LXT explicit: 1.23 times" in printed
+    assert f"to be compared with lrpx eager: {low} to {high} times (V100, A100)" in printed
+    assert "As in the paper: the first 1,000 samples; its row is lrpx eager." in printed
+    sys.modules.pop("common", None)
 
 
 def test_overhead(bench):
@@ -89,7 +127,23 @@ def test_per_sample_takes_lengths_of_a_benchmark(bench, tmp_path):
     options = ("--smoke", "--device", "cpu", "--benchmark", folder / "tokenized" / "toy")
     found, _ = bench("per_sample", *options)
     assert found["results"]["lengths"]["mean"] == pytest.approx(sum(lengths) / len(lengths))
-    assert found["results"]["lengths"]["origin"] == "the first 6 of toy"
+    assert (
+        found["results"]["lengths"]["origin"] == "lengths of the first 6 of toy"
+    )  # its ids are too large for the tiny shape
+
+
+def test_samples_of_a_benchmark_keep_their_ids(monkeypatch, tmp_path):
+    from lrpx.benchmark import tokenize
+
+    folder = benchmark(tmp_path, 6)
+    made = tokenize(folder, gpt2()[1], name="toy", input="causal", progress=False).samples
+    monkeypatch.syspath_prepend(str(BENCH))
+    common = importlib.import_module("common")
+    samples, origin = common.samples_of("narrow", 4, folder / "tokenized" / "toy")  # the shape has 500 ids
+    assert origin == "the first 4 of toy"
+    expected = [(s.input_ids, s.position, s.verb_id, s.other_id) for s in made[:4]]
+    assert [(s.ids, s.position, s.target, s.contrast) for s in samples] == expected
+    sys.modules.pop("common", None)
 
 
 def test_dataset(bench):
