@@ -7,13 +7,16 @@ import pytest
 from support import SHARED, needs_shared
 
 from lrpx.methods import METHODS, Traits
-from lrpx.report.paper import MODELS
+from lrpx.report.paper import MODELS, SET_UP
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = [
     p for folder in ("src", "docs", "bench", "tests") for p in (ROOT / folder).rglob("*") if p.suffix in (".py", ".md")
 ]
 TEXTS = {path: path.read_text(encoding="utf-8") for path in [*SOURCES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]}
+PAPER_TEXT = ""
+if (SHARED / "paper.tex").is_file():
+    PAPER_TEXT = " ".join((SHARED / "paper.tex").read_text(encoding="utf-8").replace("\\", "").split())
 PROOFS = [
     "linear layers",
     r"LRP-$\alpha,\beta$ rule",
@@ -85,6 +88,20 @@ def test_what_methods_assume_is_what_table_1_says():
     assert {name: method.traits for name, method in METHODS.items() if method.traits.in_paper} == found
 
 
+@needs_shared(SHARED / "paper.tex")
+def test_the_papers_speedups_are_what_it_says():
+    text = " ".join((SHARED / "paper.tex").read_text(encoding="utf-8").split())
+    assert (
+        r"On \texttt{bert-base-uncased} we obtained a speedup between 1.83 and 1.98, and on \texttt{Llama-3.2-1B} between 1.54"
+        in text
+    )
+    script = TEXTS[ROOT / "bench" / "per_sample.py"]
+    assert '"llama-3.2-1b": (1.54, 1.61)' in script
+    assert '"bert-base": (1.83, 1.98)' in script
+    page = " ".join(TEXTS[ROOT / "docs" / "performance.md"].split())
+    assert "1.54 to 1.61 for Llama-3.2-1B and 1.83 to 1.98 for BERT-base" in page
+
+
 def test_which_of_lrp_and_attnlrp_the_paper_finds_better():
     page = " ".join(TEXTS[ROOT / "docs" / "footguns.md"].split())
     for name, better in (("GPT2-small", "lrp"), ("bert-base-uncased", "attnlrp")):
@@ -93,6 +110,19 @@ def test_which_of_lrp_and_attnlrp_the_paper_finds_better():
         assert model.scores[better][:2] > model.scores[worse][:2]
         first, second = ("/".join(f"{x:.3f}"[1:] for x in model.scores[m][:2]) for m in (better, worse))
         assert f"({'PG2/MRR ' if better == 'lrp' else ''}{first} against {second})" in page
+
+
+def test_the_page_of_differences_quotes_the_paper():
+    """Its set-up, and word for word what stands in quotation marks."""
+    page = " ".join(TEXTS[ROOT / "docs" / "differences_from_the_paper.md"].split())
+    for name, value in SET_UP.items():
+        if name not in ("source", "parser"):
+            assert value in page, name
+    assert "float64; bfloat16 for Llama-3.2-3B" in page
+    quotations = [quoted for quoted in page.split('"')[1::2] if "*" not in quoted]
+    assert len(quotations) > 3
+    for quoted in quotations:
+        assert not PAPER_TEXT or quoted in PAPER_TEXT, quoted
 
 
 def test_the_readme_claims_no_more_than_holds():

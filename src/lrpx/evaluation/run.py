@@ -106,7 +106,7 @@ def evaluate(
         compile: Fuse the pass with TorchInductor: worth it for many samples on a GPU.
         checkpoint: Recompute blocks in the backward pass, to save memory.
         **loading: For ``lrpx.load``: ``dtype``, ``device``, ``attn_implementation``, ``revision``, ``token``. ``dtype`` is
-            ``"float32"`` here if not given: in bfloat16 the logits of the two forms are often equal, which is no correct
+            ``"float32"`` here if not given: in bfloat16 the logits of the two forms may be equal, which is no correct
             prediction. ``"auto"``: the checkpoint's own.
 
     Returns:

@@ -149,13 +149,12 @@ def results_of(runs: Sequence[Run], *, compare_paper: bool = False, k: int = 2) 
     """
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise InputError(f"k={k!r}: PGk looks at a whole number of tokens, 1 or more.")
-    groups: dict[tuple[str, ...], list[Run]] = {}
+    groups: dict[tuple[str | None, ...], list[Run]] = {}
     for run in runs:
         model, benchmark, plan = (run.manifest[part] for part in ("model", "benchmark", "plan"))
         options = run.manifest["options"]
-        key = (model["name"], model["weights"], model["dtype"], benchmark["samples"], plan["selection"])
-        key += (options["at"], options.get("rules"))
-        groups.setdefault(key, []).append(run)
+        facts = (model["name"], model["weights"], model["dtype"], benchmark["samples"], plan["selection"])
+        groups.setdefault((*facts, options["at"], options.get("rules")), []).append(run)
     results = [_result(group, k, compare_paper) for group in groups.values()]
     for place in (lambda run: run.path.name, lambda run: str(run.path)):
         shared = {label for label, n in Counter(r.label for r in results).items() if n > 1}
