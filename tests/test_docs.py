@@ -2,10 +2,11 @@
 
 The blocks of a page are one program, run by a Python of its own in an empty folder. Nothing in lrpx is replaced: the models
 and files that the pages name are there, only small. A tiny random GPT-2 lies in the cache of the Hugging Face Hub under each
-name, ``lgd_dataset.tsv`` has two dozen sentences, and ``en_core_web_trf`` is a spaCy pipeline trained on them. A block with
-``<!-- skip: reason -->`` on the line above it is left out.
+name and in the cache of lrpx as the default model, ``lgd_dataset.tsv`` has two dozen sentences, and ``en_core_web_trf`` is a
+spaCy pipeline trained on them. A block with ``<!-- skip: reason -->`` on the line above it is left out.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -16,6 +17,8 @@ import pytest
 import tiny_tokenizers
 import torch
 from benchmark_tools import HAS_SPACY, templates, toy_parser
+
+from lrpx.models.default import download
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src"
@@ -38,7 +41,7 @@ def program(page):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with the files that the pages name, and a Hub cache with the models."""
+    """A folder with the files that the pages name, and the caches of the Hub and of lrpx with the models."""
     root = tmp_path_factory.mktemp("docs")
     tokenizer = tiny_tokenizers.byte_level()
     model = tiny_tokenizers.gpt2(tokenizer, torch.float32)
@@ -48,6 +51,10 @@ def folder(tmp_path_factory):
             part.save_pretrained(stored / "snapshots" / "0")
         (stored / "refs").mkdir()
         (stored / "refs" / "main").write_text("0")
+    default = root / "lrpx" / download.ALIAS
+    for part in (model, tokenizer):
+        part.save_pretrained(default)
+    (default / "source.json").write_text(json.dumps(download.source()))
     (root / "lgd_dataset.tsv").write_text("".join(t.lgd + "\n" for t in templates()), encoding="utf-8")
     if HAS_SPACY:
         toy_parser(root / "en_core_web_trf")
@@ -55,11 +62,12 @@ def folder(tmp_path_factory):
 
 
 def run(folder, script):
-    """Run a Python program in ``folder``, with its Hub cache."""
+    """Run a Python program in ``folder``, with its caches."""
     environment = {
         **os.environ,
         "HF_HUB_CACHE": str(folder / "hub"),
         "HF_HUB_OFFLINE": "1",
+        "LRPX_CACHE": str(folder / "lrpx"),
         "MPLBACKEND": "agg",
         "PYTHONPATH": os.pathsep.join([str(SOURCE), *filter(None, [os.environ.get("PYTHONPATH")])]),
     }

@@ -52,11 +52,65 @@ def test_pre_commit_runs_the_versions_of_the_extra_dev():
     assert pins["mypy"].startswith("==")
 
 
+def bibtex(entry):
+    """A BibTeX entry's fields, without the braces that keep capitals."""
+    fields = re.findall(r"^  (\w+) *= \{(.+)\},?$", entry, flags=re.M)
+    return {name: value.replace("{", "").replace("}", "") for name, value in fields}
+
+
 def test_citation():
+    """CITATION.cff and the BibTeX of docs/papers.md name the same paper and the same software."""
     citation = yaml.safe_load(read("CITATION.cff"))
     assert citation["version"] == lrpx.__version__
     assert citation["license"] == PROJECT["project"]["license"]
-    assert citation["preferred-citation"]["title"] in " ".join(read("README.md").split())
+    paper, software = map(bibtex, re.findall(r"^```bibtex\n(.+?)^```$", read("docs/papers.md"), flags=re.M | re.S))
+    preferred = citation["preferred-citation"]
+    authors = " and ".join(f"{author['family-names']}, {author['given-names']}" for author in preferred["authors"])
+    assert (paper["title"], paper["author"], int(paper["year"])) == (preferred["title"], authors, preferred["year"])
+    assert paper["journal"] == preferred["journal"]
+    assert paper["url"] == preferred["url"] == PROJECT["project"]["urls"]["Paper"]
+    assert (software["title"], software["version"]) == (citation["title"], citation["version"])
+    assert (software["author"], software["license"]) == (citation["authors"][0]["name"], citation["license"])
+
+
+PAPER = re.compile(r"\b([A-Z]\w+)(?: et al\.| (?:&|and) [A-Z]\w+),? \(?((?:19|20)\d\d)\b")
+
+
+def papers(text):
+    """Family name of the first author and year of every paper that a text names."""
+    return set(PAPER.findall(" ".join(text.split())))
+
+
+def test_every_paper_that_is_named_has_a_link():
+    page = read("docs/papers.md")
+    rows = re.findall(r"^\| (?P<name>[^|]+) \| [^|]+ \| (?P<paper>[^|]+) \|$", page, flags=re.M)
+    linked = {found for name, paper in rows if re.search(r"\]\(https://(arxiv|doi)\.org/\S+\)$", paper) for found in papers(name)}
+    pages = [path for path in ("README.md", "CONTRIBUTING.md") if (ROOT / path).exists()]
+    pages += [f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")]
+    named = {paper for path in pages for paper in papers(read(path))}
+    named |= {paper for method in lrpx.METHODS.values() for paper in papers(method.source)}
+    assert len(named) > 10
+    assert named <= linked, f"docs/papers.md has no link to {named - linked}"
+
+
+def test_links_within_the_documentation_lead_somewhere():
+    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        text = path.read_text(encoding="utf-8")
+        for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)", text):
+            page = path.parent / target if target else path
+            assert page.exists(), f"{path.name}: {target}"
+            if anchor:
+                headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.M)
+                slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+                assert anchor in slugs, f"{path.name}: {target}#{anchor}"
+
+
+def test_prose_ends_at_120_characters():
+    """Tables, code and links may be longer."""
+    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+        long = [line for line in text.splitlines() if len(line) > 120 and not line.startswith("|") and "](" not in line]
+        assert not long, f"{path.name}: {long[0]}"
 
 
 def test_the_changelog_has_this_version_and_what_comes_next():
