@@ -11,7 +11,8 @@ among the first ``--limit``, chosen by ``--seed``, in float32:
 
 Per question and method:
 
-- PG2, MRR and RMA, the averages of ``lrpx evaluate``, with half the width of a bootstrap 95 % interval (contrast only);
+- PG2, MRR and RMA, the averages of ``lrpx evaluate``, with half the width of a bootstrap 95 % interval (contrast only); the row
+  ``random`` has what random relevance scores, with the standard deviation over ten draws;
 - residual: the median over samples of residual / value, with the 10 % and 90 % quantiles; only for methods that decompose the
   value;
 - first, explained, subject: the mean over samples of the share of all absolute relevance that these tokens have: the first one,
@@ -30,7 +31,7 @@ import numpy as np
 import torch
 
 import lrpx
-from lrpx.evaluation.metrics import bootstrap
+from lrpx.evaluation.metrics import bootstrap, random_baseline
 from lrpx.evaluation.run import evaluate
 
 METRICS = ("pg2", "mrr", "rma")
@@ -55,7 +56,13 @@ def main() -> None:
         results[name] = found = measured(name, args)
         print(f"\n{name}: {found['correct']} of {found['samples']} predictions are correct; {common.heading(facts)}")
         for question, methods in found["questions"].items():
-            print(f"\n{question}\n{common.table(rows_of(methods))}")
+            rows = rows_of(methods)
+            if question == "contrast":
+                scores = [
+                    f"{found['random'][name]['mean']:.2f} ± {found['random'][name]['std']:.2f}" for name in METRICS
+                ]
+                rows.append(["random", *scores, *[""] * (len(rows[0]) - 1 - len(scores))])
+            print(f"\n{question}\n{common.table(rows)}")
     common.report("methods", args, facts, results)
 
 
@@ -72,9 +79,11 @@ def measured(name: str, args: Any) -> dict[str, Any]:
     one_each = next(iter(contrast.values()))
     methods = [method for method in args.method if method in SINGLE]
     questions = {"contrast": contrast, "single": single(model, tokenizer, one_each, methods)}
+    chance = random_baseline([r["ground_truth"] for r in one_each], [len(r["tokens"]) for r in one_each])
     return {
         "samples": run.counts["predicted"],
         "correct": run.counts["correct"],
+        "random": {name: {"mean": chance.mean[name], "std": chance.std[name]} for name in METRICS},
         "questions": {
             question: {method: summary(rows) for method, rows in sorted(by.items())}
             for question, by in questions.items()

@@ -189,8 +189,8 @@ def test_numbers_are_finite(name, wrong, bad):
             lambda d: [d],
             r"holds a list\. If it is one of explanations: map\(Explanation.from_dict, json.load\(file\)\)",
         ),
-        (lambda d: [1], "holds list, not an explanation written by Explanation.save"),
-        (lambda d: "text", "holds str, not an explanation"),
+        (lambda d: [1], "holds a JSON list, not an explanation written by Explanation.save"),
+        (lambda d: "text", "holds a JSON str, not an explanation"),
     ],
 )
 def test_loading_something_else(tmp_path, change, message):

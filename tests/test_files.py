@@ -37,7 +37,7 @@ def test_json_that_is_missing_broken_or_no_object(tmp_path):
     with pytest.raises(InputError, match="not JSON"):
         read_json(path)
     path.write_text("[1]")
-    with pytest.raises(InputError, match="holds list"):
+    with pytest.raises(InputError, match="holds a JSON list; expected an object"):
         read_json(path)
 
 

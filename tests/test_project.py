@@ -73,7 +73,7 @@ def test_citation():
     assert (software["author"], software["license"]) == (citation["authors"][0]["name"], citation["license"])
 
 
-PAPER = re.compile(r"\b([A-Z]\w+)(?: et al\.| (?:&|and) [A-Z]\w+),? \(?((?:19|20)\d\d)\b")
+PAPER = re.compile(r"\b([A-Z]\w+)(?: et al\.| & [A-Z]\w+),? \(?((?:19|20)\d\d)\b")
 
 
 def papers(text):
@@ -84,7 +84,12 @@ def papers(text):
 def test_every_paper_that_is_named_has_a_link():
     page = read("docs/papers.md")
     rows = re.findall(r"^\| (?P<name>[^|]+) \| [^|]+ \| (?P<paper>[^|]+) \|$", page, flags=re.M)
-    linked = {found for name, paper in rows if re.search(r"\]\(https://(arxiv|doi)\.org/\S+\)$", paper) for found in papers(name)}
+    linked = {
+        found
+        for name, paper in rows
+        if re.search(r"\]\(https://(arxiv|doi)\.org/\S+\)$", paper)
+        for found in papers(name)
+    }
     pages = [path for path in ("README.md", "CONTRIBUTING.md") if (ROOT / path).exists()]
     pages += [f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")]
     named = {paper for path in pages for paper in papers(read(path))}

@@ -228,7 +228,9 @@ class Explanation:
                 f"{path} holds a list. If it is one of explanations: map(Explanation.from_dict, json.load(file))."
             )
         if not isinstance(data, dict):
-            raise InputError(f"{path} holds {type(data).__name__}, not an explanation written by Explanation.save().")
+            raise InputError(
+                f"{path} holds a JSON {type(data).__name__}, not an explanation written by Explanation.save()."
+            )
         try:
             return cls.from_dict(data)
         except InputError as error:

@@ -68,7 +68,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not JSON: {error}.") from error
     if not isinstance(data, dict):
-        raise InputError(f"{path} holds {type(data).__name__}, not an object.")
+        raise InputError(f"{path} holds a JSON {type(data).__name__}; expected an object.")
     return data
 
 

@@ -177,7 +177,7 @@ def test_tokens_that_would_be_lost_are_an_error(units, position, message):
 def test_nothing_to_draw_is_an_error(draw):
     with pytest.raises(InputError, match="the list is empty"):
         draw([])
-    with pytest.raises(InputError, match="cannot draw str"):
+    with pytest.raises(InputError, match="cannot draw an object of the type str"):
         draw(["attnlrp"])
 
 

@@ -83,7 +83,7 @@ def test_position_outside_the_text(tokenizers, position):
 @pytest.mark.parametrize("position", ["1", 1.0, True, [1, 2]])
 def test_position_of_another_type(tokenizers, position):
     (encoded,) = encode(tokenizers["metaspace"], TEXT)
-    with pytest.raises(InputError, match=r"position=.* is (str|float|bool|list)\. Give the index of a token"):
+    with pytest.raises(InputError, match=r"position=.* has the type (str|float|bool|list)\. Give the index of a token"):
         resolve_position(encoded, position, "causal", None)
 
 
@@ -129,7 +129,7 @@ def test_ids_outside_the_vocabulary(tokenizers, given):
 @pytest.mark.parametrize("given", [1.0, True, b"are", [1, 2], {"a": 1}])
 def test_tokens_of_another_type(tokenizers, given):
     (encoded,) = encode(tokenizers["metaspace"], TEXT)
-    with pytest.raises(InputError, match=r"target=.* is (float|bool|bytes|list|dict)\. Give a token id or a string"):
+    with pytest.raises(InputError, match=r"target=.* has the type (float|bool|bytes|list|dict)\. Give a token id or a string"):
         resolve_token(given, "target", encoded, 5, None, 50, "causal")
 
 

@@ -141,7 +141,9 @@ def views(explanations: Drawable | Sequence[Drawable]) -> list[View]:
         raise InputError("no explanation to draw: the list is empty.")
     for e in several:
         if not isinstance(e, Drawable):
-            raise InputError(f"cannot draw {type(e).__name__}: give an Explanation, or a list of them.")
+            raise InputError(
+                f"cannot draw an object of the type {type(e).__name__}: give an Explanation, or a list of them."
+            )
     return [view(e) for e in several]
 
 

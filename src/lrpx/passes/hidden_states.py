@@ -123,7 +123,9 @@ def taps_of(
             return output
         state = next((v for v in (output, *items_of(output)) if isinstance(v, Tensor) and v.is_floating_point()), None)
         if state is None:
-            raise InputError(f"at={name!r}: this module returns {type(output).__name__}, not a hidden state.")
+            raise InputError(
+                f"at={name!r}: this module returns an object of the type {type(output).__name__}, not a hidden state."
+            )
         flat = state.ndim == 2 and state.shape[0] == shape.numel()  # some models flatten batch and tokens
         view = state.reshape(*shape, -1) if flat else state
         if name in taps or not is_hidden(view):

@@ -21,7 +21,9 @@ def resolve_position(encoded: Encoded, position: Any, task: str, mask_id: int | 
     position = as_python(position)
     if position is not None:
         if not isinstance(position, int) or isinstance(position, bool):
-            raise InputError(f"position={position!r} is {type(position).__name__}. Give the index of a token.")
+            raise InputError(
+                f"position={position!r} has the type {type(position).__name__}. Give the index of a token."
+            )
         if not -length <= position < length:
             raise InputError(
                 f"position {position} is outside the text, which has {length} tokens: 0 to {length - 1}, or -{length} to -1."
@@ -55,7 +57,7 @@ def resolve_token(
     if given is None:
         return None
     if isinstance(given, bool) or not isinstance(given, int | str):
-        raise InputError(f"{role}={given!r} is {type(given).__name__}. Give a token id or a string.")
+        raise InputError(f"{role}={given!r} has the type {type(given).__name__}. Give a token id or a string.")
     if isinstance(given, int):
         if not 0 <= given < vocabulary:
             raise InputError(f"{role}={given} is outside the vocabulary: ids go from 0 to {vocabulary - 1}.")
