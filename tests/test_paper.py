@@ -129,3 +129,44 @@ def test_the_readme_claims_no_more_than_holds():
     readme = " ".join(TEXTS[ROOT / "README.md"].split())
     assert "any Hugging Face" not in readme
     assert "All are the methods" not in readme
+
+
+def table_after(page, words):
+    """The first table after these words: the header's cells, and first cell -> the others."""
+    lines = page.split(words, 1)[1].splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("|"))
+    rows = []
+    for line in lines[start:]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return rows[0][1:], {name.replace("`", ""): cells for name, *cells in rows[2:]}
+
+
+CHOOSING = TEXTS[ROOT / "docs" / "choosing_a_method.md"]
+
+
+def test_the_guide_says_of_methods_what_they_say_of_themselves():
+    _, rows = table_after(CHOOSING, "## What each method assumes")
+    words = {True: "yes", False: "no", None: "–"}
+    expected = {
+        f"{name}{'' if t.in_paper else ' *'}": [
+            *(t.granularity, t.cost),
+            *(words[x] for x in (t.linear_norms, t.constant_attention, t.through_mlps, t.decomposes)),
+        ]
+        for name, t in ((name, method.traits) for name, method in METHODS.items())
+        if t
+    }
+    assert rows == expected
+
+
+def test_the_guide_quotes_the_paper_s_reciprocal_ranks():
+    models, rows = table_after(CHOOSING, "**The paper's figures**")
+    assert models == [model.name for model in MODELS]
+    assert rows.keys() == {"attnlrp", "lrp", "alti-logit", "gradient", "gradient-x-input", "random"}
+    for i, model in enumerate(MODELS):
+        scores = {name: mrr for name, (_, mrr, _, _) in model.scores.items()}
+        for name, cells in rows.items():
+            mrr = model.random[0][1] if name == "random" else scores.get(name)
+            text = "–" if mrr is None else f"{mrr:.3f}".removeprefix("0")
+            assert cells[i] == (f"**{text}**" if mrr == max(scores.values()) else text)

@@ -129,7 +129,9 @@ def test_ids_outside_the_vocabulary(tokenizers, given):
 @pytest.mark.parametrize("given", [1.0, True, b"are", [1, 2], {"a": 1}])
 def test_tokens_of_another_type(tokenizers, given):
     (encoded,) = encode(tokenizers["metaspace"], TEXT)
-    with pytest.raises(InputError, match=r"target=.* has the type (float|bool|bytes|list|dict)\. Give a token id or a string"):
+    with pytest.raises(
+        InputError, match=r"target=.* has the type (float|bool|bytes|list|dict)\. Give a token id or a string"
+    ):
         resolve_token(given, "target", encoded, 5, None, 50, "causal")
 
 

@@ -1,5 +1,7 @@
 """Every described family decomposes its logits exactly; everything else is refused with what is missing."""
 
+from pathlib import Path
+
 import pytest
 import tiny
 import torch
@@ -124,6 +126,11 @@ def test_paths_of_one_type_lead_to_one_family():
         families = [family for family in all_families() if kind in family.model_types]
         told_apart = all(family.requires for family in families) or len({f.head for f in families}) == len(families)
         assert len(families) == 1 or told_apart, kind
+
+
+def test_the_readme_counts_the_types():
+    readme = (Path(__file__).resolve().parents[4] / "README.md").read_text(encoding="utf-8")
+    assert f"[knows {len(TYPES)} model types](docs/add_a_family.md)" in readme
 
 
 def test_refuses_an_unknown_type():
