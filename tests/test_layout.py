@@ -26,7 +26,7 @@ ROOMS = [
     ["text"],
     ["models"],
     ["benchmark"],
-    ["explanations"],
+    ["explanations", "generation"],
     ["explanation"],
     ["heatmap"],
     ["files", "_torch_internals"],

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .explainer import Explainer, explain
     from .explanation import Explanation
     from .explanations import Explanations
+    from .generation import GenerationExplanation
     from .methods import METHODS
     from .models.loading import load
     from .propagation import rules
@@ -32,6 +33,7 @@ __all__ = [
     "Explainer",
     "Explanation",
     "Explanations",
+    "GenerationExplanation",
     "InputError",
     "LrpxError",
     "NonFiniteError",
@@ -48,6 +50,7 @@ _HOMES = {  # module below lrpx -> the public names it has
     "explainer": ("Explainer", "explain"),
     "explanation": ("Explanation",),
     "explanations": ("Explanations",),
+    "generation": ("GenerationExplanation",),
     "methods": ("METHODS",),
     "models.loading": ("load",),
     "propagation.propagate": ("propagate",),

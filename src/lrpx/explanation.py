@@ -57,7 +57,7 @@ class Explanation:
         value: The explained scalar: ``logit[target] - logit[contrast]``, or ``logit[target]``.
         residual: ``value`` minus everything that was assigned; what biases and softmax absorbed. ``None`` for
             methods that do not decompose the value (``gradient``, ``alti``, ``attention-rollout``).
-        target: The explained token.
+        target: The explained token; of several explained together, the id of the first and the text of all.
         contrast: The token it is compared with, or ``None``.
         target_probability, contrast_probability: How likely the model finds them at ``position``, over the whole vocabulary;
             ``None`` where that is not known.
@@ -67,7 +67,9 @@ class Explanation:
             each token, in logits per unit of the hidden state (``gradient``). ``"mixture"``: each token's share in the hidden
             state at ``position``, whatever is predicted there (``alti``, ``attention-rollout``). The last two are not negative.
         notes: What a reader must know about this explanation, in sentences.
+        explains: What ``value`` is, as words before the target, where it is not a logit or a difference of two.
         position: Index of the token whose logits are explained.
+        span: Where logits of several positions are explained together, these, as (start, stop) without stop; or ``None``.
         method: Name of the method.
         at: Where ``relevance`` was taken: ``"input"`` or ``"embedding"``.
         text: The explained text, or ``None`` when token ids were given.
@@ -96,6 +98,8 @@ class Explanation:
     contrast_rank: int | None = None
     top: tuple[Prediction, ...] = ()
     measures: Measures = "parts"
+    explains: str = ""
+    span: tuple[int, int] | None = None
     notes: tuple[str, ...] = ()
     layers: dict[str, np.ndarray] = field(default_factory=dict)
     by_layer: np.ndarray | None = None
@@ -149,7 +153,8 @@ class Explanation:
 
     def __repr__(self) -> str:
         what = self.target.text + (f" - {self.contrast.text}" if self.contrast else "")
-        return f"<Explanation {self.method} of {what!r}: value {self.value:.4g}, {len(self.tokens)} tokens>"
+        what = f"{self.explains} {what!r}" if self.explains else repr(what)
+        return f"<Explanation {self.method} of {what}: value {self.value:.4g}, {len(self.tokens)} tokens>"
 
     def to_frame(self) -> Any:
         """One row per token: ``token``, ``token_id``, ``relevance``, as a pandas ``DataFrame``."""
@@ -199,6 +204,7 @@ class Explanation:
             "contrast": Token(*fields["contrast"]) if fields["contrast"] else None,
             "top": tuple(Prediction(Token(*token), probability) for token, probability in fields["top"]),
             "notes": tuple(fields["notes"]),
+            "span": tuple(fields["span"]) if fields["span"] else None,
             "relevance": np.asarray(fields["relevance"], dtype=np.float64),
             "layers": {k: np.asarray(v, dtype=np.float64) for k, v in fields["layers"].items()},
             "components": {k: _array_or_number(v) for k, v in fields["components"].items()},
@@ -245,6 +251,8 @@ def _later_fields(saved: dict[str, Any]) -> dict[str, Any]:
         **dict.fromkeys(unknown),
         "top": [],
         "notes": [],
+        "explains": "",
+        "span": None,
         "measures": measured.get(str(saved.get("method")), "parts"),
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..errors import InputError
 from ..explanation import Explanation
 from ..explanations import Explanations, Failure
+from ..generation import GenerationExplanation
 from ..methods import get_method, methods_with_options
 from ..models.loading import load
 from ..models.lock import lock_of
@@ -20,10 +21,23 @@ from ..models.placement import entry_device
 from ..models.usable import usable_model
 from ..passes.dispatch import Execution, PassRunner
 from ..propagation.rulesets import RuleSet
-from .arguments import CallOptions, ExplainOptions, Methods, Model, OneMethod, Position, Target, Text
+from .arguments import (
+    CallOptions,
+    Chat,
+    ExplainOptions,
+    GenerateOptions,
+    Ids,
+    Methods,
+    Model,
+    OneMethod,
+    Position,
+    Target,
+    Text,
+)
 from .texts import Texts
 
 if TYPE_CHECKING:
+    from transformers import GenerationConfig
     from typing_extensions import Unpack  # of the standard library from Python 3.11 on
 
 logger = logging.getLogger("lrpx")
@@ -171,6 +185,65 @@ class Explainer:
         complete = [i for i in texts.items if i not in texts.failed]
         failures = (Failure(i, texts.given[i], error) for i, error in sorted(texts.failed.items()))
         return Explanations((found[i] for i in complete for found in by_method), failures)
+
+    def generate(
+        self,
+        prompt: str | Ids | Chat,
+        *,
+        max_new_tokens: int | None = None,
+        continuation: str | Ids | None = None,
+        generation_config: GenerationConfig | Mapping[str, Any] | None = None,
+        method: OneMethod | None = None,
+        objective: Literal["logit", "logprob"] = "logit",
+        contrast: Target = None,
+        spans: Sequence[tuple[int, int]] | None = None,
+        weights: Sequence[float] | None = None,
+        hops: int = 0,
+        progress: bool | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> GenerationExplanation:
+        """Explain what the model generates after ``prompt``, or a given continuation, from one forward pass over both.
+
+        Args:
+            prompt: A string, token ids, a ``BatchEncoding``, or chat messages (for which the chat template is used).
+            max_new_tokens: Let the model generate up to so many tokens; it stops by itself at an end token.
+            continuation: Explain this instead: a string, which must not change the tokens of the prompt, or ids.
+            generation_config: How ``model.generate`` chooses; a ``GenerationConfig`` or its arguments. Default: greedily.
+            method: ``"lrp"``, ``"attnlrp"``, ``"lrp-uniform-gate"``, ``"gradient-x-input"`` or ``"gradient"``.
+            objective: The score of a token: its ``"logit"``, or ``"logprob"``, the logarithm of its probability.
+            contrast: Subtracted from the logit at each position: ``"mean"``, the mean of all logits; ``"top10"``, the mean of the
+                ten largest (any number); a token or one per position. With hops, ``"mean"`` by default.
+            spans: Explain these spans of generated tokens, as (start, stop), each by one backward pass. Default: each token.
+            weights: One per generated token, by which its score is multiplied in spans.
+            hops: Pass on what generated tokens took to the tokens before them, so many times; one backward pass each.
+            progress: Show a progress bar.
+            **options: ``at`` (``"input"`` or ``"embedding"``), ``norm`` and ``rules``, as in a call.
+
+        Raises:
+            InputError: Something that cannot be used, or a text that the model cannot read.
+            UnsupportedModelError: The model cannot be explained correctly.
+            NonFiniteError: NaN or infinity appeared.
+
+        Example:
+            >>> g = lrpx.Explainer(model, tokenizer).generate("The keys to the cabinet", max_new_tokens=8)
+            >>> g[0].show(), g.span(0, 3).show()
+        """
+        from .generation import Asked, continuation_of, explain_continuation, generate, read_prompt
+
+        [(chosen, settings)] = methods_with_options([self.method if method is None else method], options)
+        if max_new_tokens is not None and continuation is not None:
+            raise InputError(
+                "max_new_tokens and continuation are both given: either the model goes on, or you say how."
+            )
+        if generation_config is not None and continuation is not None:
+            raise InputError("generation_config and continuation are both given: nothing is generated. Leave one out.")
+        encoded = read_prompt(self.model, self.tokenizer, prompt)
+        if continuation is None:
+            new = generate(self.model, self.tokenizer, encoded, max_new_tokens, generation_config)
+        else:
+            new = continuation_of(encoded, continuation, self.tokenizer, self.model)
+        asked = Asked(objective, contrast, spans, weights, hops)
+        return explain_continuation(self._runner, self.tokenizer, encoded, new, chosen, settings, asked, progress)
 
 
 @overload

@@ -48,6 +48,14 @@ class CallOptions(TypedDict, total=False):
     progress: bool | None
 
 
+class GenerateOptions(TypedDict, total=False):
+    """The options of ``Explainer.generate`` that belong to a method."""
+
+    at: str | Sequence[str] | None
+    norm: Literal["l1", "l2"] | None
+    rules: str | RuleSet | None
+
+
 class ExplainOptions(CallOptions, total=False):
     """The options of ``explain``: those of a call, and those of an ``Explainer``."""
 

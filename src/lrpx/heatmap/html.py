@@ -84,7 +84,10 @@ def fragment(views: Sequence[View]) -> str:
 
 
 def _section(view: View) -> str:
-    what = f"logit {_quote(view.target)}" + ("" if view.contrast is None else f" {MINUS} logit {_quote(view.contrast)}")
+    name = escape(view.what or "logit")
+    what = f"{name} {_quote(view.target)}" + (
+        "" if view.contrast is None else f" {MINUS} {name} {_quote(view.contrast)}"
+    )
     if view.measures == "mixture":
         what = escape(view.explains())
     value = f" = <b>{view.equals(MINUS)}</b>" if view.equals() else ""

@@ -55,7 +55,9 @@ class View:
     value: float
     total: float  # sum of the relevance
     residual: float | None
+    what: str  # ``Explanation.explains``
     position: int
+    span: tuple[int, int]  # the positions whose logits are explained, as (start, stop)
     notes: tuple[str, ...]  # the model, where relevance was taken, options of the method
     measures: str  # see ``Explanation``
     predictions: tuple[str, ...]  # probabilities and ranks of the target, the contrast and the likeliest tokens
@@ -107,7 +109,8 @@ class View:
         """What is explained: ``logit " are" - logit " is"``, with ``sign`` for the minus."""
         if self.measures == "mixture":
             return f"each token's share in the hidden state at position {self.position}"
-        return f'logit "{self.target}"' + ("" if self.contrast is None else f' {sign} logit "{self.contrast}"')
+        what = self.what or "logit"
+        return f'{what} "{self.target}"' + ("" if self.contrast is None else f' {sign} {what} "{self.contrast}"')
 
     def sums(self, sign: str = "-") -> list[str]:
         """Sum and residual, each with its name; none where the relevances are not parts of the value."""
@@ -127,6 +130,8 @@ class View:
         """What the mark of the explained position means."""
         if self.measures == "mixture":
             return f"position {self.position}"
+        if self.span[1] - self.span[0] > 1:
+            return f"the logits at positions {self.span[0]} to {self.span[1] - 1} are explained"
         return f"the logits at position {self.position} are explained"
 
 
@@ -171,7 +176,9 @@ def view(e: Drawable) -> View:
         value=float(e.value),
         total=math.fsum(e.relevance),
         residual=None if e.residual is None else float(e.residual),
+        what=legible(e.explains),
         position=e.position,
+        span=explained_span(e),
         notes=tuple(map(legible, _notes(e))),
         measures=e.measures,
         predictions=tuple(_predictions(e, entry)),
@@ -184,7 +191,13 @@ def view(e: Drawable) -> View:
     )
 
 
+def explained_span(e: Drawable) -> tuple[int, int]:
+    """The positions whose logits are explained, as (start, stop)."""
+    return e.span or (e.position, e.position + 1)
+
+
 def _cells(e: Drawable) -> list[Cell]:
+    begin, stop = explained_span(e)
     rtl = mostly_rtl("".join(text for _, _, text in e.units))
 
     def cell(start: int, end: int, text: str) -> Cell:
@@ -199,7 +212,7 @@ def _cells(e: Drawable) -> list[Cell]:
             tokens=tokens,
             gap=word and start > 0,
             rtl=mostly_rtl(text, rtl),
-            explained=start <= e.position < end,
+            explained=start < stop and begin < end,
         )
 
     return [cell(*unit) for unit in e.units]
@@ -226,8 +239,8 @@ def _predictions(e: Drawable, entry: Callable[[VocabularyEntry], str]) -> Iterat
         (e.contrast, e.contrast_probability, e.contrast_rank),
     ]
     for token, p, rank in [] if e.measures == "mixture" else asked:
-        if token is not None and p is not None and rank is not None:
-            yield f'"{entry(token)}" p {probability(p)}, rank {rank:,}'
+        if token is not None and p is not None:
+            yield f'"{entry(token)}" p {probability(p)}' + ("" if rank is None else f", rank {rank:,}")
     best = [f'"{entry(token)}" {probability(p).strip("= ")}' for token, p in e.top]
     if best:
         yield f"likeliest: {', '.join(best)}"

@@ -39,9 +39,18 @@ def explain(
     Raises:
         InputError: An unknown norm.
     """
-    if norm not in NORMS:
-        raise InputError(f"unknown norm {norm!r}. {nearest(norm, NORMS)}")
-    return attributions(run(model, batch, {}, at, runner=runner), batch, NORMS[norm], decomposes=False)
+    return attributions(run(model, batch, {}, at, runner=runner), batch, norm_of(norm), decomposes=False)
+
+
+def norm_of(name: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """The norm called ``name``, before the sum over the width.
+
+    Raises:
+        InputError: There is none.
+    """
+    if name not in NORMS:
+        raise InputError(f"unknown norm {name!r}. {nearest(name, NORMS)}")
+    return NORMS[name]
 
 
 def times_input(

@@ -133,9 +133,7 @@ class PassRunner:
         # A shape of which a graph can be captured still has to be; the plan serves shapes of which there is none.
         waits = found is None and self._may_be_captured(batch, key)
         if found is None and not waits and self.execution.compile and ("compiled", key) not in self._refused:
-            compiled = partial(
-                self.compiled.repeat, batch, key, self.state.weights, checkpoint=self._checkpoints(batch)
-            )
+            compiled = partial(self.compiled.repeat, batch, key, self.state.weights, checkpoint=self.checkpoints(batch))
             with suppress(torch.OutOfMemoryError):  # it will be checkpointed
                 found = self._guarded("compiled", key, compiled)
         if self.state.holds():
@@ -146,17 +144,18 @@ class PassRunner:
         return None
 
     def _may_be_captured(self, batch: Batch, key: Hashable) -> bool:
-        if self.execution.fast is False or self._checkpoints(batch) or not self.graphs.takes(batch):
+        if self.execution.fast is False or self.checkpoints(batch) or not self.graphs.takes(batch):
             return False
         return ("graph", (self.graphs.shape_of(batch), key)) not in self._refused
 
-    def _checkpoints(self, batch: Batch) -> bool:
+    def checkpoints(self, batch: Batch) -> bool:
+        """Whether each block is recomputed in the backward pass of ``batch``."""
         if self.execution.checkpoint is not None:
             return self.execution.checkpoint
         return needs_checkpoint(self.model, batch, compiled=self.execution.compile)
 
     def _run_in_memory(self, batch: Batch, spec: PassSpec, options: PassOptions) -> PassResult:
-        checkpoint = self._checkpoints(batch)
+        checkpoint = self.checkpoints(batch)
         try:
             return self._run_one_way(batch, spec, replace(options, checkpoint=checkpoint))
         except torch.OutOfMemoryError:

@@ -9,14 +9,14 @@ So the same function can be run as it is, captured as a CUDA graph, or traced an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .._torch_internals import SET_GRAD_ENABLED
@@ -32,7 +32,7 @@ from .compiled.attention_calls import AttentionCall, RepeatAttentionCalls
 from .hidden_states import not_met, resolve_at, taps_of
 from .output_head import OutputHead, output_embedding
 from .predictions import predictions, read_predictions
-from .validation import check_no_bypass, check_rules_took_effect, where_not_finite
+from .validation import check_carries_gradient, check_no_bypass, check_rules_took_effect, where_not_finite
 
 CHUNK = 1 << 24  # numbers that are multiplied at once
 
@@ -138,14 +138,49 @@ class HeadNotFollowed(Exception):
     """The model's logits cannot be computed one by one; its own way is ``PassOptions(whole_head=True)``."""
 
 
-def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassOptions = EAGER) -> PassResult:
-    """Run forward and backward pass; see the top of this file.
+@dataclass(frozen=True)
+class Watched:
+    """A model under a rule set, with its hidden states noted while it runs.
 
-    Raises:
-        UnsupportedModelError: A rule was not met, or a gradient passed unseen.
-        InputError: A name in ``at`` matches no module, or a module whose output is not ``[batch, tokens, width]``.
-        HeadNotFollowed: See there.
+    Attributes:
+        batch: What the model is given.
+        active: The mode that applies the rules.
+        modules: The modules of the model.
+        wanted: Where to look -> module.
+        taps: Where -> hidden state, once the model has run.
     """
+
+    batch: Batch
+    active: Propagation
+    modules: list[nn.Module]
+    wanted: dict[str, nn.Module | None]
+    taps: dict[str, Tensor]
+
+    def states(self, model: PreTrainedModel, values: Tensor) -> tuple[dict[str, Tensor], list[Tensor]]:
+        """The hidden states that ``values`` were made of, and the embedding, if a gradient there means a way around them.
+
+        Raises:
+            InputError: A module whose hidden state is asked for did not run.
+            UnsupportedModelError: No gradient passes, a rule was not met, or there is a way around the first block.
+        """
+        for name in self.wanted:
+            if name not in self.taps:
+                raise InputError(not_met(model, name))
+        check_carries_gradient(model, values)
+        if self.active.rules:
+            check_rules_took_effect(model, self.modules, self.active, values)
+        taps, wanted = self.taps, self.wanted
+        states = {name: taps[name] for name in wanted}  # in the order asked for
+        beside = [taps["embedding"]] if "embedding" in taps and "embedding" not in wanted and self.active.rules else []
+        if beside and not taps["input"].is_leaf:  # not cut off
+            check_no_bypass(model, values, taps)
+            beside = []
+        return states, beside
+
+
+@contextmanager
+def watched(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassOptions) -> Iterator[Watched]:
+    """Inside the block the model runs forward and backward under the rules, and its hidden states are noted."""
     with (
         torch.inference_mode(False),
         torch.enable_grad(),
@@ -157,7 +192,6 @@ def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
         modules = modules_of(model)
         batch = batch.outside_inference_mode()
         seen = {k: v for k, v in batch.inputs.items() if not (options.unpadded and k == "attention_mask")}
-        shown = replace(batch, inputs=seen)
         wanted = resolve_at(model, spec.at)
         linked = options.static or options.linked or not active.rules
         shape = batch.inputs["input_ids"].shape
@@ -165,25 +199,23 @@ def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
         repeated = None if options.attention is None else stack.enter_context(RepeatAttentionCalls(options.attention))
         blocks = outer_blocks(model) if options.checkpoint else []
         stack.enter_context(checkpointed(blocks, active, again, repeated) if blocks else nullcontext())
-        picked, targets, whole = _logits(model, shown, options, active, wanted)
-        contrasted = (batch.contrasts >= 0).to(picked.device)
-        exact = picked.to(torch.float32 if picked.device.type == "mps" else torch.float64)
+        yield Watched(replace(batch, inputs=seen), active, modules, wanted, taps)
+
+
+def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassOptions = EAGER) -> PassResult:
+    """Run forward and backward pass; see the top of this file.
+
+    Raises:
+        UnsupportedModelError: A rule was not met, or a gradient passed unseen.
+        InputError: A name in ``at`` matches no module, or a module whose output is not ``[batch, tokens, width]``.
+        HeadNotFollowed: See there.
+    """
+    with watched(model, batch, spec, options) as now:
+        picked, targets, whole = _logits(model, now.batch, options, now.active, now.wanted)
+        contrasted = (now.batch.contrasts >= 0).to(picked.device)
+        exact = picked.to(exact_dtype(picked))
         values = exact[:, 0] - torch.where(contrasted, exact[:, 1], 0)
-        for name in wanted:
-            if name not in taps:
-                raise InputError(not_met(model, name))
-        if not values.requires_grad:
-            raise UnsupportedModelError(
-                f"the logits of {type(model).__name__} carry no gradient, so there is nothing to explain them by: the model's "
-                "code (detach, numbers taken out of tensors), or the rules, cut every way to them."
-            )
-        if active.rules:
-            check_rules_took_effect(model, modules, active, values)
-        states = {name: taps[name] for name in wanted}  # in the order asked for
-        beside = [taps["embedding"]] if "embedding" in taps and "embedding" not in wanted and active.rules else []
-        if beside and not taps["input"].is_leaf:  # not cut off
-            check_no_bypass(model, values, taps)
-            beside = []
+        states, beside = now.states(model, values)
         differentiable = [state for state in states.values() if state.requires_grad]
         found = torch.autograd.grad(values.sum(), [*differentiable, *beside], allow_unused=True)
     if beside and found[-1] is not None:  # made before the first block, of what enters it; or of the embedding itself
@@ -205,7 +237,12 @@ def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
         parts.insert(3, predictions(whole, targets, batch.contrasts, count))
         predicted = parts[3].shape[1]
     summary = torch.cat([t.to(values.device, values.dtype).flatten() for t in parts])
-    return PassResult(summary, plain, complete, list(objections), active, predicted)
+    return PassResult(summary, plain, complete, list(objections), now.active, predicted)
+
+
+def exact_dtype(tensor: Tensor) -> torch.dtype:
+    """The dtype in which values and sums are computed on the tensor's device: float64 where there is one."""
+    return torch.float32 if tensor.device.type == "mps" else torch.float64
 
 
 def _keep_gradient(*_: Any) -> None:
@@ -234,24 +271,33 @@ def _logits(
         logits = logits[rows, index.to(logits.device)]  # [B, vocabulary]
     else:
         pair = _pair(batch.targets, batch.contrasts) if batch.chosen else None
-        length = batch.inputs["input_ids"].shape[1]
-        head = OutputHead(module, batch.positions, pair, length, others=batch.likeliest > 0)
-        try:
-            with head.installed():
-                output = model(**batch.inputs, **accepted(model, use_cache=False, return_dict=True))
-        except Exception as error:
-            if head.uses and not isinstance(error, torch.OutOfMemoryError):
-                raise HeadNotFollowed from error
-            raise
-        logits = output.logits if hasattr(output, "logits") else output[0]
-        if not head.gave(logits):
-            raise HeadNotFollowed
-        logits = logits[:, 0]
+        ids, length = None if pair is None else pair.unsqueeze(1), batch.inputs["input_ids"].shape[1]
+        head = OutputHead(module, batch.positions.unsqueeze(1), ids, length, others=batch.likeliest > 0)
+        logits = followed(model, batch, head)[:, 0]
         if pair is not None:
             return logits[:, :2], batch.targets, logits[:, 2:] if batch.likeliest else None
     asked, contrasts = batch.targets.to(logits.device), batch.contrasts.to(logits.device)
     targets = torch.where(asked < 0, logits.argmax(-1), asked)
     return logits.gather(1, _pair(targets, contrasts)), targets, logits if batch.likeliest else None
+
+
+def followed(model: PreTrainedModel, batch: Batch, head: OutputHead) -> Tensor:
+    """Forward pass; the logits ``[B, P, K]`` that ``head`` computes.
+
+    Raises:
+        HeadNotFollowed: The model does something else with its output embedding.
+    """
+    try:
+        with head.installed():
+            output = model(**batch.inputs, **accepted(model, use_cache=False, return_dict=True))
+    except Exception as error:
+        if head.uses and not isinstance(error, torch.OutOfMemoryError):
+            raise HeadNotFollowed from error
+        raise
+    logits: Tensor = output.logits if hasattr(output, "logits") else output[0]
+    if not head.gave(logits):
+        raise HeadNotFollowed
+    return logits
 
 
 def _pair(targets: Tensor, contrasts: Tensor) -> Tensor:

@@ -9,10 +9,12 @@ from transformers import PreTrainedModel
 
 from ..models.placement import described, is_offloaded
 from ..text.batching import Batch
+from .hidden_states import layer_count
 
 logger = logging.getLogger("lrpx")
 
 ROOM = 0.8  # of the free memory that a pass may take by estimate
+TOGETHER = 1 << 28  # bytes of gradients of one block that a CPU computes together
 SMALL = 1 << 28  # bytes; below, free memory is not looked up
 
 # Names of the MLP's width and of the experts per token that ``attribute_map`` does not unite.
@@ -41,6 +43,15 @@ def needs_checkpoint(model: PreTrainedModel, batch: Batch, *, compiled: bool = F
         *(batch.inputs["input_ids"].numel(), estimate / 2**30, free / 2**30),
     )
     return True
+
+
+def values_at_once(model: PreTrainedModel, batch: Batch) -> int:
+    """How many values of one text go backwards together: as many as one block's gradients leave room for, by estimate."""
+    device, room = batch.positions.device, TOGETHER
+    if device.type == "cuda":
+        room = int(ROOM * torch.cuda.mem_get_info(device)[0]) // 4
+    layers = layer_count(model) or 12
+    return max(1, room * layers // max(1, activation_bytes(model, batch)))
 
 
 def activation_bytes(model: PreTrainedModel, batch: Batch, *, compiled: bool = False) -> int:

@@ -1,10 +1,11 @@
-"""The output embedding computes only what is asked for: the explained position's logits, and of these two rows.
+"""The output embedding computes only what is asked for: the explained positions' logits, and of these a few rows.
 
 A vocabulary of 128,256 tokens makes the output embedding a fifth of a Llama-3.2-1B, and all but two of its rows are of no
 interest. When the model calls its output embedding, an ``OutputHead`` becomes active: the linear function then sees each item's
-explained position only, and the rows of target and contrast where both are known. What a model does to its logits afterwards
+explained positions only, and the rows of target and contrast where both are known. What a model does to its logits afterwards
 (soft caps, scales, casts) still happens, if it treats every logit alike; anything else is noticed, and then all logits are
-computed as the model itself would.
+computed as the model itself would. ``logits_of`` does the same to other hidden states, so that all logits of many positions can
+be had a few positions at a time.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from ..recognition.operations import operation_of
 
 # After the output embedding, kinds of operations that treat every logit alike.
 _ALIKE = frozenset({"elementwise", "activation", "power", "product", "division", "sigmoid"})
-_SAME = frozenset({"getitem", "__getitem__", "view", "reshape", "contiguous", "to", "alias"})
+_SHAPES = frozenset({"getitem", "__getitem__", "view", "reshape", "contiguous", "alias"})
+_SAME = _SHAPES | {"to"}
 # Questions whose answers do not depend on how many logits there are, or on their values.
 _HARMLESS = frozenset(
     "dim dtype device get_device is_floating_point is_complex is_contiguous is_inference is_tensor requires_grad "
@@ -38,10 +40,13 @@ class OutputHead(TorchFunctionMode):
 
     Args:
         module: The output embedding, with a weight ``[vocabulary, width]``.
-        positions: ``[B]`` index of the explained position of each item.
-        ids: ``[B, K]`` rows to compute; ``None``: all of them.
+        positions: ``[B, P]`` indices of the explained positions of each item.
+        ids: ``[B, P, K]`` rows to compute; ``None``: all of them.
         length: Number of tokens T of the padded batch.
         others: Compute all rows beside those of ``ids``, after them and without a gradient.
+
+    Attributes:
+        hidden: What the output embedding was given at the explained positions, ``[B, P, width]``, once it was called.
     """
 
     def __init__(
@@ -52,7 +57,10 @@ class OutputHead(TorchFunctionMode):
         self.shape = (positions.shape[0], length)
         self.uses = 0
         self.sure = True
+        self.hidden: Tensor | None = None
+        self._bias: Tensor | None = None
         self._logits: list[Tensor] = []  # what was made of the output embedding's result, the last one last
+        self._steps: list[tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any], Tensor]] = []  # by what, and what
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -80,7 +88,8 @@ class OutputHead(TorchFunctionMode):
         output = func(*args, **kwargs)
         if self.uses:
             operation = operation_of(func)
-            self._follow(operation.name, operation.kind, tensors_in((*args, *kwargs.values())), output)
+            if self._follow(operation.name, operation.kind, tensors_in((*args, *kwargs.values())), output):
+                self._steps.append((func, args, kwargs, output))
         return output
 
     def _weight(self) -> Tensor:
@@ -94,37 +103,50 @@ class OutputHead(TorchFunctionMode):
         return weight is self._weight() and len(args) > 0 and args[0].ndim == 3 and args[0].shape[:2] == self.shape
 
     def _explained(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
-        """The explained logits ``[B, 1, K]``, ``[B, 1, vocabulary]``, or the one after the other."""
+        """The explained logits ``[B, P, K]``, ``[B, P, vocabulary]``, or the one after the other."""
         hidden, weight = args[0], self._weight()
         bias = args[2] if len(args) > 2 else kwargs.get("bias")
         self.uses += 1
         # A gather: its backward pass writes each row once, where indexing would sort them first.
-        places = self.positions.to(hidden.device)[:, None, None].expand(-1, 1, hidden.shape[-1])
+        places = self.positions.to(hidden.device)[..., None].expand(-1, -1, hidden.shape[-1])
         hidden = hidden.gather(1, places)
         if self.ids is None:
             logits = linear(hidden, weight, bias)
         else:
             ids = self.ids.to(weight.device)
-            logits = hidden @ embedding(ids, weight).transpose(1, 2)
+            logits = (hidden.unsqueeze(2) @ embedding(ids, weight).transpose(2, 3)).squeeze(2)
             if bias is not None:
-                logits = logits + bias[ids].unsqueeze(1)
+                logits = logits + bias[ids]
             if self.others:  # not seen by the rules, for which a detached tensor would be one that the model cuts off
                 with no_function_modes():
                     logits = torch.cat([logits, linear(hidden.detach(), weight, bias)], -1)
+        self.hidden, self._bias = hidden, bias
         self._logits.append(logits)
         return logits
 
-    def _follow(self, name: str, kind: str, operands: Sequence[Tensor], output: Any) -> None:
-        """Look at an operation after the output embedding: does it treat every logit alike?"""
+    def _follow(self, name: str, kind: str, operands: Sequence[Tensor], output: Any) -> bool:
+        """Look at an operation after the output embedding. Whether it changes the logits, and treats every one alike."""
         ours = [t for t in operands if any(t is seen for seen in self._logits)]
         if not ours or name in _HARMLESS:
-            return
+            return False
         if isinstance(output, Tensor) and output.shape == ours[0].shape:
             others = [t for t in operands if not any(t is o for o in ours)]
             if name in _SAME or (kind in _ALIKE and all(t.numel() == 1 for t in others)):
                 self._logits.append(output)
-                return
+                return True
         self.sure = False
+        return False
+
+    def logits_of(self, hidden: Tensor, logits: Tensor) -> Tensor:
+        """All logits ``[..., vocabulary]`` of ``hidden`` ``[..., width]``, made as the model made its own ``logits``."""
+        new = {id(self._logits[0]): linear(hidden, self._weight(), self._bias)}
+        for func, args, kwargs, output in self._steps:
+            if operation_of(func).name in _SHAPES:
+                new[id(output)] = next(new[id(a)] for a in (*args, *kwargs.values()) if id(a) in new)
+            else:
+                given = [new.get(id(a), a) for a in args]
+                new[id(output)] = func(*given, **{name: new.get(id(a), a) for name, a in kwargs.items()})
+        return new[id(logits)]
 
     def gave(self, logits: Tensor) -> bool:
         """Whether ``logits`` are what this head computed, and nothing else was done to them."""

@@ -101,6 +101,15 @@ def check_not_compiled(model: PreTrainedModel) -> None:
         )
 
 
+def check_carries_gradient(model: PreTrainedModel, values: Tensor) -> None:
+    """Refuse values that depend on no hidden state."""
+    if not values.requires_grad:
+        raise UnsupportedModelError(
+            f"the logits of {type(model).__name__} carry no gradient, so there is nothing to explain them by: the model's "
+            "code (detach, numbers taken out of tensors), or the rules, cut every way to them."
+        )
+
+
 def check_rules_took_effect(
     model: PreTrainedModel, modules: Sequence[nn.Module], mode: Propagation, values: Tensor
 ) -> None:

@@ -75,6 +75,47 @@ def resolve_token(
     raise InputError(_not_one_token(f"{role}={given!r}", role, ids, close, tokenizer))
 
 
+def resolve_continuation(given: Any, role: str, encoded: Encoded, tokenizer: Any, vocabulary: int) -> tuple[int, ...]:
+    """What comes after a text, as token ids: a string, which is tokenised in its context, or ids.
+
+    Raises:
+        InputError: It is empty, changes the tokens of the text before it, or holds an id outside the vocabulary.
+    """
+    given = as_python(given)
+    if isinstance(given, str):
+        if not given:
+            raise InputError(f"{role}='' is empty. Give at least one token.")
+        if tokenizer is None:
+            raise InputError(f"{role}={given!r} is a string, which needs a tokenizer. Give a list of token ids.")
+        check_unicode(f"{role}={given!r}", given)
+        if encoded.text is None:
+            ids = _alone(given, tokenizer)
+        else:
+            ids = _in_context(given, encoded, len(encoded.token_ids) - 1, tokenizer, "causal") or []
+            if not ids:
+                raise InputError(_changes_its_context(given, role, encoded.text, tokenizer))
+        return tuple(ids)
+    if not isinstance(given, list) or any(isinstance(i, bool) or not isinstance(i, int) for i in given):
+        raise InputError(f"{role}={given!r} is {type(given).__name__}. Give a string, or a list of token ids.")
+    if not given:
+        raise InputError(f"{role}=[] is empty. Give at least one token.")
+    wrong = [i for i in given if not 0 <= i < vocabulary]
+    if wrong:
+        raise InputError(f"{role} holds {wrong[0]}, outside the vocabulary: ids go from 0 to {vocabulary - 1}.")
+    return tuple(given)
+
+
+def _changes_its_context(given: str, role: str, text: str, tokenizer: Any) -> str:
+    """Why a string is no continuation of a text, for an error message."""
+    before, after = _plain(text, tokenizer), _plain(text + given, tokenizer)
+    same = next((i for i, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1]), len(before) - 1)
+    pieces = tokenizer.convert_ids_to_tokens
+    return (
+        f"{role}={given!r} changes the tokens before it: the text ends with {pieces(before[same:])}, and with the "
+        f"{role} this becomes {pieces(after[same:])[:8]}. Move the space or the piece of a word to the other side, or give ids."
+    )
+
+
 def _ids_of(given: str, encoded: Encoded, position: int, tokenizer: Any, task: str) -> list[int]:
     in_context = _in_context(given, encoded, position, tokenizer, task)
     return _alone(given, tokenizer) if in_context is None else in_context

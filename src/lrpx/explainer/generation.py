@@ -1,0 +1,274 @@
+"""``Explainer.generate``: what a model went on with, and what each token of that was made of.
+
+1. The prompt and its continuation as ids: the model's own continuation, or one that is given.
+2. What the score of each token is, and which sums of scores are asked for.
+3. One forward pass over the whole text, and one backward pass per value (``passes/many_targets.py``).
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+from transformers import GenerationConfig, PreTrainedModel
+
+from ..errors import InputError
+from ..explanation import Token, Unit
+from ..generation import GenerationExplanation, checked_span, checked_weights, hop, hop_notes
+from ..methods import Method
+from ..methods.generated import how
+from ..models.lock import lock_of
+from ..models.placement import entry_device
+from ..models.precision import matmul_precision
+from ..models.provenance import provenance
+from ..models.signature import ModelSignature, filler, padding_id
+from ..passes.dispatch import PassRunner
+from ..passes.many_targets import ManyTargets, check_reads_forward, explain_many
+from ..passes.scoring import Average, Objective, Scoring
+from ..text.batching import Item, pad
+from ..text.given import as_python, split
+from ..text.items import item_of
+from ..text.suspect import notes_of
+from ..text.targets import resolve_continuation, resolve_token
+from ..text.tokenization import Encoded, encode
+from ..text.units import predicted_token
+
+FEW = 8  # tokens that show whether a model reads forward only
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be explained of a continuation; as the arguments of ``Explainer.generate``."""
+
+    objective: Objective
+    contrast: Any
+    spans: Sequence[tuple[int, int]] | None
+    weights: Any
+    hops: int
+
+
+def read_prompt(model: PreTrainedModel, tokenizer: Any, prompt: Any) -> Encoded:
+    """A prompt, one text, as tokens.
+
+    Raises:
+        InputError: There is none, or several, or the model is not one that goes on with a text.
+    """
+    if prompt is None:
+        raise InputError("no prompt given: explainer.generate(prompt, max_new_tokens=20).")
+    singles, several = split(prompt)
+    if several and len(singles) != 1:
+        raise InputError(f"{len(singles)} prompts: generate() takes one. Call it once for each.")
+    if ModelSignature.of(model).task != "causal":
+        raise InputError(f"{type(model).__name__} fills in masks and does not go on with a text: explainer(text).")
+    return encode(tokenizer, singles[0])[0].without_closing()
+
+
+def generate(
+    model: PreTrainedModel, tokenizer: Any, prompt: Encoded, max_new_tokens: int | None, config: Any
+) -> tuple[int, ...]:
+    """The ids with which the model goes on, by ``model.generate``: greedily, unless ``config`` says otherwise.
+
+    Raises:
+        InputError: Arguments that cannot be used, or the text would become too long for the model.
+    """
+    if isinstance(config, Mapping):
+        config = GenerationConfig(**config)
+    if config is not None and not isinstance(config, GenerationConfig):
+        raise InputError(
+            f"generation_config is {type(config).__name__}. Give a GenerationConfig of transformers, or a dictionary."
+        )
+    if config is None:
+        config = copy.deepcopy(model.generation_config)
+        greedy = {"do_sample": False, "num_beams": 1, "temperature": None, "top_p": None, "top_k": None, "min_p": None}
+        for name, value in greedy.items():
+            setattr(config, name, value)
+    else:
+        config = copy.deepcopy(config)
+        for name in ("eos_token_id", "bos_token_id", "pad_token_id"):
+            if getattr(config, name) is None:
+                setattr(config, name, getattr(model.generation_config, name))
+    wanted = config.max_new_tokens if max_new_tokens is None else max_new_tokens
+    if wanted is None:
+        raise InputError("say how much to generate, max_new_tokens=20, or what to explain, continuation=.")
+    if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1:
+        raise InputError(f"max_new_tokens={wanted!r}: give a number of tokens from 1.")
+    if (config.num_return_sequences or 1) > 1:
+        raise InputError(
+            f"num_return_sequences={config.num_return_sequences}: one continuation is explained at a time."
+        )
+    length, context = len(prompt.token_ids), ModelSignature.of(model).context
+    if context is not None and length + wanted > context:
+        raise InputError(
+            f"{length} tokens of the prompt and max_new_tokens={wanted} are more than the {context} tokens that "
+            f"{type(model).__name__} can read. Shorten one of them."
+        )
+    config.max_new_tokens, config.max_length, config.return_dict_in_generate = wanted, None, False
+    if config.pad_token_id is None:
+        config.pad_token_id = filler(model)
+    ids = torch.tensor([prompt.token_ids], device=entry_device(model))
+    with lock_of(model), torch.no_grad():
+        found = model.generate(  # type: ignore[operator]
+            input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=config, tokenizer=tokenizer
+        )
+    new = tuple(found[0, length:].tolist())
+    if not new:
+        raise InputError(f"{type(model).__name__} generated nothing after this prompt. Give a continuation=.")
+    return new
+
+
+def explain_continuation(
+    runner: PassRunner,
+    tokenizer: Any,
+    prompt: Encoded,
+    continuation: tuple[int, ...],
+    method: Method,
+    settings: dict[str, Any],
+    asked: Asked,
+    progress: bool | None,
+) -> GenerationExplanation:
+    """Explain the tokens of a continuation.
+
+    Raises:
+        InputError: A span, weight, contrast or option that cannot be used.
+        UnsupportedModelError: The model cannot be explained correctly.
+        NonFiniteError: NaN or infinity appeared.
+    """
+    model, count, first = runner.model, len(continuation), len(prompt.token_ids)
+    spec, combine = how(method, settings)
+    if asked.objective not in ("logit", "logprob"):
+        raise InputError(f'objective={asked.objective!r}: give "logit" or "logprob".')
+    if isinstance(asked.hops, bool) or not isinstance(asked.hops, int) or asked.hops < 0:
+        raise InputError(f"hops={asked.hops!r}: give a number from 0.")
+    if asked.hops and method.measures != "parts":
+        raise InputError(
+            f"{method.name} does not decompose the explained value, so there is nothing to pass on. Leave out hops."
+        )
+    spans = [checked_span(span, count) for span in asked.spans or [(i, i + 1) for i in range(count)]]
+    if asked.weights is not None and asked.spans is None:
+        raise InputError("weights= are those of the tokens in a span: give spans=[(start, stop)] too.")
+    weights = checked_weights(asked.weights, count)
+    ids = (*prompt.token_ids, *continuation)
+    signature = ModelSignature.of(model)
+    extras = {name: (*values, *[values[-1]] * (count - 1)) for name, values in prompt.extras.items()}
+    read = replace(prompt, text=None, token_ids=ids[:-1], extras=extras)
+    item = item_of(signature, tokenizer, read, target=ids[-1])
+    contrast = _contrast(asked, ids, continuation, prompt, tokenizer, model)
+    scoring = Scoring(
+        positions=range(first - 1, first - 1 + count),
+        targets=continuation,
+        contrast=contrast,
+        objective=asked.objective,
+        probabilities=asked.spans is None,
+    )
+    factors = np.zeros((len(spans), count))
+    for row, (start, stop) in zip(factors, spans, strict=True):
+        row[start:stop] = weights[start:stop]
+    kept: set[int] = set()
+
+    def ask(many: ManyTargets) -> tuple[ManyTargets, np.ndarray]:
+        with tqdm(total=len(factors), desc=method.name, unit="token", disable=progress is not True) as bar:
+            found = many.relevance(factors, combine, tell=bar.update)
+        for i in range(len(found) * bool(asked.hops)):
+            found[i], stayed = hop(
+                found[i], many.scores, lambda w: many.relevance(w[None], combine)[0], asked.hops, first
+            )
+            kept.update(stayed)
+        return many, found
+
+    with lock_of(model):
+        if asked.spans is not None:
+            few = {name: values[:FEW] for name, values in item.extras.items()}
+            check_reads_forward(runner, pad([Item(ids[:FEW], 0, None, None, few)], model), spec)
+        many, relevance = explain_many(runner, pad([item], model), spec, scoring, ask)
+    values = factors @ many.scores
+    [notes] = notes_of([prompt], tokenizer, padding_id(model, tokenizer))
+    whole = _whole(prompt, continuation, tokenizer)
+    execution = {**asdict(runner.execution), "float32_matmul_precision": matmul_precision()}
+    return GenerationExplanation(
+        tokens=whole.tokens,
+        token_ids=list(whole.token_ids),
+        units=whole.units,
+        prompt_length=first,
+        spans=spans,
+        relevance=relevance,
+        values=values,
+        residuals=values - relevance.sum(1) if method.measures == "parts" else None,
+        method=method.name,
+        probabilities=None if many.log_probabilities is None else np.exp(many.log_probabilities),
+        objective=asked.objective,
+        contrast=_named(contrast, tokenizer),
+        weights=None if asked.weights is None else weights,
+        hops=asked.hops,
+        at=spec.at[0],
+        text=prompt.text,
+        measures=method.measures,
+        notes=(*notes, *item.notes, *(hop_notes(asked.hops, sorted(kept)) if asked.hops else ())),
+        provenance=provenance(model, method.name, settings, execution),
+    )
+
+
+def _contrast(
+    asked: Asked, ids: Sequence[int], targets: Sequence[int], prompt: Encoded, tokenizer: Any, model: PreTrainedModel
+) -> tuple[int, ...] | Average | None:
+    """What is subtracted at each position: G ids, an average, or nothing. With hops the mean, unless something is given."""
+    given, vocabulary = as_python(asked.contrast), ModelSignature.of(model).vocabulary
+    if given is None:
+        return Average() if asked.hops else None
+    if isinstance(given, str) and (found := re.fullmatch(r"mean|top([1-9]\d*)", given)):
+        count = None if found[1] is None else int(found[1])
+        if count is not None and count > vocabulary:
+            raise InputError(f"contrast={given!r}: the vocabulary has {vocabulary} tokens.")
+        return Average(count)
+    each = given if isinstance(given, list) else [given] * len(targets)
+    if len(each) != len(targets):
+        raise InputError(
+            f"{len(each)} contrasts for {len(targets)} generated tokens. Give one for each, one for all, "
+            '"mean" (the mean logit), or "top10" (the mean of the ten largest).'
+        )
+    found_ids = []
+    for i, one in enumerate(each):
+        before = replace(prompt, text=None, token_ids=tuple(ids[: len(prompt.token_ids) + i]))
+        context = prompt if i == 0 else before
+        chosen = resolve_token(one, "contrast", context, len(context.token_ids) - 1, tokenizer, vocabulary, "causal")
+        if chosen is None:
+            raise InputError("a contrast is None: give one for each generated token.")
+        if chosen == targets[i]:
+            raise InputError(
+                f"contrast {one!r} is generated token {i} itself ({chosen}): their difference is 0. Give another one there."
+            )
+        found_ids.append(chosen)
+    return tuple(found_ids)
+
+
+def _named(contrast: Sequence[int] | Average | None, tokenizer: Any) -> str | tuple[Token, ...] | None:
+    if contrast is None or isinstance(contrast, Average):
+        return None if contrast is None else str(contrast)
+    return tuple(predicted_token(tokenizer, i, ()) for i in contrast)
+
+
+def _whole(prompt: Encoded, continuation: tuple[int, ...], tokenizer: Any) -> Encoded:
+    """Prompt and continuation as tokens; a unit belongs to one of them."""
+    after = encode(tokenizer, list(continuation))[0]
+    shift = len(prompt.token_ids)
+    units = [Unit(unit.start + shift, unit.end + shift, unit.text) for unit in after.units]
+    return replace(
+        prompt,
+        token_ids=(*prompt.token_ids, *continuation),
+        tokens=[*prompt.tokens, *after.tokens],
+        units=[*prompt.units, *units],
+    )
+
+
+def continuation_of(prompt: Encoded, given: Any, tokenizer: Any, model: PreTrainedModel) -> tuple[int, ...]:
+    """A given continuation as ids.
+
+    Raises:
+        InputError: It is empty, or changes the tokens of the prompt.
+    """
+    return resolve_continuation(given, "continuation", prompt, tokenizer, ModelSignature.of(model).vocabulary)

@@ -1,0 +1,387 @@
+"""The result of explaining what a model generated: plain data, one row per generated token or span.
+
+A row says how much of the row's value each token before it carries. Values are linear in what is explained, so the rows of
+several tokens, each times a weight, add up to the row of their span: ``span`` needs no model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from .errors import InputError, NonFiniteError, import_optional
+from .explanation import Explanation, Measures, Token, Unit
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GenerationExplanation:
+    """What each token, or span of tokens, that a model generated was made of. N tokens: P of a prompt and G generated ones.
+
+    ``g[i]`` is row i as an ``Explanation``, ``g.span(start, stop)`` one of several generated tokens together.
+
+    Attributes:
+        tokens: The N raw pieces of prompt and continuation.
+        token_ids: Their ids.
+        units: The same tokens as readable text; no unit holds tokens of both prompt and continuation.
+        prompt_length: P.
+        spans: Of each of R rows, which generated tokens it explains, as (start, stop), counted from 0 and without stop.
+        relevance: float64 ``[R, N - 1]``: the relevance of every token for every row; 0 from the row's last token on.
+        values: float64 ``[R]``: the explained scalars: weighted sums of the scores of the row's tokens.
+        residuals: float64 ``[R]``: values minus all relevance; ``None`` for ``gradient``, which does not decompose them.
+        probabilities: float64 ``[G]``: what the model gave each generated token, or ``None`` if not asked for.
+        objective: The score of a token: its ``"logit"`` or its ``"logprob"``, the logarithm of its probability.
+        contrast: What is subtracted from each logit: ``"mean"`` (of all logits), ``"top10"`` (the mean of the ten largest; any
+            number), G tokens, or ``None``.
+        weights: float64 ``[G]``, by which scores are multiplied in a span; ``None``: 1.
+        hops: How often what generated tokens took was passed on to the tokens before them.
+        method, at, measures, notes, provenance: As of an ``Explanation``.
+        text: The prompt's text, or ``None`` when token ids were given.
+    """
+
+    tokens: list[str]
+    token_ids: list[int]
+    units: list[Unit]
+    prompt_length: int
+    spans: list[tuple[int, int]]
+    relevance: np.ndarray
+    values: np.ndarray
+    residuals: np.ndarray | None
+    method: str
+    probabilities: np.ndarray | None = None
+    objective: Literal["logit", "logprob"] = "logit"
+    contrast: str | tuple[Token, ...] | None = None
+    weights: np.ndarray | None = None
+    hops: int = 0
+    at: str = "input"
+    text: str | None = None
+    measures: Measures = "parts"
+    notes: tuple[str, ...] = ()
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        rows, width = len(self.spans), len(self.tokens) - 1
+        if np.shape(self.relevance) != (rows, width) or np.shape(self.values) != (rows,):
+            raise InputError(
+                f"{rows} spans of {width + 1} tokens, relevance of shape {np.shape(self.relevance)} and values of shape "
+                f"{np.shape(self.values)}: expected {(rows, width)} and {(rows,)}."
+            )
+        if not 0 < self.prompt_length < len(self.tokens):
+            raise InputError(
+                f"prompt_length={self.prompt_length}: of {len(self.tokens)} tokens some are the prompt's, some generated."
+            )
+        for name in ("relevance", "values", "residuals", "probabilities"):
+            numbers = getattr(self, name)
+            if numbers is not None and not np.isfinite(numbers).all():
+                raise NonFiniteError(f"{name} of the {self.method} explanation holds NaN or infinity.")
+
+    # Rows
+
+    @property
+    def generated(self) -> int:
+        """G, the number of generated tokens."""
+        return len(self.tokens) - self.prompt_length
+
+    @property
+    def per_token(self) -> bool:
+        """Whether there is one row for each generated token."""
+        return self.hops == 0 and self.spans == [(i, i + 1) for i in range(self.generated)]
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return len(self.spans)
+
+    def __iter__(self) -> Iterator[Explanation]:
+        """The rows, one after the other."""
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, row: int) -> Explanation:
+        """One row as an ``Explanation`` of the tokens before."""
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"row {row}: there are {len(self)}.")
+        row %= len(self)
+        residual = None if self.residuals is None else float(self.residuals[row])
+        return self._explanation(self.spans[row], self.relevance[row], float(self.values[row]), residual, self.notes)
+
+    def span(
+        self, start: int, stop: int | None = None, weights: Sequence[float] | None = None, *, hops: int = 0
+    ) -> Explanation:
+        """What generated tokens ``start`` to ``stop`` (exclusive) were made of, together.
+
+        Args:
+            start: From 0; negative from the end.
+            stop: Likewise; default: to the end.
+            weights: One for each of them, by which its score is multiplied. Default: 1.
+            hops: How often what generated tokens took is passed on to the tokens before them; see ``hop``.
+
+        Raises:
+            InputError: There is no such span, or the rows are not those of single tokens.
+        """
+        start, stop = checked_span((start, self.generated if stop is None else stop), self.generated)
+        if not self.per_token or self.measures != "parts":
+            raise InputError(
+                "a span is the sum of the rows of its tokens, which are not here: ask for it where you explain, "
+                f"generate(..., spans=[({start}, {stop})])."
+                if self.measures == "parts"
+                else f"{self.method} does not decompose the explained value, so rows of tokens do not add up to a span's."
+            )
+        factors = np.zeros(self.generated)
+        factors[start:stop] = checked_weights(weights, stop - start)
+        relevance, notes = factors @ self.relevance, self.notes
+        if hops:
+            if self.contrast is None:
+                raise InputError(
+                    'hops need scores with a zero: explain with contrast="mean" (see the guide to generation).'
+                )
+            relevance, kept = hop(relevance, self.values, lambda w: w @ self.relevance, hops, self.prompt_length)
+            notes = (*notes, *hop_notes(hops, kept))
+        value = float(factors @ self.values)
+        return self._explanation((start, stop), relevance, value, value - float(relevance.sum()), notes)
+
+    def _explanation(
+        self, span: tuple[int, int], relevance: np.ndarray, value: float, residual: float | None, notes: Sequence[str]
+    ) -> Explanation:
+        start, stop = (self.prompt_length + i for i in span)
+        read = stop - 1  # the last token of the span is not read by whoever predicts it
+        contrast = self.contrast[span[0] : span[1]] if isinstance(self.contrast, tuple) else None
+        likely = None if self.probabilities is None else float(np.prod(self.probabilities[slice(*span)]))
+        return Explanation(
+            tokens=self.tokens[:read],
+            token_ids=self.token_ids[:read],
+            units=cut(self.units, self.tokens, read),
+            relevance=relevance[:read].copy(),
+            value=value,
+            residual=residual,
+            target=self._target(start, stop),
+            contrast=joined(contrast) if contrast else None,
+            position=read - 1,
+            method=self.method,
+            at=self.at,
+            text=self.text if read == self.prompt_length else None,
+            target_probability=likely,
+            measures=self.measures,
+            notes=tuple(notes),
+            provenance=self.provenance,
+            explains=self._what(stop - start),
+            span=(start - 1, stop - 1) if stop - start > 1 else None,
+        )
+
+    def _target(self, start: int, stop: int) -> Token:
+        """Tokens ``start`` to ``stop`` of the whole text as one entry."""
+        inside = [unit for unit in self.units if start <= unit.start and unit.end <= stop]
+        whole = inside and (inside[0].start, inside[-1].end) == (start, stop)
+        shown = "".join(unit.text for unit in inside) if whole else ""  # not half of a character
+        return Token(self.token_ids[start], "".join(self.tokens[start:stop]), shown)
+
+    def _what(self, count: int) -> str:
+        """What is explained, where it is not one logit or a difference of two."""
+        return explained(self.objective, self.contrast if isinstance(self.contrast, str) else None, count)
+
+    # Views
+
+    @property
+    def generated_text(self) -> str:
+        """The continuation as readable text."""
+        return "".join(unit.text for unit in self.units if unit.start >= self.prompt_length)
+
+    def __repr__(self) -> str:
+        beginning = self.generated_text[:40]
+        return f"<GenerationExplanation {self.method} of {beginning!r}: {len(self)} rows, {len(self.tokens)} tokens>"
+
+    def to_frame(self) -> Any:
+        """One row per generated token (or span) and token before, as a pandas ``DataFrame``.
+
+        Columns: ``start`` and ``stop`` of the span among the generated tokens, ``explained`` (its raw pieces), ``position``,
+        ``token``, ``token_id`` and ``relevance``.
+        """
+        pd = import_optional("pandas", "to_frame()", extra="viz")
+        rows = [
+            (
+                start,
+                stop,
+                "".join(self.tokens[self.prompt_length :][start:stop]),
+                i,
+                self.tokens[i],
+                self.token_ids[i],
+                value,
+            )
+            for (start, stop), row in zip(self.spans, self.relevance, strict=True)
+            for i, value in enumerate(row[: self.prompt_length + stop - 1])
+        ]
+        return pd.DataFrame(rows, columns=["start", "stop", "explained", "position", "token", "token_id", "relevance"])
+
+    # Saving, as an ``Explanation``: plain JSON.
+
+    def to_dict(self) -> dict[str, Any]:
+        """The explanation as JSON types, with a ``schema`` number and what it is (``kind``)."""
+        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        arrays = {name: value.tolist() for name, value in plain.items() if isinstance(value, np.ndarray)}
+        return {"schema": SCHEMA, "kind": "generation", **plain, **arrays}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> GenerationExplanation:
+        """The inverse of ``to_dict``.
+
+        Raises:
+            InputError: It is not a saved explanation of generated tokens, or of another schema.
+        """
+        if data.get("kind") != "generation":
+            raise InputError("not a saved GenerationExplanation. An Explanation is read by Explanation.load().")
+        if data.get("schema") != SCHEMA:
+            raise InputError(
+                f"schema {data.get('schema')!r}: this version of lrpx reads schema {SCHEMA}. Upgrade lrpx."
+            )
+        fields = {k: v for k, v in data.items() if k not in ("schema", "kind")}
+        expected = {f.name for f in dataclasses.fields(cls)}
+        if fields.keys() != expected:
+            raise InputError(f"not a saved explanation: these fields differ: {sorted(fields.keys() ^ expected)}.")
+        contrast = fields["contrast"]
+        try:
+            typed = {
+                "units": [Unit(*unit) for unit in fields["units"]],
+                "spans": [(start, stop) for start, stop in fields["spans"]],
+                "contrast": tuple(Token(*each) for each in contrast) if isinstance(contrast, list) else contrast,
+                "notes": tuple(fields["notes"]),
+                "relevance": np.reshape(np.asarray(fields["relevance"], dtype=np.float64), (len(fields["spans"]), -1)),
+            }
+            for name in ("values", "residuals", "probabilities", "weights"):
+                typed[name] = None if fields[name] is None else np.asarray(fields[name], dtype=np.float64)
+            return cls(**fields | typed)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"not a saved explanation: a field is not what it should be ({error}).") from error
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the explanation as JSON; ``GenerationExplanation.load`` reads it back to the last digit."""
+        Path(path).write_text(json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> GenerationExplanation:
+        """Read what ``save`` wrote.
+
+        Raises:
+            InputError: The file is not a saved explanation of generated tokens.
+        """
+        try:
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise InputError(f"{path} is not JSON: {error}. Give a file written by save().") from error
+        if not isinstance(data, dict):
+            raise InputError(f"{path} holds {type(data).__name__}, not an explanation written by save().")
+        return cls.from_dict(data)
+
+
+Passes = Callable[[np.ndarray], np.ndarray]  # weights of the G scores -> relevance [N - 1] of their weighted sum
+
+
+def hop(
+    relevance: np.ndarray, scores: np.ndarray, passes: Passes, hops: int, prompt_length: int
+) -> tuple[np.ndarray, list[int]]:
+    """Pass on what generated tokens took to the tokens before them, ``hops`` times.
+
+    A generated token i that holds relevance ``r_i`` was itself predicted, with score ``s_i``. One backward pass from the sum of
+    ``(r_i / s_i) s_i`` gives the tokens before it what it held: nothing is lost but the residual of that pass. After recursive
+    attribution of Pan et al. 2026 (FlashTrace, arXiv 2602.01914), with signs kept.
+
+    Args:
+        relevance: ``[N - 1]``.
+        scores: ``[G]``. A token whose score is not positive was no likely choice; it keeps what it took.
+        passes: A backward pass.
+        hops: How often.
+        prompt_length: P.
+
+    Returns:
+        The relevance afterwards, and which generated tokens kept a part because of their score.
+    """
+    found, held = relevance.copy(), relevance[prompt_length:].copy()
+    goes = scores[: len(held)] > 0
+    kept: set[int] = set()
+    for _ in range(hops):
+        kept |= set(np.flatnonzero(~goes & (held != 0)).tolist())
+        passed = np.where(goes, held, 0.0)
+        if not passed.any():
+            break
+        weights = np.zeros(len(scores))
+        weights[: len(held)] = np.divide(passed, scores[: len(held)], out=np.zeros_like(passed), where=goes)
+        found[prompt_length:] -= passed
+        moved = passes(weights)
+        found += moved
+        held = moved[prompt_length:].copy()
+    return found, sorted(kept)
+
+
+def hop_notes(hops: int, kept: Sequence[int]) -> tuple[str, ...]:
+    """What a reader must know about an explanation with hops."""
+    times = "once" if hops == 1 else f"{hops} times"
+    notes = [f"What generated tokens took was passed on to the tokens before them, {times}."]
+    if kept:
+        notes.append(
+            f"{len(kept)} generated token{'s' * (len(kept) > 1)} (the first: {kept[0]}) kept what they took: their own score "
+            "is not positive."
+        )
+    return tuple(notes)
+
+
+def checked_span(span: Any, generated: int) -> tuple[int, int]:
+    """Start and stop of a span of generated tokens, not negative.
+
+    Raises:
+        InputError: There is no such span, or it is empty.
+    """
+    if not (isinstance(span, list | tuple) and len(span) == 2 and all(isinstance(i, int | np.integer) for i in span)):
+        raise InputError(
+            f"the span {span!r}: give (start, stop), counted over the generated tokens, such as (0, {generated})."
+        )
+    start, stop = (int(i) + generated * (i < 0) for i in span)
+    if not 0 <= start < stop <= generated:
+        raise InputError(
+            f"the span ({span[0]}, {span[1]}) holds none of the {generated} generated tokens, or others: they count from 0, "
+            "and stop is the first after the span."
+        )
+    return start, stop
+
+
+def checked_weights(weights: Any, count: int) -> np.ndarray:
+    """One weight for each of ``count`` tokens, as float64; 1 by default.
+
+    Raises:
+        InputError: Another number of them, or something that is no number.
+    """
+    if weights is None:
+        return np.ones(count)
+    try:
+        given = np.asarray(weights, dtype=np.float64)
+    except (TypeError, ValueError):
+        given = np.full(0, np.nan)
+    if given.shape != (count,) or not np.isfinite(given).all():
+        raise InputError(f"weights={weights!r}: give {count} numbers, one for each token.")
+    return given
+
+
+def cut(units: Sequence[Unit], tokens: Sequence[str], end: int) -> list[Unit]:
+    """The units of the first ``end`` tokens; one that goes on beyond is shown by its raw pieces."""
+    whole = [unit for unit in units if unit.end <= end]
+    first = whole[-1].end if whole else 0
+    return [*whole, *(Unit(i, i + 1, tokens[i]) for i in range(first, end))]
+
+
+def joined(tokens: Sequence[Token]) -> Token:
+    """Several tokens as one entry: the id of the first, the text of all."""
+    return Token(tokens[0].id, *("".join(parts) for parts in zip(*(token[1:] for token in tokens), strict=True)))
+
+
+def explained(objective: str, average: str | None, count: int) -> str:
+    """What is explained of ``count`` tokens, as a phrase before their text; empty for one logit, or a difference of two."""
+    if average is not None:
+        mean = "mean logit" if average == "mean" else f"mean of the {average.removeprefix('top')} largest logits"
+        return f"logit minus {mean}, of" if count == 1 else f"sum of logits minus {mean}, of"
+    if objective == "logprob":
+        return "log-probability of"
+    return "" if count == 1 else "sum of the logits of"

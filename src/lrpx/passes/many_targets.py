@@ -1,0 +1,214 @@
+"""Many values of one text from one forward pass: one for each generated token, or any weighted sums of their scores.
+
+1. One forward pass under the rules gives each of P positions its score (``scoring.py``).
+2. A value is a weighted sum of scores. Its gradient is one backward pass, seeded at all its positions at once: that is why a span
+   of any length costs as much as one token.
+3. Several values go backwards together, as a batch of cotangents, in groups that fit into memory.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ..errors import NonFiniteError, UnsupportedModelError
+from ..text.batching import Batch
+from .dispatch import PassRunner
+from .forward_backward import (
+    CHUNK,
+    HeadNotFollowed,
+    PassOptions,
+    PassSpec,
+    Watched,
+    exact_dtype,
+    explained_logits,
+    watched,
+)
+from .memory import values_at_once
+from .scoring import Scores, Scoring, scored
+from .validation import check_model, check_not_compiled, where_not_finite
+
+logger = logging.getLogger("lrpx")
+
+Combine = Callable[[Tensor, Tensor], Tensor]  # hidden state and gradient -> relevance, element by element
+Answer = TypeVar("Answer")
+
+
+class ManyTargets:
+    """One text after its forward pass: the scores of its positions, and backward passes from weighted sums of them.
+
+    Args:
+        model: The one that has run.
+        now: The model under the rules.
+        scoring: What was scored.
+        scores: The scores, with their graph.
+        together: How many values go backwards at once, if they can.
+
+    Attributes:
+        scores: float64 ``[P]``.
+        log_probabilities: float64 ``[P]`` of the targets, or ``None`` where they were not asked for.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, now: Watched, scoring: Scoring, scores: Scores, *, together: int
+    ) -> None:
+        states, self._beside = now.states(
+            model, scores.root
+        )  # before anything here is counted as an operation of the model
+        self._state = next(iter(states.values()))
+        self._name, self._positions = type(model).__name__, scoring.positions
+        self._root, self._seed, self._together = scores.root, scores.seed, together
+        self._length = now.batch.inputs["input_ids"].shape[1]
+        self.scores = scores.values.detach().double().cpu().numpy()
+        found = scores.log_probabilities
+        self.log_probabilities = None if found is None else found.double().cpu().numpy()
+
+    def relevance(
+        self, weights: np.ndarray, combine: Combine, tell: Callable[[int], object] | None = None
+    ) -> np.ndarray:
+        """Of each value, a weighted sum of the scores, the relevance of every token: float64 ``[V, T]``.
+
+        Args:
+            weights: ``[V, P]``.
+            combine: Applied to hidden state and gradient; what it gives is summed over the width. ``torch.mul`` for LRP.
+            tell: Is called with how many values more are done.
+
+        Raises:
+            UnsupportedModelError: A score depends on tokens after its position.
+            NonFiniteError: A gradient is not finite.
+        """
+        found, start = np.zeros((len(weights), self._length)), 0
+        while start < len(weights):
+            group = slice(start, start + self._together)
+            found[group] = self._relevance(weights[group], combine)
+            start = group.stop
+            if tell is not None:
+                tell(len(weights[group]))
+        return found
+
+    def _relevance(self, weights: np.ndarray, combine: Combine) -> np.ndarray:
+        if len(weights) > 1:
+            try:
+                return self._read(self._gradients(weights), weights, combine)
+            except torch.OutOfMemoryError:
+                reason = "together they do not fit into memory"
+            except RuntimeError as error:  # vmap has no rule for an operation
+                reason = " ".join(str(error).split())[:200]
+            logger.debug("%s goes backwards once per value: %s", self._name, reason)
+            self._together = 1
+        return np.concatenate(
+            [self._read(self._gradients(row, batched=False), row, combine) for row in np.split(weights, len(weights))]
+        )
+
+    def _gradients(self, weights: np.ndarray, *, batched: bool = True) -> Tensor:
+        """The gradients of a group of V values, or of one value, at the first place ``[V, T, width]``."""
+        wide = torch.promote_types(self._seed.dtype, torch.float32)
+        factors = torch.as_tensor(weights, device=self._seed.device).to(wide)
+        seeds = (factors.unsqueeze(2) * self._seed.to(wide)).to(self._root.dtype)  # [V, P, n]
+        found: tuple[Tensor | None, ...] = (None,)
+        if self._state.requires_grad:
+            found = torch.autograd.grad(
+                self._root,
+                [self._state, *self._beside],
+                grad_outputs=seeds if batched else seeds[0],
+                is_grads_batched=batched,
+                retain_graph=True,
+                allow_unused=True,
+            )
+        if self._beside and found[-1] is not None:
+            raise _NotCutOff
+        if found[0] is None:
+            return torch.zeros_like(self._state).flatten(2).expand(len(weights), -1, -1)
+        return (found[0][:, 0] if batched else found[0]).flatten(2)
+
+    def _read(self, gradients: Tensor, weights: np.ndarray, combine: Combine) -> np.ndarray:
+        """What the gradients of V values say ``[V, T]``, refused if something speaks against it."""
+        if not gradients.isfinite().all():
+            raise NonFiniteError(
+                f"a gradient of {self._name} is not finite in {gradients.dtype}. Load the model in a wider dtype, or try "
+                "another attn_implementation."
+            )
+        last = [self._positions[np.flatnonzero(row)[-1]] if row.any() else -1 for row in weights]
+        if torch.stack([g[end + 1 :].any() for g, end in zip(gradients, last, strict=True)]).any():
+            raise UnsupportedModelError(
+                f"a prediction of {self._name} depends on tokens after it, so that tokens cannot be explained by one pass over "
+                "the whole text. Explain each by itself: explainer(text, target=...)."
+            )
+        state = self._state.detach()[0].flatten(1)
+        dtype, rows = exact_dtype(state), max(1, CHUNK // (len(weights) * state.shape[-1]))
+        parts = zip(state.split(rows), gradients.split(rows, 1), strict=True)
+        sums = torch.cat([combine(x.to(dtype), g.to(dtype)).sum(-1) for x, g in parts], 1)
+        return sums[:, : self._length].double().cpu().numpy()
+
+
+def explain_many(
+    runner: PassRunner,
+    batch: Batch,
+    spec: PassSpec,
+    scoring: Scoring,
+    ask: Callable[[ManyTargets], Answer],
+    *,
+    together: int | None = None,
+) -> Answer:
+    """Run one text forward and return what ``ask`` finds out by backward passes. It is called again if a pass has to be.
+
+    Args:
+        runner: Of the model, whose lock the caller holds.
+        batch: One text.
+        spec: The rules, and the one place where relevance is taken.
+        scoring: The positions and their scores.
+        ask: Calls ``ManyTargets.relevance``, as often as it likes.
+        together: How many values go backwards at once. Default: by an estimate of memory.
+
+    Raises:
+        UnsupportedModelError: The model cannot be explained correctly.
+        NonFiniteError: A logit or a gradient is NaN or infinite.
+    """
+    model = runner.model
+    check_model(model, spec.rules)
+    if spec.rules:
+        check_not_compiled(model)
+    options = PassOptions(whole_head=runner.whole_head, checkpoint=runner.checkpoints(batch))
+    while True:
+        many = together or (1 if options.checkpoint else values_at_once(model, batch))
+        try:
+            with watched(model, batch, spec, options) as now:
+                scores = scored(model, now, scoring, options)
+                if not scores.values.isfinite().all():
+                    raise NonFiniteError(where_not_finite(model, lambda: explained_logits(model, batch)))
+                return ask(ManyTargets(model, now, scoring, scores, together=many))
+        except HeadNotFollowed:
+            logger.debug("%s computes all its logits: they are not made one by one", type(model).__name__)
+            options = replace(options, whole_head=True)
+        except _NotCutOff:
+            options = replace(options, linked=True)
+        except torch.OutOfMemoryError:
+            if options.checkpoint or runner.execution.checkpoint is False:
+                raise
+            logger.warning("the pass does not fit into memory; once more, with each block recomputed (checkpoint=True)")
+            options = replace(options, checkpoint=True)
+        gc.collect()
+
+
+def check_reads_forward(runner: PassRunner, batch: Batch, spec: PassSpec) -> None:
+    """Refuse a model whose predictions depend on tokens after them, by the first of a few tokens ``batch``.
+
+    ``ManyTargets.relevance`` sees that by itself, but not of a value that the last token is a part of.
+
+    Raises:
+        UnsupportedModelError: It is such a model.
+    """
+    scoring = Scoring([0], [int(batch.inputs["input_ids"][0, -1])])
+    explain_many(runner, batch, spec, scoring, lambda many: many.relevance(np.ones((1, 1)), torch.mul))
+
+
+class _NotCutOff(Exception):
+    """What enters the first block was made before it: it has to stay linked to the embedding."""
