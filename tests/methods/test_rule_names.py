@@ -42,8 +42,11 @@ def test_the_rule_joins_the_methods_own_rule_set(method, name, rule):
     expected = lrpx.explain(model, None, IDS, target=5, method=method, rules=written_out)
     np.testing.assert_array_equal(e.relevance, expected.relevance)
     assert e.provenance["options"]["rules"] == f"{method}+{name}"
+    assert f"the rules are {method}+{name}." in e.notes
+    assert "the rules are the caller's own." in expected.notes
     plain = lrpx.explain(model, None, IDS, target=5, method=method)
     assert not np.allclose(e.relevance, plain.relevance, rtol=1e-2)
+    assert not any("rules" in note for note in plain.notes)
 
 
 def test_a_rule_set_and_its_rule_in_one_name():

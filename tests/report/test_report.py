@@ -815,3 +815,15 @@ def test_a_figure_that_is_higher_than_a_page_breaks(run):
     assert r"\begin{figure}" not in text
     assert r"\clearpage" in text
     assert text.count(r"\quad(logit") == 20
+
+
+def test_a_page_says_what_its_numbers_come_from(tmp_path):
+    parser = {"name": "en_core_web_sm", "version": "3.8.0", "spacy": "3.8.2"}
+    changes = {"ground_truth": "en_core_web_sm", "parser": parser}
+    made_up(tmp_path / "a", ["lrp"], benchmark=changes, options={"at": "embedding", "rules": "gamma=0.25"})
+    page = report([tmp_path / "a"], format="html")
+    assert "source.tsv, subjects by en_core_web_sm 3.8.0, spaCy 3.8.2" in page
+    assert "<dt>relevance at</dt><dd>the embedding, gamma=0.25 for layers with weights</dd>" in page
+    made_up(tmp_path / "b", ["lrp"])
+    page = report([tmp_path / "b"], format="html")
+    assert "<dt>relevance at</dt><dd>the input</dd>" in page

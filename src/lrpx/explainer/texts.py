@@ -185,9 +185,17 @@ class Texts:
             by_layer=result.by_layer,
             by_head=result.by_head,
             components=result.components,
-            notes=(*item.notes, *result.notes),
+            notes=(*item.notes, *result.notes, *_other_rules(method, settings)),
             provenance={**about, **ids},
         )
+
+
+def _other_rules(method: Method, settings: dict[str, Any]) -> list[str]:
+    """A note where the rules are not those that the method is known for."""
+    rules = settings.get("rules")
+    if rules == method.options.get("rules"):
+        return []
+    return [f"the rules are {rules}." if isinstance(rules, str) else "the rules are the caller's own."]
 
 
 def _warn_of(notes: Mapping[int, tuple[str, ...]]) -> None:

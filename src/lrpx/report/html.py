@@ -202,7 +202,9 @@ def _about(results: Sequence[Result]) -> Iterator[str]:
 
 def _facts(manifest: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     benchmark, model, options = manifest["benchmark"], manifest["model"], manifest["options"]
-    yield "sentences", f"{benchmark['source']}, subjects by {benchmark['ground_truth']}"
+    parser = benchmark["parser"]
+    versions = f" {parser['version']}, spaCy {parser['spacy']}" if parser else ""
+    yield "sentences", f"{benchmark['source']}, subjects by {benchmark['ground_truth']}{versions}"
     yield "tokenised set", f"{benchmark['tokenized']}, {benchmark['input']} input, sha256 {benchmark['samples'][:16]}…"
     limit = options["limit"]
     yield (
@@ -215,6 +217,8 @@ def _facts(manifest: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     )
     yield "computed in", f"{model['dtype']} on {model['device']}, attention {model['attn_implementation']}"
     yield "methods", ", ".join(manifest["methods"])
+    rules = f", {options['rules']} for layers with weights" if "rules" in options else ""
+    yield "relevance at", f"the {options['at']}{rules}"
     if options["relevances"]:
         yield "relevances from", f"{options['relevances']['file']}, sha256 {options['relevances']['sha256'][:16]}…"
     yield "versions", ", ".join(f"{name} {version}" for name, version in manifest["versions"].items())
