@@ -187,7 +187,7 @@ def test_numbers_are_finite(name, wrong, bad):
         (lambda d: d | {"tokens": ["a"]}, "an explanation has one of each per token"),
         (
             lambda d: [d],
-            r"holds a list\. If it is one of explanations: map\(Explanation.from_dict, json.load\(file\)\)",
+            r"holds a list\. If it is one of explanations: lrpx.Explanations.load\(path\)",
         ),
         (lambda d: [1], "holds a JSON list, not an explanation written by Explanation.save"),
         (lambda d: "text", "holds a JSON str, not an explanation"),

@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from . import heatmap
 from .errors import InputError, NonFiniteError, import_optional
+from .heatmap.shown import Shown
 
 SCHEMA = 1
 Measures: TypeAlias = Literal["parts", "sensitivity", "mixture"]
@@ -46,7 +46,7 @@ class Unit(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Explanation:
+class Explanation(Shown):
     """How much each input token contributed to a logit, or to a difference of logits.
 
     Attributes:
@@ -73,6 +73,7 @@ class Explanation:
         method: Name of the method.
         at: Where ``relevance`` was taken: ``"input"`` or ``"embedding"``.
         text: The explained text, or ``None`` when token ids were given.
+        special: Positions of the tokenizer's special tokens: BOS, ``[CLS]``, the roles of a chat.
         layers: Module name -> float64 ``[T, width]`` relevance of what that module returned.
         by_layer: float64 ``[L, T]``: each layer's share of ``relevance`` (ALTI-Logit), or ``None``.
         by_head: float64 ``[L, H, T]``: contributions of each head at its own input positions, or ``None``.
@@ -92,6 +93,7 @@ class Explanation:
     method: str
     at: str = "input"
     text: str | None = None
+    special: tuple[int, ...] = ()
     target_probability: float | None = None
     target_rank: int | None = None
     contrast_probability: float | None = None
@@ -131,25 +133,6 @@ class Explanation:
         named += [(f"layers[{k!r}]", v) for k, v in self.layers.items()]
         named += [(f"components[{k!r}]", v) for k, v in self.components.items()]
         return [(name, np.asarray(v, dtype=np.float64)) for name, v in named if v is not None]
-
-    def show(self) -> None:
-        """Print a coloured heatmap to the terminal, or display it in a notebook."""
-        heatmap.show(self)
-
-    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """A self-contained HTML page; also written to ``path`` if given."""
-        return heatmap.to_html(self, path)
-
-    def to_latex(self, path: str | os.PathLike[str] | None = None) -> str:
-        """A LaTeX document that plain ``pdflatex`` compiles; also written to ``path`` if given."""
-        return heatmap.to_latex(self, path)
-
-    def to_png(self, path: str | os.PathLike[str]) -> None:
-        """Draw the heatmap into a PNG file (needs the extra ``viz``)."""
-        heatmap.to_png(self, path)
-
-    def _repr_html_(self) -> str:
-        return heatmap.html_fragment(self)
 
     def __repr__(self) -> str:
         what = self.target.text + (f" - {self.contrast.text}" if self.contrast else "")
@@ -206,6 +189,7 @@ class Explanation:
             "notes": tuple(fields["notes"]),
             "span": tuple(fields["span"]) if fields["span"] else None,
             "relevance": np.asarray(fields["relevance"], dtype=np.float64),
+            "special": tuple(fields["special"]),
             "layers": {k: np.asarray(v, dtype=np.float64) for k, v in fields["layers"].items()},
             "components": {k: _array_or_number(v) for k, v in fields["components"].items()},
         }
@@ -225,14 +209,9 @@ class Explanation:
         Raises:
             InputError: The file is not a saved explanation.
         """
-        try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise InputError(f"{path} is not JSON: {error}. Give a file written by Explanation.save().") from error
+        data = read_saved(path)
         if isinstance(data, list) and data and isinstance(data[0], dict):
-            raise InputError(
-                f"{path} holds a list. If it is one of explanations: map(Explanation.from_dict, json.load(file))."
-            )
+            raise InputError(f"{path} holds a list. If it is one of explanations: lrpx.Explanations.load(path).")
         if not isinstance(data, dict):
             raise InputError(
                 f"{path} holds a JSON {type(data).__name__}, not an explanation written by Explanation.save()."
@@ -241,6 +220,18 @@ class Explanation:
             return cls.from_dict(data)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
+
+
+def read_saved(path: str | os.PathLike[str]) -> Any:
+    """The JSON of a file that ``save`` wrote.
+
+    Raises:
+        InputError: It is not JSON.
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not JSON: {error}. Give a file written by Explanation.save().") from error
 
 
 def _later_fields(saved: dict[str, Any]) -> dict[str, Any]:
@@ -253,6 +244,7 @@ def _later_fields(saved: dict[str, Any]) -> dict[str, Any]:
         "notes": [],
         "explains": "",
         "span": None,
+        "special": [],
         "measures": measured.get(str(saved.get("method")), "parts"),
     }
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from . import heatmap
-from .errors import LrpxError
-from .explanation import Explanation
+from .errors import InputError, LrpxError
+from .explanation import Explanation, read_saved
+from .heatmap.shown import Shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +32,7 @@ class Failure:
     error: LrpxError
 
 
-class Explanations(Sequence[Explanation]):
+class Explanations(Shown, Sequence[Explanation]):
     """What ``Explainer`` returns for several texts or methods: a sequence, text by text, of each text method by method.
 
     Attributes:
@@ -57,17 +59,6 @@ class Explanations(Sequence[Explanation]):
         failed = f", {len(self.failures)} failures" if self.failures else ""
         return f"Explanations([{', '.join(map(repr, self))}]{failed})"
 
-    def show(self) -> None:
-        """Print coloured heatmaps to the terminal, or display them in a notebook."""
-        heatmap.show(self)
-
-    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """A self-contained HTML page with all heatmaps; also written to ``path`` if given."""
-        return heatmap.to_html(self, path)
-
-    def _repr_html_(self) -> str:
-        return heatmap.html_fragment(self)
-
     def to_frame(self) -> pd.DataFrame:
         """One row per token of each explanation, as ``Explanation.to_frame``, after ``explanation`` (its index) and ``method``.
 
@@ -82,3 +73,28 @@ class Explanations(Sequence[Explanation]):
 
         columns = ["explanation", "method", "token", "token_id", "relevance"]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all as one JSON list; ``Explanations.load`` reads them back to the last digit."""
+        plain = [each.to_dict() for each in self]
+        Path(path).write_text(json.dumps(plain, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Explanations:
+        """Read what ``save`` or ``lrpx explain --format json`` wrote.
+
+        Raises:
+            InputError: The file is not a list of saved explanations; the error says which one is none.
+        """
+        data = read_saved(path)
+        if not isinstance(data, list):
+            raise InputError(f"{path} holds one explanation, not a list of them. Type: lrpx.Explanation.load(path)")
+        found = []
+        for i, each in enumerate(data):
+            if not isinstance(each, dict):
+                raise InputError(f"{path}[{i}] is {type(each).__name__}, not an explanation.")
+            try:
+                found.append(Explanation.from_dict(each))
+            except InputError as error:
+                raise InputError(f"{path}[{i}]: {error}") from None
+        return cls(found)

@@ -24,9 +24,10 @@ import lrpx.heatmap
 from lrpx import heatmap
 from lrpx.errors import InputError
 from lrpx.explanation import Explanation, Token, Unit
-from lrpx.heatmap import latex, rtl
+from lrpx.heatmap import Look, latex, rtl
+from lrpx.heatmap.colours import BLUE, RED, WHITE, colour, hex_colour, ink
 from lrpx.heatmap.text import readable, visible
-from lrpx.heatmap.view import BLUE, RED, WHITE, colour, fixed, hex_colour, ink, short, view
+from lrpx.heatmap.view import fixed, short, view
 
 RED_HEX, BLUE_HEX = hex_colour(RED), hex_colour(BLUE)
 
@@ -472,7 +473,7 @@ def compiled(source: str, folder: Path) -> str:
 
 @pytest.mark.parametrize("numbers", [None, True])
 def test_latex_compiles_with_plain_pdflatex(tmp_path, numbers):
-    log = compiled(heatmap.to_latex([make() for make in ALL.values()], numbers=numbers), tmp_path)
+    log = compiled(heatmap.to_latex([make() for make in ALL.values()], look=Look(numbers=numbers)), tmp_path)
     assert "Missing character" not in log
     assert "Overfull" not in log
 
@@ -523,7 +524,7 @@ def test_latex_colours_cells_and_frames_the_explained_one():
     assert rf"\lrpxcell{{{RED_HEX}}}{{FFFFFF}}{{keys}}{{+1.934}}" in source
     assert re.findall(r"\\lrpxexplained\{\w+\}\{\w+\}\{(\w+)\}", source) == ["cabinet"]
     assert BLUE_HEX in source
-    assert r"\lrpxcell{FFFFFF}{000000}{The}{}" in heatmap.to_latex(zero(), numbers=False)
+    assert r"\lrpxcell{FFFFFF}{000000}{The}{}" in heatmap.to_latex(zero(), look=Look(numbers=False))
 
 
 # PNG.
@@ -550,27 +551,27 @@ def test_png_has_the_colours_of_its_cells(tmp_path):
 
 
 def test_png_puts_every_cell_inside_the_picture(tmp_path):
-    from lrpx.heatmap import png
+    from lrpx.heatmap import picture as layout
     from lrpx.heatmap.fonts import Typeface
 
     shown = view(long())
-    lines = list(png._lines(Typeface(png._characters([shown])), shown, False))
+    lines = list(layout._lines(Typeface(layout._characters([shown])), shown, False))
     assert len(lines) > 5
-    assert max(sum(box.width for box in line) for line in lines) <= png.ROOM
+    assert max(sum(box.width for box in line) for line in lines) <= layout.ROOM
     assert [b.cell.text for line in lines for b in line if b.cell] == [cell.text for cell in shown.cells]
     picture = pixels(long(), tmp_path / "map.png")
-    assert picture.shape[1] <= png.WIDTH
+    assert picture.shape[1] <= layout.WIDTH
     assert (picture[:, [0, -1]] == 255).all()
     assert (picture[[0, -1]] == 255).all()
 
 
 def test_png_cuts_a_unit_that_is_longer_than_a_line():
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    from lrpx.heatmap import png
+    from lrpx.heatmap import picture
     from lrpx.heatmap.fonts import Typeface
 
     shown = view(explanation([("x" * 500, ["x"])], [1.0]))
-    lines = list(png._lines(Typeface({"x"}), shown, True))
+    lines = list(picture._lines(Typeface({"x"}), shown, True))
     assert "".join(box.text for line in lines for box in line) == "x" * 500
     assert len(lines) > 1
     assert [box.number for line in lines for box in line].count("+1.000") == 1
@@ -606,7 +607,7 @@ def test_png_without_matplotlib_says_what_to_install(monkeypatch, tmp_path):
 
 def test_png_of_an_endless_text_names_another_format(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    monkeypatch.setattr("lrpx.heatmap.png.HIGHEST", 500)
+    monkeypatch.setitem(lrpx.heatmap.picture.HIGHEST, "png", 500)
     with pytest.raises(InputError, match="Use HTML"):
         heatmap.to_png(long(), tmp_path / "map.png")
 
@@ -708,7 +709,7 @@ def printed(
             legacy_windows=False,
             _environ={},
         )
-        terminal.print(heatmap.render(e, columns, numbers=numbers))
+        terminal.print(heatmap.render(e, columns, look=Look(numbers=numbers)))
         file.flush()
         return raw.getvalue().decode(encoding)
 
@@ -769,7 +770,8 @@ def test_a_pipe_gets_a_table_with_every_number(capsys, monkeypatch):
     assert not any("\x1b" in line for line in lines)
     assert lines[0] == 'attnlrp: logit " are" - logit " is" = +1.215'
     assert lines[1].startswith("sum +0.9647, residual +0.25, mini-gpt2")
-    rows = [line.split(maxsplit=3) for line in lines[4:9]]
+    start = lines.index("position   id  relevance  text") + 1
+    rows = [line.split(maxsplit=3) for line in lines[start : start + 5]]
     assert [row[0] for row in rows] == ["0", "1", "2", "3", "4*"]
     assert [int(row[1]) for row in rows] == keys().token_ids
     np.testing.assert_allclose([float(row[2]) for row in rows], keys().relevance, atol=5e-4)

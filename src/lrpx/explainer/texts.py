@@ -26,7 +26,7 @@ from ..text.given import split
 from ..text.items import groups_of, item_of, one_each
 from ..text.suspect import notes_of
 from ..text.tokenization import Encoded, encoder
-from ..text.units import predicted_token
+from ..text.units import predicted_token, special_ids
 from .predictions import LIKELIEST, SHOWN, likelihoods, mistakes, remarks
 
 
@@ -48,7 +48,7 @@ class Texts:
         Raises:
             InputError: Something cannot be used. Of several texts, it names the one.
         """
-        self.tokenizer = tokenizer
+        self.tokenizer, self.special_ids = tokenizer, special_ids(tokenizer)
         self.given, self.several = split(text)
         self.collect = collect and self.several
         self.failed: dict[int, LrpxError] = {}
@@ -170,6 +170,7 @@ class Texts:
             tokens=encoded.tokens,
             token_ids=list(encoded.token_ids),
             units=encoded.units,
+            special=tuple(n for n, i in enumerate(encoded.token_ids) if i in self.special_ids),
             relevance=result.relevance,
             value=result.value,
             residual=result.residual,

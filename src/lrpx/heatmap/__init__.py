@@ -1,9 +1,9 @@
-"""Explanations as pictures: in the terminal, as HTML, as LaTeX and as PNG.
+"""Explanations as pictures: in the terminal, as HTML, as LaTeX, and as PNG, PDF and SVG.
 
-Every renderer draws the same ``View`` (``view.py``): the text, each unit coloured by its relevance. Red raises the
-explained value, blue lowers it, white is zero. Each map has one symmetric colour scale that ends at its largest
-absolute relevance, and a colour bar that shows it. Several explanations are drawn below one another, each with its own
-scale. Only ``show`` and the ``to_...`` functions print or write anything.
+Every renderer draws the same ``View`` (``view.py``): the text, each cell coloured by its relevance. Red raises the
+explained value, blue lowers it, white is zero. Each map has one symmetric colour scale and a colour bar that shows it;
+``Look`` says where the scale ends, what is hidden, and whether tokens are joined to words. Several explanations are drawn
+below one another, each with its own scale. Only ``show`` and the ``to_...`` functions print or write anything.
 """
 
 from __future__ import annotations
@@ -11,20 +11,22 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from .drawable import Drawable
+from .look import Look
 from .view import views
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["html_fragment", "render", "show", "to_html", "to_latex", "to_png"]
+__all__ = ["Look", "html_fragment", "render", "show", "to_html", "to_latex", "to_pdf", "to_png", "to_svg"]
 
 Drawables = Drawable | Sequence[Drawable]  # of lrpx.Explanation
+_LOOK = Look()
 
 
-def show(explanations: Drawables) -> None:
+def show(explanations: Drawables, look: Look = _LOOK) -> None:
     """Print the heatmap to the terminal; in a notebook, display it as HTML.
 
     Raises:
@@ -33,14 +35,14 @@ def show(explanations: Drawables) -> None:
     from . import notebook
 
     if notebook.running():
-        notebook.display_html(html_fragment(explanations))
+        notebook.display_html(html_fragment(explanations, look))
         return
     from rich.console import Console
 
-    Console().print(render(explanations))
+    Console().print(render(explanations, look=look))
 
 
-def render(explanations: Drawables, width: int | None = None, *, numbers: bool | None = None) -> RenderableType:
+def render(explanations: Drawables, width: int | None = None, *, look: Look = _LOOK) -> RenderableType:
     """The heatmap as something ``rich`` can print.
 
     On a terminal with colours each token has a coloured background. Without colours (a pipe, a file, ``NO_COLOR``) the
@@ -49,17 +51,17 @@ def render(explanations: Drawables, width: int | None = None, *, numbers: bool |
     Args:
         explanations: One explanation or several.
         width: Columns to use; the console's width if ``None``.
-        numbers: Print the relevance below each token. By default maps of up to 40 units show their numbers.
+        look: How it is drawn.
 
     Raises:
         InputError: The list is empty or holds something other than explanations.
     """
     from . import terminal
 
-    return terminal.terminal_maps(views(explanations), width, numbers)
+    return terminal.terminal_maps(views(explanations, look), width)
 
 
-def html_fragment(explanations: Drawables) -> str:
+def html_fragment(explanations: Drawables, look: Look = _LOOK) -> str:
     """The heatmap as HTML to place in a page: one ``<style>`` and one ``<section>`` per explanation, no script.
 
     Raises:
@@ -67,10 +69,10 @@ def html_fragment(explanations: Drawables) -> str:
     """
     from . import html
 
-    return html.fragment(views(explanations))
+    return html.fragment(views(explanations, look))
 
 
-def to_html(explanations: Drawables, path: str | os.PathLike[str] | None = None) -> str:
+def to_html(explanations: Drawables, path: str | os.PathLike[str] | None = None, look: Look = _LOOK) -> str:
     """The heatmap as a self-contained HTML page; also written to ``path`` if given.
 
     Raises:
@@ -79,54 +81,77 @@ def to_html(explanations: Drawables, path: str | os.PathLike[str] | None = None)
     """
     from . import html
 
-    page = html.page(views(explanations))
-    if path is not None:
-        Path(path).write_text(page, encoding="utf-8")
-    return page
+    return _written(html.page(views(explanations, look)), path)
 
 
 def to_latex(
-    explanations: Drawables, path: str | os.PathLike[str] | None = None, *, numbers: bool | None = None
+    explanations: Drawables,
+    path: str | os.PathLike[str] | None = None,
+    look: Look = _LOOK,
+    *,
+    fragment: bool = False,
+    engine: Literal["pdflatex", "lualatex"] = "pdflatex",
 ) -> str:
-    """The heatmap as a LaTeX document for plain ``pdflatex``; also written to ``path`` if given.
+    r"""The heatmap as a LaTeX document; also written to ``path`` if given.
 
-    Needs ``xcolor`` and nothing else beyond a basic TeX installation. ``pdflatex`` has no glyphs for most scripts: a
-    character outside Latin (and some symbols) is printed as its code point in small type, ``U+4E2D`` for 中. The
-    other formats show every script.
+    For ``pdflatex`` it needs ``xcolor`` and nothing else beyond a basic TeX installation. That engine has no glyphs for most
+    scripts: a character outside Latin (and some symbols) is printed as its code point in small type, ``U+4E2D`` for 中.
+    ``lualatex`` sets every script in installed fonts, Noto's if they are there.
 
     Args:
         explanations: One explanation or several.
         path: File to write.
-        numbers: Print the relevance below each token. By default maps of up to 40 units show their numbers.
+        look: How it is drawn.
+        fragment: Not a document, but a file to ``\input`` in one. A comment at its top says what that needs in its preamble.
+        engine: The program that will compile it.
 
     Raises:
-        InputError: The list is empty or holds something other than explanations.
+        InputError: The list is empty or holds something other than explanations; another engine.
         OSError: ``path`` cannot be written.
     """
     from . import latex
 
-    document = latex.document(views(explanations), numbers)
-    if path is not None:
-        Path(path).write_text(document, encoding="utf-8")
-    return document
+    return _written(latex.source(views(explanations, look), fragment=fragment, engine=engine), path)
 
 
-def to_png(explanations: Drawables, path: str | os.PathLike[str], *, numbers: bool | None = None) -> None:
+def to_png(explanations: Drawables, path: str | os.PathLike[str], look: Look = _LOOK) -> None:
     """Draw the heatmap into a PNG file, with matplotlib (extra ``viz``).
 
-    Text is drawn in DejaVu Sans and, for characters it lacks, in installed fonts. A character that no font has is drawn
-    as its code point, ``U+4E2D`` for 中, and named in the log. Right-to-left text needs matplotlib 3.11 (Python 3.11).
+    Text is drawn in DejaVu Sans and, for characters it lacks, in installed fonts, emoji in colour where a colour font has
+    them. A character that no font has is drawn as its code point, ``U+4E2D`` for 中, and a warning names it. Right-to-left text
+    needs matplotlib 3.11 (Python 3.11).
 
     Args:
         explanations: One explanation or several.
-        path: File to write.
-        numbers: Print the relevance below each token. By default maps of up to 40 units show their numbers.
+        path: File to write. Its suffix is ``.png`` or none that means another format.
+        look: How it is drawn.
 
     Raises:
         ImportError: matplotlib is not installed.
-        InputError: The list is empty or holds something else than explanations, or the text is too long for a picture.
+        InputError: The list is empty or holds something else than explanations, the suffix is that of another format, or the
+            text is too long for a picture.
         OSError: ``path`` cannot be written.
     """
-    from . import png
+    _draw(explanations, path, look, "png")
 
-    png.draw(views(explanations), path, numbers)
+
+def to_pdf(explanations: Drawables, path: str | os.PathLike[str], look: Look = _LOOK) -> None:
+    """As ``to_png``, as a PDF of one page: text and colours stay sharp in a paper."""
+    _draw(explanations, path, look, "pdf")
+
+
+def to_svg(explanations: Drawables, path: str | os.PathLike[str], look: Look = _LOOK) -> None:
+    """As ``to_png``, as an SVG: its letters are shapes, so it looks the same wherever it is opened."""
+    _draw(explanations, path, look, "svg")
+
+
+def _draw(explanations: Drawables, path: str | os.PathLike[str], look: Look, kind: str) -> None:
+    from . import picture
+
+    picture.draw(views(explanations, look), path, kind)
+
+
+def _written(text: str, path: str | os.PathLike[str] | None) -> str:
+    if path is not None:
+        Path(path).write_text(text, encoding="utf-8")
+    return text

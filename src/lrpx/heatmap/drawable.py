@@ -32,6 +32,9 @@ class Drawable(Protocol):
     def token_ids(self) -> Sequence[int]: ...
 
     @property
+    def special(self) -> Sequence[int]: ...
+
+    @property
     def units(self) -> Sequence[tuple[int, int, str]]: ...
 
     @property

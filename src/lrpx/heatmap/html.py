@@ -12,8 +12,10 @@ from html import escape
 
 import numpy as np
 
+from .cells import Cell
+from .colours import BEYOND_BLUE, BEYOND_RED, BLUE, RED, WHITE, Rgb, colour, hex_colour, ink
 from .text import legible
-from .view import ALL_ZERO, BLUE, MINUS, RED, WHITE, Cell, Rgb, View, colour, fixed, hex_colour, ink
+from .view import ALL_ZERO, MINUS, View, fixed
 
 _LIGHT = "--lrpx-page:#fff;--lrpx-ink:#1b1c1f;--lrpx-soft:#5d6169;--lrpx-line:#d9dce1;--lrpx-quote:#f0f1f4;color-scheme:light"
 _DARK = "--lrpx-page:#1c1e22;--lrpx-ink:#e8e9ec;--lrpx-soft:#a3a8b1;--lrpx-line:#3d4148;--lrpx-quote:#2c2f35;color-scheme:dark"
@@ -44,14 +46,20 @@ box-shadow:0 0 0 1px rgba(0,0,0,.09);print-color-adjust:exact;-webkit-print-colo
 .lrpx .map .explained{{position:relative;z-index:1}}
 .lrpx .mark{{display:inline-block;width:1.5em;height:.85em;background:#fff;border-radius:3px;margin:0 .7em 0 4px;
 vertical-align:-.08em;box-shadow:0 0 0 4px #fff}}
+.lrpx .map .hidden{{color:#5d6169!important}}
+.lrpx .map .numbered{{display:inline-block;max-width:100%;vertical-align:top;text-align:center;line-height:1.5;margin-bottom:6px}}
+.lrpx .map small{{display:block;direction:ltr;font-size:10.5px;line-height:1.3;color:#5d6169;user-select:none;
+font-variant-numeric:tabular-nums;padding:3px 3px 0}}
 .lrpx .read{{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%);white-space:nowrap;user-select:none}}
 .lrpx .outside{{margin-top:6px}}
 .lrpx .legend{{display:flex;flex-wrap:wrap;gap:.3em 2em;align-items:center}}
 .lrpx .bar{{width:260px;max-width:100%}}
-.lrpx .bar i{{display:block;height:10px;border-radius:3px;border:1px solid var(--lrpx-line);print-color-adjust:exact;
--webkit-print-color-adjust:exact;forced-color-adjust:none;
+.lrpx .bar>div{{display:flex;height:10px;border-radius:3px;border:1px solid var(--lrpx-line);overflow:hidden}}
+.lrpx .bar i{{flex:1;print-color-adjust:exact;-webkit-print-color-adjust:exact;forced-color-adjust:none;
 background:linear-gradient(90deg,#{hex_colour(BLUE)},#{hex_colour(WHITE)},#{hex_colour(RED)})}}
 .lrpx .one-sided i{{background:linear-gradient(90deg,#{hex_colour(WHITE)},#{hex_colour(RED)})}}
+.lrpx .bar .low,.lrpx .bar .high{{flex:0 0 14px;background:#{hex_colour(BEYOND_BLUE)}}}
+.lrpx .bar .high{{background:#{hex_colour(BEYOND_RED)}}}
 .lrpx .bar span{{display:flex;justify-content:space-between}}
 .lrpx details{{margin-top:8px}}
 .lrpx summary{{cursor:pointer}}
@@ -98,7 +106,8 @@ def _section(view: View) -> str:
             f'<p class="what"><span class="method">{escape(view.method)}</span>{what}{value}</p>\n',
             *(f'<p class="soft">{escape(line)}</p>\n' for line in view.below(MINUS)),
             f'<p class="map" dir="{"rtl" if view.rtl else "ltr"}">{"".join(_cells(view))}</p>\n',
-            f'<div class="legend soft">{_bar(view)}<span><span class="mark"></span>{escape(view.marked())}</span></div>\n',
+            f'<div class="legend soft">{_bar(view)}<span><span class="mark"></span>{escape(view.marked())}</span>'
+            f"{''.join(f'<span>{escape(line)}</span>' for line in view.legend(MINUS))}</div>\n",
             f'<p class="soft outside">outside the tokens: {outside}</p>\n' if outside else "",
             _details(f"All {sum(len(c.tokens) for c in view.cells)} numbers", _numbers(view)),
             _details("Per layer", layers) if (layers := "".join(_layers(view))) else "",
@@ -114,19 +123,22 @@ def _quote(text: str) -> str:
 def _cells(view: View) -> Iterator[str]:
     """The running text. Only the ends of words get padding and round corners; inside a word they would break Arabic joins."""
     starts = [cell.gap or not n or len(view.cells[n - 1].pieces) > 1 for n, cell in enumerate(view.cells)]
+    with_numbers = view.look.numbers is True  # otherwise they are in the tooltips
     for cell, first, last in zip(view.cells, starts, [*starts[1:], True], strict=True):
         left, right = (last, first) if cell.rtl else (first, last)
-        kind = "cell" + " left" * left + " right" * right + " explained" * cell.explained
+        kind = "cell" + " left" * left + " right" * right + " explained" * cell.explained + " hidden" * cell.hidden
         tip = "&#10;".join(map(escape, _tooltip(view, cell)))
-        read = view.number(cell.value, MINUS) + ", explained position" * cell.explained
+        number = "hidden" if cell.hidden else view.number(cell.value, MINUS)
+        read = number + ", explained position" * cell.explained
         *inside, end = cell.pieces
         lines = (
             [*inside, end] if end else inside
         )  # a final line break goes outside the cell, which would otherwise continue on the next line
-        yield (
-            f'{" " * cell.gap}<span class="{kind}" style="{_style(view.colour(cell.value))}" title="{tip}">'
-            f'{"<br>".join(map(escape, lines))}<bdi class="read"> ({read}) </bdi></span>{"" if end else "<br>"}'
-        )
+        shown = f'<span class="{kind}" style="{_style(view.fill(cell))}" title="{tip}">{"<br>".join(map(escape, lines))}</span>'
+        if with_numbers:
+            shown = f'<span class="numbered">{shown}<small>{"" if cell.hidden else number}</small></span>'
+        # What is read aloud stands behind the cell: inside, it would begin a line of its own where the cell ends one.
+        yield f'{" " * cell.gap}{shown}<bdi class="read"> ({read}) </bdi>{"" if end else "<br>"}'
 
 
 def _tooltip(view: View, cell: Cell) -> list[str]:
@@ -144,7 +156,10 @@ def _bar(view: View) -> str:
         return f"<span>{ALL_ZERO}</span>"
     ticks = "".join(f"<span>{tick}</span>" for _, tick in view.ticks(MINUS))
     kind = "bar one-sided" if view.one_sided else "bar"
-    return f'<div class="{kind}"><i></i><span>{ticks}</span></div>'
+    below, above = view.beyond
+    low, high = '<i class="low"></i>' * below, '<i class="high"></i>' * above
+    pad = f' style="padding:0 {14 * above}px 0 {14 * below}px"' if below or above else ""
+    return f'<div class="{kind}"><div>{low}<i></i>{high}</div><span{pad}>{ticks}</span></div>'
 
 
 def _details(summary: str, body: str) -> str:

@@ -1,7 +1,8 @@
-"""Heatmaps as a LaTeX document that plain ``pdflatex`` compiles, with ``xcolor`` and a basic TeX installation.
+r"""Heatmaps as LaTeX: a document, or a fragment for ``\input``; for ``pdflatex`` or ``lualatex``.
 
-``pdflatex`` typesets Latin letters and some symbols. Every other character is printed as its code point in small
-type, ``U+4E2D``; a comment at the top of the document then says so.
+``pdflatex`` needs ``xcolor`` and a basic TeX installation. It typesets Latin letters and some symbols; every other character
+is printed as its code point in small type, ``U+4E2D``, and a comment at the top then says so. ``lualatex`` sets every
+script in installed fonts (``latex_scripts.py``).
 """
 
 from __future__ import annotations
@@ -9,8 +10,12 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator, Sequence
 
-from .text import code_point
-from .view import ALL_ZERO, MINUS, WITH_NUMBERS, Cell, View, colour, hex_colour, ink
+from ..errors import InputError, nearest
+from .cells import Cell, joined_pieces
+from .colours import colour, hex_colour, ink
+from .latex_scripts import fonts, in_reading_order, is_japanese, script_of
+from .text import characters, code_point, mostly_rtl
+from .view import ALL_ZERO, MINUS, View
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -43,18 +48,23 @@ _LIGATURES = "-,<>?!"  # T1 fonts have ligatures for -- << ,, ?` and others; {} 
 _TYPESET = {chr(c) for c in range(0xA1, 0x17F)} - set("\xad\u0126\u0127\u0138\u013f\u0140\u0149\u0166\u0167")
 _TYPESET |= set("ȘșȚț–—‘’‚“”„†‡•‰‹›€™←↑→↓")
 
-_PREAMBLE = r"""\documentclass{article}
-\usepackage[T1]{fontenc}
+_PACKAGES = {
+    "pdflatex": r"""\usepackage[T1]{fontenc}
 \usepackage[utf8]{inputenc}
 \usepackage{textcomp}
 \IfFileExists{lmodern.sty}{\usepackage{lmodern}}{}
 \usepackage{xcolor}
-\setlength{\textwidth}{16cm}\setlength{\oddsidemargin}{0pt}\setlength{\evensidemargin}{0pt}
+""",
+    "lualatex": r"""\usepackage{fontspec}
+\usepackage{xcolor}
+""",
+}
+_PAGE = r"""\setlength{\textwidth}{16cm}\setlength{\oddsidemargin}{0pt}\setlength{\evensidemargin}{0pt}
 \setlength{\textheight}{23cm}\setlength{\topmargin}{-1.5cm}
 \setlength{\parindent}{0pt}
 \pagestyle{empty}
-
-% To place a map in another document, copy these definitions, the packages above and the map's group {...}.
+"""
+_COMMANDS = r"""
 % \lrpxcell{background}{ink}{text}{number below, may be empty}; \lrpxexplained: the same in a strong frame.
 \newlength{\lrpxwidth}\newlength{\lrpxbelow}
 \newcommand{\lrpxbox}[6]{{\setlength{\fboxsep}{1.8pt}\setlength{\fboxrule}{#1}%
@@ -65,95 +75,156 @@ _PREAMBLE = r"""\documentclass{article}
   \ifdim\lrpxbelow>0pt\\{\tiny #6}\fi\end{tabular}}}
 \newcommand{\lrpxcell}[4]{\lrpxbox{0.3pt}{D5D8DD}{#1}{#2}{#3}{#4}}
 \newcommand{\lrpxexplained}[4]{\lrpxbox{1pt}{000000}{#1}{#2}{#3}{#4}}
-% \lrpxpoint{U+4E2D}: a character that pdflatex cannot typeset.
+"""
+_POINT = r"""% \lrpxpoint{U+4E2D}: a character that pdflatex cannot typeset.
 \newcommand{\lrpxpoint}[1]{{\tiny\,#1\,}}
 """
+_RTL = r"""% \lrpxrtl{text}: from right to left. Characters that a font lacks are named on the terminal.
+\newcommand{\lrpxrtl}[1]{{\textdir TRT#1}}
+\tracinglostchars=2
+"""
+ENGINES = tuple(_PACKAGES)
 
 _BAR = 41  # steps of the colour bar, odd
-_LINE = 60  # letters that surely fit a line; a longer unit is cut into several boxes
+_LINE, _COLUMN = (
+    60,
+    30,
+)  # letters that surely fit a line of a page, of a column; a longer unit is cut into several boxes
 
 
-def document(views: Sequence[View], numbers: bool | None) -> str:
-    """A complete document; maps stand below one another."""
-    maps = [_map(view, numbers) for view in views]
-    replaced = any(r"\lrpxpoint{" in text for text in maps)
-    note = (
-        "% Characters that pdflatex cannot typeset are printed as code points in small type, e.g. U+4E2D.\n" * replaced
-    )
-    return f"{note}{_PREAMBLE}\n\\begin{{document}}\n" + "\n\\bigskip\n".join(maps) + "\\end{document}\n"
+def source(views: Sequence[View], *, fragment: bool, engine: str) -> str:
+    """A complete document, or a fragment of one; maps stand below one another.
+
+    Raises:
+        InputError: Another engine.
+    """
+    if engine not in ENGINES:
+        raise InputError(f"unknown engine {engine!r}. {nearest(str(engine), ENGINES)}")
+    writer = _Writer(engine == "lualatex", _COLUMN if fragment else _LINE)
+    maps = "\n\\bigskip\n".join([writer.map(view) for view in views])
+    own = (_RTL if writer.lua else _POINT) + "".join(f"{line}\n" for line in fonts(sorted(writer.scripts)))
+    note = "% Characters that pdflatex cannot typeset are printed as code points in small type, e.g. U+4E2D.\n"
+    note *= r"\lrpxpoint{" in maps
+    packages = _PACKAGES[engine]
+    if fragment:
+        lines = "".join(f"%   {line}\n" for line in packages.splitlines() if "lmodern" not in line)
+        needs = f"% A heatmap of lrpx, for {engine}. \\input this file; the document needs in its preamble:\n{lines}"
+        return f"{note}{needs}{{{_COMMANDS.lstrip()}{own}\n{maps}}}\n"  # in a group: another fragment may follow
+    document = f"{note}\\documentclass{{article}}\n{packages}{_PAGE}{_COMMANDS}{own}"
+    return f"{document}\n\\begin{{document}}\n{maps}\\end{{document}}\n"
 
 
-def _map(view: View, numbers: bool | None) -> str:
-    with_numbers = len(view.cells) <= WITH_NUMBERS if numbers is None else numbers
-    value = rf" = \textbf{{{tex(view.equals(MINUS))}}}" if view.equals() else ""
-    lines = [
-        r"{\sffamily\raggedright\lineskip=4pt\lineskiplimit=2pt",
-        rf"\textbf{{{tex(view.method)}}}\quad {tex(view.explains(MINUS))}{value}\par\nobreak",
-        *(rf"{{\footnotesize {tex(line)}\par}}\nobreak" for line in view.below(MINUS)),
-        r"\medskip",
-        *(_cell(view, cell, with_numbers) for cell in view.cells),
-        r"\par\nobreak\medskip",
-        _bar(view) + r"\quad{\footnotesize framed: " + tex(view.marked()) + r"}\par",
-    ]
-    if view.components:
-        outside = tex(" · ".join(view.outside(MINUS)))
-        lines.append(rf"\smallskip{{\footnotesize outside the tokens: {outside}\par}}")
-    return (
-        "\n".join(lines).replace("\\newline%\n\\par", "%\n\\par") + "}\n"
-    )  # a line break before \par would add an empty line
+class _Writer:
+    """Writes maps for one engine, and notes the scripts that need a font."""
 
+    def __init__(self, lua: bool, line: int) -> None:
+        self.lua, self.line = lua, line
+        self.scripts: set[str] = set()
+        self._japanese = False
 
-def _cell(view: View, cell: Cell, with_number: bool) -> str:
-    """One unit, after a space or, inside a word, after a line break of last resort."""
-    command = r"\lrpxexplained" if cell.explained else r"\lrpxcell"
-    background = view.colour(cell.value)
-    colours = f"{{{hex_colour(background)}}}{{{hex_colour(ink(background))}}}"
-    text = r"\ " if cell.gap else r"\penalty500"
-    number = tex(view.number(cell.value, MINUS)) if with_number else ""
-    for n, piece in enumerate(cell.pieces):
-        text += r"\newline" if n else ""
-        for k, box in enumerate(_boxes(piece)):
-            text += r"\penalty500" if k else ""
-            text += f"{command}{colours}{{{tex(box)}}}{{{number}}}"
-            number = ""  # only below the first box
-    return text + "%"
+    def map(self, view: View) -> str:
+        """One map."""
+        self._japanese = is_japanese("".join(cell.text for cell in view.cells))
+        tex = self.tex
+        value = rf" = \textbf{{{tex(view.equals(MINUS))}}}" if view.equals() else ""
+        pieces = joined_pieces(view.cells) if self.lua else (cell.pieces for cell in view.cells)
+        cells = [self._cell(view, cell, texts) for cell, texts in zip(view.cells, pieces, strict=True)]
+        rtl = self.lua and view.rtl
+        lines = [
+            r"{\sffamily\raggedright\lineskip=4pt\lineskiplimit=2pt",
+            rf"\textbf{{{tex(view.method)}}}\quad {tex(view.explains(MINUS))}{value}\par\nobreak",
+            *(rf"{{\footnotesize {tex(line)}\par}}\nobreak" for line in view.below(MINUS)),
+            r"\medskip",
+            *([r"{\pardir TRT\textdir TRT%"] * rtl),
+            *(in_reading_order(view.cells, cells, view.rtl) if self.lua else cells),
+            r"\par" + "}" * rtl + r"\nobreak\medskip",
+            self._bar(view)
+            + r"\quad{\footnotesize framed: "
+            + tex(" · ".join([view.marked(), *view.legend(MINUS)]))
+            + r"}\par",
+        ]
+        if view.components:
+            outside = tex(" · ".join(view.outside(MINUS)))
+            lines.append(rf"\smallskip{{\footnotesize outside the tokens: {outside}\par}}")
+        # A line break before \par would add an empty line.
+        return "\n".join(lines).replace("\\newline%\n\\par", "%\n\\par") + "}\n"
 
+    def _cell(self, view: View, cell: Cell, pieces: Sequence[str]) -> str:
+        """One unit, after a space or, inside a word, after a line break of last resort."""
+        command = r"\lrpxexplained" if cell.explained else r"\lrpxcell"
+        background = view.fill(cell)
+        colours = f"{{{hex_colour(background)}}}{{{hex_colour(ink(background))}}}"
+        text = r"\ " if cell.gap else r"\penalty500"
+        number = self.tex(view.number(cell.value, MINUS)) if view.with_numbers and not cell.hidden else ""
+        for n, piece in enumerate(pieces):
+            text += r"\newline" if n else ""
+            for k, box in enumerate(self._boxes(piece)):
+                text += r"\penalty500" if k else ""
+                text += f"{command}{colours}{{{self.tex(box)}}}{{{number}}}"
+                number = ""  # only below the first box
+        return text + "%"
 
-def _boxes(piece: str) -> Iterator[str]:
-    """``piece`` in parts that fit a line, because LaTeX cannot break a box. A code point counts as three letters."""
-    part, width = "", 0
-    for char in piece:
-        columns = 1 if _typeset(char) else 3
-        if width + columns > _LINE:
+    def _boxes(self, piece: str) -> Iterator[str]:
+        """``piece`` in parts that fit a line, because LaTeX cannot break a box. A code point counts as three letters."""
+        part, width = "", 0
+        for char in characters(piece):
+            columns = 1 if self.lua else sum(1 if _typeset(c) else 3 for c in char)
+            if width + columns > self.line:
+                yield part
+                part, width = "", 0
+            part, width = part + char, width + columns
+        if part:
             yield part
-            part, width = "", 0
-        part, width = part + char, width + columns
-    if part:
-        yield part
+
+    def _bar(self, view: View) -> str:
+        if not view.scale:
+            return rf"{{\footnotesize {ALL_ZERO}}}"
+        below, above = view.beyond
+        shares = [*([-2.0] * 2 * below), *view.bar(_BAR), *([2.0] * 2 * above)]
+        steps = "".join(
+            rf"\textcolor[HTML]{{{hex_colour(colour(share))}}}{{\rule{{1.2mm}}{{2mm}}}}" for share in shares
+        )
+        (_, low), *_, (_, high) = ((place, self.tex(tick)) for place, tick in view.ticks(MINUS))
+        return rf"{{\footnotesize {low} \fboxsep=0pt\fboxrule=0.3pt\fcolorbox[HTML]{{999999}}{{FFFFFF}}{{{steps}}} {high}}}"
+
+    def tex(self, text: str) -> str:
+        """``text`` as LaTeX source: specials escaped, and what the default font lacks in its script's font or as code points."""
+        return "".join(self._run(*run) for run in self._runs(unicodedata.normalize("NFC", text)))
+
+    def _runs(self, text: str) -> Iterator[tuple[str, str]]:
+        """Parts of ``text`` that need one font: the script, empty for the document's own font, and the part."""
+        runs: list[tuple[str, str]] = []
+        for char in characters(text):
+            plain = all(map(_typeset, char)) or not self.lua
+            script = "" if plain else script_of(char, self._japanese)
+            between_words = char == " " and runs and runs[-1][0]
+            if between_words or (runs and runs[-1][0] == script):
+                runs[-1] = (runs[-1][0], runs[-1][1] + char)
+            else:
+                runs.append((script, char))
+        yield from runs
+
+    def _run(self, script: str, text: str) -> str:
+        if not script:
+            return "".join(map(_escaped, text))
+        self.scripts.add(script)
+        inside = "".join(c if c == " " else _SPECIAL.get(c, c) for c in text)
+        set_in = rf"{{\lrpx{script.title()} {inside}}}"
+        return rf"\lrpxrtl{{{set_in}}}" if mostly_rtl(text) else set_in
 
 
-def _bar(view: View) -> str:
-    if not view.scale:
-        return rf"{{\footnotesize {ALL_ZERO}}}"
-    steps = "".join(
-        rf"\textcolor[HTML]{{{hex_colour(colour(share))}}}{{\rule{{1.2mm}}{{2mm}}}}" for share in view.bar(_BAR)
-    )
-    (_, low), *_, (_, high) = ((place, tex(tick)) for place, tick in view.ticks(MINUS))
-    return rf"{{\footnotesize {low} \fboxsep=0pt\fboxrule=0.3pt\fcolorbox[HTML]{{999999}}{{FFFFFF}}{{{steps}}} {high}}}"
+def tex(text: str) -> str:
+    """``text`` as source for ``pdflatex``."""
+    return _Writer(False, _LINE).tex(text)
 
 
 def _typeset(char: str) -> bool:
     return char in _SPECIAL or char in _TYPESET or "\x20" <= char <= "\x7e"
 
 
-def tex(text: str) -> str:
-    """``text`` as LaTeX source: specials escaped, what ``pdflatex`` cannot typeset as its code point."""
-    source = []
-    for char in unicodedata.normalize("NFC", text):
-        if char in _SPECIAL:
-            source.append(_SPECIAL[char])
-        elif char in _LIGATURES:
-            source.append(char + "{}")
-        else:
-            source.append(char if _typeset(char) else rf"\lrpxpoint{{{code_point(char)}}}")
-    return "".join(source)
+def _escaped(char: str) -> str:
+    if char in _SPECIAL:
+        return _SPECIAL[char]
+    if char in _LIGATURES:
+        return char + "{}"
+    return char if _typeset(char) else rf"\lrpxpoint{{{code_point(char)}}}"

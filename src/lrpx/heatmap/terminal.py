@@ -15,24 +15,26 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.style import Style
 from rich.text import Text
 
-from .view import ALL_ZERO, MINUS, WITH_NUMBERS, Cell, View, colour, ink
+from .cells import Cell
+from .colours import HIDDEN, colour, ink
+from .view import ALL_ZERO, MINUS, View
 
 BAR = 33  # columns of the colour bar, odd
 
 
-def terminal_maps(views: Sequence[View], width: int | None, numbers: bool | None) -> Group:
+def terminal_maps(views: Sequence[View], width: int | None) -> Group:
     """The maps below one another, separated by empty lines."""
     parts: list[Text | TerminalMap] = []
     for view in views:
-        parts += [Text(), TerminalMap(view, width, numbers)]
+        parts += [Text(), TerminalMap(view, width)]
     return Group(*parts[1:])
 
 
 class TerminalMap:
     """One heatmap; its looks depend on the console it is printed to."""
 
-    def __init__(self, view: View, width: int | None, numbers: bool | None) -> None:
-        self.view, self.width, self.numbers = view, width, numbers
+    def __init__(self, view: View, width: int | None) -> None:
+        self.view, self.width = view, width
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Lines that fit the console's width, in characters of its encoding."""
@@ -42,7 +44,7 @@ class TerminalMap:
             lines = _plain(view)
         else:
             few = console.color_system in ("standard", "windows")
-            lines = _Coloured(view, _few_colours if few else _shades, *signs).lines(width, self.numbers)
+            lines = _Coloured(view, _few_colours if few else _shades, *signs).lines(width)
         for line in lines:
             yield from line.wrap(console, width, overflow="fold")
 
@@ -75,8 +77,13 @@ def _shades(share: float) -> Style:
 
 
 def _few_colours(share: float) -> Style:
-    """Black on white near 0, then red or blue on white, then white on red or blue. The nearest of 16 colours would be grey."""
+    """Black on white near 0, then red or blue on white, then white on red or blue; yellow on them beyond the scale.
+
+    The nearest of 16 colours would be grey.
+    """
     hue = "red" if share > 0 else "blue"
+    if abs(share) > 1:
+        return Style(color="bright_yellow", bgcolor=hue, bold=True)
     if abs(share) < 0.1:
         return Style(color="black", bgcolor="bright_white")
     if abs(share) < 0.5:
@@ -93,10 +100,9 @@ class _Coloured:
     minus: str
     dot: str
 
-    def lines(self, width: int, numbers: bool | None) -> list[Text]:
+    def lines(self, width: int) -> list[Text]:
         """Header, text, colour bar and what belongs to no token."""
         view = self.view
-        with_numbers = len(view.cells) <= WITH_NUMBERS if numbers is None else numbers
         lines = [
             Text.assemble(
                 (view.method, "bold"),
@@ -105,17 +111,30 @@ class _Coloured:
             ),
             *(Text(line, "dim") for line in view.below(self.minus, self.dot)),
             Text(),
-            *(self._grid(width) if with_numbers else [self._flow(), Text()]),
+            *(self._grid(width) if view.with_numbers else [self._flow(), Text()]),
             self._bar(),
-            Text.assemble(("underlined", "dim underline"), (f": {view.marked()}", "dim")),
+            Text.assemble(
+                ("underlined", "dim underline"), (self.dot.join([f": {view.marked()}", *self._legend()]), "dim")
+            ),
         ]
         if view.components:
             lines.append(Text("outside the tokens: " + self.dot.join(view.outside(self.minus)), "dim"))
         return lines
 
+    def _legend(self) -> list[str]:
+        lines = self.view.legend(self.minus)
+        return [line.replace("darkest", "yellow") for line in lines] if self.on is _few_colours else lines
+
+    def _fill(self, cell: Cell) -> Style:
+        if not cell.hidden:
+            return self.on(self.view.share(cell.value))
+        if self.on is _few_colours:
+            return Style(color="black", bgcolor="white")  # which terminals show as light grey
+        return Style(color=Color.from_rgb(*ink(HIDDEN)), bgcolor=Color.from_rgb(*HIDDEN))
+
     def _style(self, cell: Cell) -> Style:
         mark = Style(bold=True, underline=True) if cell.explained else Style()
-        return self.on(self.view.share(cell.value)) + mark
+        return self._fill(cell) + mark
 
     def _flow(self) -> Text:
         """The running text, each unit on its colour."""
@@ -131,7 +150,7 @@ class _Coloured:
         """The text with a number below each unit; as many units per line as fit."""
         rows = [(Text(), Text())]
         for cell in self.view.cells:
-            number = self.view.number(cell.value, self.minus)
+            number = "" if cell.hidden else self.view.number(cell.value, self.minus)
             for i, piece in enumerate(cell.pieces):
                 if i:
                     rows.append((Text(), Text()))
@@ -145,7 +164,7 @@ class _Coloured:
                 gap = " " if cell.gap and tokens else ""
                 left = (columns - cell_len(piece)) // 2
                 right = columns - cell_len(piece) - left
-                pad = self.on(self.view.share(cell.value))
+                pad = self._fill(cell)
                 tokens.append(gap).append(" " * left, pad).append(piece, self._style(cell)).append(" " * right, pad)
                 values.append(gap + below.center(columns), "dim")
         return [line for tokens, values in rows if tokens for line in (tokens, values, Text())]
@@ -155,11 +174,12 @@ class _Coloured:
         if not view.scale:
             return Text(ALL_ZERO, "dim")
         (_, low), *between, (_, high) = view.ticks(self.minus)
-        bar = Text(f"{low} ")
+        below, above = view.beyond
+        bar = Text(f"{low} ").append("  " * below, self.on(-2.0))
         for share in view.bar(BAR):
             zero = share == 0 and between
             bar.append("0" if zero else "-" if self.on is _few_colours and abs(share) < 0.5 else " ", self.on(share))
-        return bar.append(f" {high}")
+        return bar.append("  " * above, self.on(2.0)).append(f" {high}")
 
 
 # Without colours.
@@ -176,8 +196,8 @@ def _plain(view: View) -> list[Text]:
     for cell in view.cells:
         positions, ids = [str(token[0]) for token in cell.tokens], [str(token[2]) for token in cell.tokens]
         position = "-".join(dict.fromkeys((positions[0], positions[-1]))) + ("*" if cell.explained else "")
-        text = f'"{" " if cell.gap else ""}{cell.text}"'
-        rows.append((position, ",".join(ids), view.number(cell.value), text))
+        number = "hidden" if cell.hidden else view.number(cell.value)
+        rows.append((position, ",".join(ids), number, cell.quoted))
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     lines += ["  ".join([*(c.rjust(w) for c, w in zip(row, widths, strict=False)), row[3]]) for row in rows]
     if view.components:

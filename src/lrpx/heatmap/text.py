@@ -39,6 +39,27 @@ def readable(raw: str, *, byte_level: bool = False) -> str:
     return raw.replace("▁", " ")
 
 
+def half_character(raw: str) -> str | None:
+    """Between which letters the character lies that a byte-level piece begins and does not end: "א to ת"; else ``None``."""
+    data = bytes(_BYTES.get(c, 0) for c in raw)
+    for have in (1, 2, 3):
+        lead = data[-have] if have <= len(data) else 0
+        length = 2 + (lead >= 0xE0) + (lead >= 0xF0)  # bytes of the character, by its first one
+        if 0xC2 <= lead <= 0xF4 and have < length:
+            code = lead & (0x7F >> length)
+            for byte in data[len(data) - have + 1 :]:
+                code = code << 6 | byte & 0x3F
+            low = code << 6 * (length - have)
+            possible = range(max(low, {2: 0x80, 3: 0x800, 4: 0x10000}[length]), low + 64 ** (length - have))
+            first, last = (next(filter(_is_letter, each), None) for each in (possible, reversed(possible)))
+            return f"{chr(first)} to {chr(last)}" if first and last else None
+    return None
+
+
+def _is_letter(code: int) -> bool:
+    return unicodedata.category(chr(code)).startswith("L")
+
+
 def continues_character(before: str, text: str) -> bool:
     """Whether ``text`` begins inside the character that ``before`` ends with: a vowel sign, an accent, a joined emoji.
 
@@ -53,6 +74,11 @@ def continues_character(before: str, text: str) -> bool:
 def characters(text: str) -> list[str]:
     """``text`` in what readers take for characters: ``हिन्दी`` is two, a joined emoji is one."""
     return regex.findall(r"\X", text)  # type: ignore[no-any-return]
+
+
+def words_start(text: str) -> set[int]:
+    """Where words begin and end in ``text``, by Unicode's rules (UAX 29): "don't" is one, "cabinet." two, 中文 two."""
+    return {found.start() for found in regex.finditer(r"(?w)\b", text)}
 
 
 def visible(text: str, *, quoted: bool = False) -> str:

@@ -1,9 +1,7 @@
-"""What every renderer draws: an explanation as readable units with values, one scale and a header.
+"""What every renderer draws: an explanation as cells with values, one scale, a header and a legend.
 
-1. Tokens are grouped into the explanation's units; a unit's value is the sum of its tokens' relevance.
-2. A unit's text is made visible (``text.py``). One leading space becomes the gap before the unit, so that words stand
-   apart and the pieces of a word touch.
-3. The scale is the largest absolute value of a unit. A value lies between white and red (positive) or blue (negative).
+The cells come from ``cells.py``; where the colours end is ``look.py``'s to say. Nothing is hidden silently: the header tells
+what was hidden and how much relevance it holds, the legend which cells are beyond the scale.
 """
 
 from __future__ import annotations
@@ -17,32 +15,15 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
+from .cells import Cell, cells_of, explained_span
+from .colours import HIDDEN, Rgb, colour
 from .drawable import Drawable, VocabularyEntry
-from .text import EMPTY, NEWLINE, legible, mostly_rtl, readable, visible
+from .look import Look
+from .text import half_character, legible, mostly_rtl, readable, visible
 
-RED, WHITE, BLUE = (205, 26, 38), (255, 255, 255), (28, 88, 188)
 WITH_NUMBERS = 40  # maps of up to this many units show their numbers, in formats without tooltips
 MINUS = "\N{MINUS SIGN}"
 ALL_ZERO = "every relevance is 0"
-
-Rgb = tuple[int, int, int]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One unit of the text."""
-
-    pieces: tuple[str, ...]  # visible text; a line break follows every piece but the last, which may be empty
-    value: float
-    tokens: tuple[tuple[int, str, int, float], ...]  # position, raw token, id, relevance
-    gap: bool  # a space stands before it
-    rtl: bool  # right to left, by its letters; without letters, the direction of the whole text
-    explained: bool  # holds the token whose logits are explained
-
-    @property
-    def text(self) -> str:
-        """The visible text in one line."""
-        return "".join(self.pieces)
 
 
 @dataclass(frozen=True)
@@ -63,7 +44,8 @@ class View:
     predictions: tuple[str, ...]  # probabilities and ranks of the target, the contrast and the likeliest tokens
     remarks: tuple[str, ...]  # what a reader must know: ``Explanation.notes``
     cells: tuple[Cell, ...]
-    scale: float
+    look: Look
+    scale: float  # where the colours end
     rtl: bool  # the text runs from right to left
     components: tuple[tuple[str, float, np.ndarray | None], ...]  # name, sum, and [L] per layer if it is an array
     by_layer: np.ndarray | None  # [L] sum of the relevance that each layer gave
@@ -79,6 +61,49 @@ class View:
     def colour(self, value: float) -> Rgb:
         """The colour of a relevance on this map's scale."""
         return colour(self.share(value))
+
+    def fill(self, cell: Cell) -> Rgb:
+        """The colour of a cell."""
+        return HIDDEN if cell.hidden else self.colour(cell.value)
+
+    @property
+    def with_numbers(self) -> bool:
+        """Whether formats without tooltips print the numbers."""
+        return len(self.cells) <= WITH_NUMBERS if self.look.numbers is None else self.look.numbers
+
+    @property
+    def beyond(self) -> tuple[bool, bool]:
+        """Whether cells lie beyond the lower and beyond the upper end of the scale."""
+        shares = [self.share(cell.value) for cell in self.cells if not cell.hidden]
+        return min(shares) < -1, max(shares) > 1
+
+    def legend(self, sign: str = "-") -> list[str]:
+        """What colours outside the bar mean."""
+        beyond = [cell.value for cell in self.cells if not cell.hidden and abs(self.share(cell.value)) > 1]
+        lines = []
+        if beyond:
+            shown = sum(not cell.hidden for cell in self.cells)
+            largest = self.number(max(beyond, key=abs), sign)
+            lines.append(f"darkest: beyond the scale ({len(beyond)} of {shown}, up to {largest})")
+        return lines + ["grey: hidden"] * any(cell.hidden for cell in self.cells)
+
+    def holds(self, sign: str = "-") -> list[str]:
+        """How much relevance the hidden tokens hold, and which token holds most of what is shown."""
+        everything = math.fsum(abs(cell.value) for cell in self.cells)
+        hidden = [cell for cell in self.cells if cell.hidden]
+        shown = [cell for cell in self.cells if not cell.hidden]
+        lines = []
+        if self.look.hidden:
+            held = math.fsum(cell.value for cell in hidden)
+            part = _percent(math.fsum(abs(cell.value) for cell in hidden), everything)
+            what = _hidden(hidden, self.look)
+            lines.append(f"hidden: {what}" + f", {short(held, sign)}, {part} of the absolute relevance" * bool(hidden))
+        rest, largest = math.fsum(abs(cell.value) for cell in shown), max(shown, key=lambda cell: abs(cell.value))
+        if len(shown) > 2 and abs(largest.value) > rest / 2:
+            where = f"{largest.quoted} at position {largest.tokens[0][0]}"
+            of = "the absolute relevance" + " that is shown" * bool(hidden)
+            lines.append(f"{where} holds {_percent(abs(largest.value), rest)} of {of}")
+        return lines
 
     @property
     def one_sided(self) -> bool:
@@ -102,7 +127,7 @@ class View:
 
     def below(self, sign: str = "-", dot: str = " · ") -> list[str]:
         """The lines below the header: sums and settings, what the model predicts, and what a reader must know."""
-        lines = [dot.join([*self.sums(sign), *self.notes]), dot.join(self.predictions)]
+        lines = [dot.join([*self.sums(sign), *self.notes]), dot.join(self.predictions), dot.join(self.holds(sign))]
         return [line for line in (*lines, *(f"note: {remark}" for remark in self.remarks)) if line]
 
     def explains(self, sign: str = "-") -> str:
@@ -135,7 +160,7 @@ class View:
         return f"the logits at position {self.position} are explained"
 
 
-def views(explanations: Drawable | Sequence[Drawable]) -> list[View]:
+def views(explanations: Drawable | Sequence[Drawable], look: Look) -> list[View]:
     """One view per explanation.
 
     Raises:
@@ -149,14 +174,14 @@ def views(explanations: Drawable | Sequence[Drawable]) -> list[View]:
             raise InputError(
                 f"cannot draw an object of the type {type(e).__name__}: give an Explanation, or a list of them."
             )
-    return [view(e) for e in several]
+    return [view(e, look) for e in several]
 
 
-def view(e: Drawable) -> View:
+def view(e: Drawable, look: Look = Look()) -> View:  # noqa: B008
     """The view of one explanation.
 
     Raises:
-        InputError: The units do not cover the tokens in order, or the position is outside the text.
+        InputError: The units do not cover the tokens in order, the position is outside the text, or everything is hidden.
     """
     spans = [(start, end) for start, end, _ in e.units]
     edges = [0, *(end for _, end in spans)]
@@ -168,7 +193,10 @@ def view(e: Drawable) -> View:
     def entry(token: VocabularyEntry) -> str:
         return visible(token.shown or readable(token.text), quoted=True)
 
-    cells = _cells(e)
+    cells = cells_of(e, look)
+    shown = [cell.value for cell in cells if not cell.hidden]
+    if not shown:
+        raise InputError(f"hide={look.hide!r} leaves nothing to show of these {len(e.tokens)} tokens.")
     return View(
         method=e.method,
         target=entry(e.target),
@@ -182,40 +210,14 @@ def view(e: Drawable) -> View:
         notes=tuple(map(legible, _notes(e))),
         measures=e.measures,
         predictions=tuple(_predictions(e, entry)),
-        remarks=tuple(map(legible, e.notes)),
+        remarks=tuple(map(legible, [*_halves(e), *e.notes])),
         cells=tuple(cells),
-        scale=max(abs(cell.value) for cell in cells),
+        look=look,
+        scale=look.end_of_scale(shown),
         rtl=mostly_rtl("".join(text for _, _, text in e.units)),
         components=tuple(_component(name, part) for name, part in e.components.items()),
         by_layer=None if e.by_layer is None else np.asarray(e.by_layer, dtype=np.float64).sum(axis=1),
     )
-
-
-def explained_span(e: Drawable) -> tuple[int, int]:
-    """The positions whose logits are explained, as (start, stop)."""
-    return e.span or (e.position, e.position + 1)
-
-
-def _cells(e: Drawable) -> list[Cell]:
-    begin, stop = explained_span(e)
-    rtl = mostly_rtl("".join(text for _, _, text in e.units))
-
-    def cell(start: int, end: int, text: str) -> Cell:
-        if word := text.startswith(" ") and text[1:2].strip() != "":
-            text = text[1:]
-        *lines, last = text.split("\n")
-        pieces = (*(visible(line) + NEWLINE for line in lines), visible(last))
-        tokens = tuple((i, e.tokens[i], e.token_ids[i], float(e.relevance[i])) for i in range(start, end))
-        return Cell(
-            pieces=pieces if any(pieces) else (EMPTY,),
-            value=math.fsum(token[3] for token in tokens),
-            tokens=tokens,
-            gap=word and start > 0,
-            rtl=mostly_rtl(text, rtl),
-            explained=start < stop and begin < end,
-        )
-
-    return [cell(*unit) for unit in e.units]
 
 
 def _notes(e: Drawable) -> list[str]:
@@ -246,29 +248,32 @@ def _predictions(e: Drawable, entry: Callable[[VocabularyEntry], str]) -> Iterat
         yield f"likeliest: {', '.join(best)}"
 
 
+def _halves(e: Drawable) -> Iterator[str]:
+    """What a token is the beginning of, where it is no whole character."""
+    for token in (e.target, e.contrast):
+        if token is not None and "\\x" in token.shown and (letters := half_character(token.text)):
+            yield f'"{token.shown}" begins a character, one of {letters}.'
+
+
+def _hidden(cells: Sequence[Cell], look: Look) -> str:
+    """Which cells are hidden: ``"<s>"``; ``3 special tokens``."""
+    if not cells:
+        return "nothing, no token is known to be special"
+    if len(cells) == 1:
+        return f"{cells[0].quoted} at position {cells[0].tokens[0][0]}"
+    special = sum(cell.special for cell in cells)
+    first = f"the first {look.group.removesuffix('s')} and " * (special < len(cells))
+    return f"{first}{special} special token" + "s" * (special > 1)
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{part / whole:.0%}".replace("%", " %") if whole else "0 %"
+
+
 def _component(name: str, part: Any) -> tuple[str, float, np.ndarray | None]:
     numbers = np.asarray(part, dtype=np.float64)
     layers = numbers.reshape(len(numbers), -1).sum(axis=1) if numbers.ndim else None
     return legible(name), float(numbers.sum()), layers
-
-
-def colour(share: float) -> Rgb:
-    """White at 0, red at 1, blue at -1, linear in between."""
-    end = RED if share > 0 else BLUE
-    r, g, b = (round(w + (c - w) * min(abs(share), 1.0)) for w, c in zip(WHITE, end, strict=True))
-    return r, g, b
-
-
-def ink(background: Rgb) -> Rgb:
-    """Black or white, whichever has the higher contrast (WCAG) on ``background``; it is at least 4.5 to 1."""
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (x / 255 for x in background)]
-    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-    return (0, 0, 0) if (luminance + 0.05) ** 2 > 0.05 * 1.05 else (255, 255, 255)
-
-
-def hex_colour(rgb: Rgb) -> str:
-    """``(205, 26, 38)`` -> ``CD1A26``."""
-    return "".join(f"{c:02X}" for c in rgb)
 
 
 def fixed(value: float, scale: float, sign: str = "-") -> str:

@@ -30,6 +30,14 @@ def decoder(tokenizer: Any) -> Decode:
     return decode
 
 
+def special_ids(tokenizer: Any) -> set[int]:
+    """The ids of a tokenizer's special tokens: BOS, ``[CLS]``, and those that mark the roles of a chat."""
+    if tokenizer is None:
+        return set()
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    return set(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
+
+
 def units_of(tokenizer: Any, ids: tuple[int, ...], tokens: Sequence[str], decode: Decode) -> list[Unit]:
     """Readable text for tokens, in order; several tokens share a unit where a character is split over them."""
     special = set(tokenizer.all_special_ids)

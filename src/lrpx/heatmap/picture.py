@@ -1,39 +1,65 @@
-"""Heatmaps as PNG, drawn with matplotlib. The text is measured and laid out here, line by line; pyplot is not used.
+"""Heatmaps as PNG, PDF and SVG, drawn with matplotlib. The text is measured and laid out here; pyplot is not used.
 
 1. Lines: units flow and wrap like words. In right-to-left text the units of a line are put into visual order.
-2. Drawing: header, cells and colour bar. All lengths are in pixels.
+2. Drawing: header, cells and colour bar. All lengths are in pixels of the PNG.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, import_optional
+from .cells import Cell, joined_pieces
+from .colours import Rgb, colour, ink
 from .fonts import DPI, Typeface
-from .rtl import RTL_MARK, direction, levels, visual_order, with_joiners
-from .view import ALL_ZERO, MINUS, WITH_NUMBERS, Cell, Rgb, View, colour, ink
+from .rtl import RTL_MARK, direction, levels, visual_order
+from .text import characters
+from .view import ALL_ZERO, MINUS, View
 
 WIDTH, MARGIN = 1800, 50  # pixels; a narrower map gets a narrower picture
 ROOM = WIDTH - 2 * MARGIN
-HIGHEST = 65_000  # matplotlib's limit is 2 ** 16 pixels
+HIGHEST = {"png": 65_000, "pdf": 40_000}  # matplotlib's limit is 2 ** 16 pixels, that of PDF readers 200 inches
+METHODS = {
+    "png": "to_png()",
+    "pdf": "to_pdf()",
+    "svg": "to_svg()",
+    "html": "to_html()",
+    "htm": "to_html()",
+    "tex": "to_latex()",
+}
+PICTURES = ("png", "pdf", "svg")
 BODY, SMALL, TINY = 13.0, 9.0, 6.5  # points
 PAD, GAP, LINE = 9, 15, 62  # pixels: inside a cell, between words, from line to line
+CAP = 26  # pixels: at each end of the colour bar, the colour of cells beyond it
 SOFT, FRAME = (0.38, 0.4, 0.44), (0.83, 0.84, 0.86)
 
 
-def draw(views: Sequence[View], path: str | os.PathLike[str], numbers: bool | None) -> None:
+def draw(views: Sequence[View], path: str | os.PathLike[str], kind: str) -> None:
     """Draw the maps below one another into the file ``path``.
+
+    Args:
+        views: The maps.
+        path: The file. A suffix that means another format is an error, because the file would not be what its name says.
+        kind: One of ``PICTURES``.
 
     Raises:
         ImportError: matplotlib is not installed.
-        InputError: The text is too long for a picture.
+        InputError: The suffix is that of another format, or the text is too long for a picture.
     """
-    matplotlib = import_optional("matplotlib", "to_png()", extra="viz")
+    suffix = Path(path).suffix.lower().removeprefix(".")
+    if suffix != kind and (suffix in METHODS or suffix in ("jpg", "jpeg", "eps", "ps", "gif", "webp", "tif", "tiff")):
+        instead = f"use {METHODS[suffix]}" if suffix in METHODS else f"there are {', '.join(PICTURES)}"
+        raise InputError(
+            f"{METHODS[kind]} writes {kind.upper()}, and {os.fspath(path)!r} asks for another format: {instead}."
+        )
+    matplotlib = import_optional("matplotlib", METHODS[kind], extra="viz")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -43,24 +69,32 @@ def draw(views: Sequence[View], path: str | os.PathLike[str], numbers: bool | No
         warnings.filterwarnings("ignore", message="(Glyph|Matplotlib currently does not support)", category=UserWarning)
         canvas = _Canvas(Typeface(_characters(views)))
         for view in views:
-            _map(canvas, view, len(view.cells) <= WITH_NUMBERS if numbers is None else numbers)
+            _map(canvas, view, view.with_numbers)
         width, height = canvas.right + MARGIN, canvas.y + MARGIN / 2
-        if height > HIGHEST:
+        if height > HIGHEST.get(kind, math.inf):
             raise InputError(
-                f"the picture would be {height:.0f} pixels high, {HIGHEST} at most. Use HTML for such a text."
+                f"the picture would be {height:.0f} pixels high, {HIGHEST[kind]} at most. Use HTML for such a text."
             )
         figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
         FigureCanvasAgg(figure)
         canvas.paint(figure, width, height)
-        figure.savefig(path, format="png", dpi=DPI, metadata={"Software": "lrpx"})
+        figure.savefig(path, format=kind, dpi=DPI, metadata=_METADATA[kind])
+
+
+# Without a date, so that the same map gives the same file.
+_METADATA = {
+    "png": {"Software": "lrpx"},
+    "pdf": {"Creator": "lrpx", "CreationDate": None},
+    "svg": {"Creator": "lrpx", "Date": None},
+}
 
 
 # Lines.
 
 
 def _characters(views: Iterable[View]) -> set[str]:
-    texts = ["".join((view.explains(), *view.below(), *view.outside(), view.method)) for view in views]
-    pieces = (piece for view in views for texts in _pieces(view.cells) for piece in texts)
+    texts = ["".join((view.explains(), *view.below(), *view.outside(), *view.legend(), view.method)) for view in views]
+    pieces = (piece for view in views for texts in joined_pieces(view.cells) for piece in texts)
     return set("".join([*texts, *pieces]))
 
 
@@ -109,11 +143,11 @@ class _Word:
 
 def _words(face: Typeface, view: View, numbers: bool) -> Iterator[_Word]:
     word = _Word(False, [])
-    for cell, texts in zip(view.cells, _pieces(view.cells), strict=True):
+    for cell, texts in zip(view.cells, joined_pieces(view.cells), strict=True):
         if cell.gap and word.boxes:
             yield word
             word = _Word(True, [])
-        number = view.number(cell.value, MINUS) if numbers else ""
+        number = view.number(cell.value, MINUS) if numbers and not cell.hidden else ""
         for n, piece in enumerate(texts):
             if n:
                 word.ends_line = True
@@ -127,26 +161,14 @@ def _words(face: Typeface, view: View, numbers: bool) -> Iterator[_Word]:
         yield word
 
 
-def _pieces(cells: Sequence[Cell]) -> Iterator[list[str]]:
-    """The pieces of each cell, Arabic letters joined across cells as in the whole word."""
-    for n, cell in enumerate(cells):
-        before = cells[n - 1].pieces[-1] if n and not cell.gap else ""
-        after = cells[n + 1].pieces[0] if n + 1 < len(cells) and not cells[n + 1].gap else ""
-        last = len(cell.pieces) - 1
-        yield [
-            with_joiners(piece, before if i == 0 else "", after if i == last else "")
-            for i, piece in enumerate(cell.pieces)
-        ]
-
-
 def _parts(face: Typeface, piece: str) -> Iterator[str]:
     """``piece`` cut where it is longer than a line."""
     while piece:
-        n = len(piece)
-        while n > 1 and face.width(face.text(piece[:n]), BODY) + 2 * PAD > ROOM:
-            n = n * 3 // 4
-        yield piece[:n]
-        piece = piece[n:]
+        part = piece
+        while face.width(face.text(part), BODY) + 2 * PAD > ROOM and len(whole := characters(part)) > 1:
+            part = "".join(whole[: len(whole) * 3 // 4])
+        yield part
+        piece = piece[len(part) :]
 
 
 def _on_paper(view: View, line: list[_Box]) -> Iterator[_Box]:
@@ -246,7 +268,7 @@ def _map(canvas: _Canvas, view: View, numbers: bool) -> None:
 
 
 def _draw_box(canvas: _Canvas, view: View, box: _Box, cell: Cell, x: float) -> None:
-    background = view.colour(cell.value)
+    background = view.fill(cell)
     edge, line, layer = ("black", 1.6, 2) if cell.explained else (FRAME, 0.5, 1)
     centre, height = x + box.width / 2, LINE - 14
     canvas.box(x, canvas.y, box.width, height, _unit(background), edge, line, layer)
@@ -261,7 +283,11 @@ def _bar(canvas: _Canvas, view: View) -> None:
     """The colour bar with its numbers, and what the frame means."""
     x, length, height, steps = float(MARGIN), 500, 22, 250
     y = canvas.y
+    below, above = view.beyond
     if view.scale:
+        if below:
+            canvas.box(x, y, CAP, height, _unit(colour(-2.0)), SOFT, 0.4)
+            x += CAP
         for i, shade in enumerate(view.bar(steps)):
             fill = _unit(colour(shade))
             canvas.box(x + i * length / steps, y, length / steps + 0.5, height, fill, "none", 0)
@@ -269,12 +295,17 @@ def _bar(canvas: _Canvas, view: View) -> None:
         for place, label in view.ticks(MINUS):
             ha = {0.0: "left", 1.0: "right"}.get(place, "center")
             canvas.text(x + place * length, y + height + 30, label, SMALL, ink=SOFT, ha=ha)
+        if above:
+            canvas.box(x + length, y, CAP, height, _unit(colour(2.0)), SOFT, 0.4)
+            x += CAP
     else:
         canvas.text(x, y + height, ALL_ZERO, SMALL, ink=SOFT)
     x += length + 70
     canvas.box(x, y, 40, height, "white", "black", 1.6, 2)
     canvas.text(x + 55, y + height - 2, view.marked(), SMALL, ink=SOFT)
     canvas.y += height + 38
+    if legend := view.legend(MINUS):
+        canvas.paragraph([(" · ".join(legend), False)], SMALL, SOFT)
 
 
 def _unit(rgb: Rgb) -> tuple[float, float, float]:

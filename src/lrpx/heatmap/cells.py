@@ -1,0 +1,109 @@
+"""An explanation's units as the cells of a map: readable text, one value each.
+
+1. Tokens are grouped into the explanation's units, and on demand units into words; a cell's value is the sum of its
+   tokens' relevance.
+2. Its text is made visible (``text.py``). One leading space becomes the gap before the cell, so that words stand apart
+   and the pieces of a word touch.
+3. Hidden cells keep their text and value, but get no colour.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from .drawable import Drawable
+from .look import Look
+from .rtl import with_joiners
+from .text import EMPTY, NEWLINE, mostly_rtl, visible, words_start
+
+_SPACE_MARKS = ("Ġ", "▁", " ")  # what the raw piece of a token with a leading space begins with
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One unit or word of the text."""
+
+    pieces: tuple[str, ...]  # visible text; a line break follows every piece but the last, which may be empty
+    value: float
+    tokens: tuple[tuple[int, str, int, float], ...]  # position, raw token, id, relevance
+    gap: bool  # a space stands before it
+    rtl: bool  # right to left, by its letters; without letters, the direction of the whole text
+    explained: bool  # holds the token whose logits are explained
+    special: bool  # every token of it is one of the tokenizer's special tokens
+    hidden: bool = False  # its relevance is not shown
+
+    @property
+    def text(self) -> str:
+        """The visible text in one line."""
+        return "".join(self.pieces)
+
+    @property
+    def quoted(self) -> str:
+        """The text in quotes, with its leading space if that belongs to the token."""
+        return f'"{" " * (self.gap and self.tokens[0][1].startswith(_SPACE_MARKS))}{self.text}"'
+
+
+def explained_span(e: Drawable) -> tuple[int, int]:
+    """The positions whose logits are explained, as (start, stop)."""
+    return e.span or (e.position, e.position + 1)
+
+
+def cells_of(e: Drawable, look: Look) -> list[Cell]:
+    """The cells of an explanation, in order."""
+    special, (begin, stop) = set(e.special), explained_span(e)
+    units = [(start, end, text) for start, end, text in e.units]
+    if look.group == "words":
+        units = _words(units, special)
+    rtl = mostly_rtl("".join(text for _, _, text in units))
+
+    def cell(n: int, start: int, end: int, text: str) -> Cell:
+        if gap := text.startswith(" ") and text[1:2].strip() != "":
+            text = text[1:]
+        *lines, last = text.split("\n")
+        pieces = (*(visible(line) + NEWLINE for line in lines), visible(last))
+        tokens = tuple((i, e.tokens[i], e.token_ids[i], float(e.relevance[i])) for i in range(start, end))
+        is_special = special.issuperset(range(start, end))
+        return Cell(
+            pieces=pieces if any(pieces) else (EMPTY,),
+            value=math.fsum(token[3] for token in tokens),
+            tokens=tokens,
+            gap=gap and start > 0,
+            rtl=mostly_rtl(text, rtl),
+            explained=start < stop and begin < end,
+            special=is_special,
+            hidden=("first" in look.hidden and n == 0) or ("special" in look.hidden and is_special),
+        )
+
+    return [cell(n, *unit) for n, unit in enumerate(units)]
+
+
+def _words(units: Sequence[tuple[int, int, str]], special: set[int]) -> list[tuple[int, int, str]]:
+    """Units joined to words. Special tokens stay alone."""
+    starts = words_start("".join(text for _, _, text in units))
+    words: list[tuple[int, int, str]] = []
+    place = 0  # in the whole text
+    for start, end, text in units:
+        inside = (
+            words and text.strip() and text[0] == text[0].strip() and words[-1][2][-1:].strip() and place not in starts
+        )
+        if inside and not special & {start, words[-1][0]}:
+            first, _, before = words.pop()
+            words.append((first, end, before + text))
+        else:
+            words.append((start, end, text))
+        place += len(text)
+    return words
+
+
+def joined_pieces(cells: Sequence[Cell]) -> Iterator[list[str]]:
+    """The pieces of each cell, Arabic letters joined across cells as in the whole word."""
+    for n, cell in enumerate(cells):
+        before = cells[n - 1].pieces[-1] if n and not cell.gap else ""
+        after = cells[n + 1].pieces[0] if n + 1 < len(cells) and not cells[n + 1].gap else ""
+        last = len(cell.pieces) - 1
+        yield [
+            with_joiners(piece, before if i == 0 else "", after if i == last else "")
+            for i, piece in enumerate(cell.pieces)
+        ]

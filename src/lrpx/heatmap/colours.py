@@ -1,0 +1,30 @@
+"""Colours of a map: white at zero, red raises the explained value, blue lowers it."""
+
+from __future__ import annotations
+
+Rgb = tuple[int, int, int]
+
+RED, WHITE, BLUE = (205, 26, 38), (255, 255, 255), (28, 88, 188)
+BEYOND_RED, BEYOND_BLUE = (95, 6, 28), (8, 26, 84)  # larger than the end of the scale
+HIDDEN = (224, 226, 230)
+
+
+def colour(share: float) -> Rgb:
+    """White at 0, red at 1, blue at -1, linear in between; darker beyond."""
+    if abs(share) > 1:
+        return BEYOND_RED if share > 0 else BEYOND_BLUE
+    end = RED if share > 0 else BLUE
+    r, g, b = (round(w + (c - w) * abs(share)) for w, c in zip(WHITE, end, strict=True))
+    return r, g, b
+
+
+def ink(background: Rgb) -> Rgb:
+    """Black or white, whichever has the higher contrast (WCAG) on ``background``; it is at least 4.5 to 1."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (x / 255 for x in background)]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return (0, 0, 0) if (luminance + 0.05) ** 2 > 0.05 * 1.05 else (255, 255, 255)
+
+
+def hex_colour(rgb: Rgb) -> str:
+    """``(205, 26, 38)`` -> ``CD1A26``."""
+    return "".join(f"{c:02X}" for c in rgb)

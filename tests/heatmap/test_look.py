@@ -1,0 +1,268 @@
+"""Scale, hidden tokens, words and numbers: what is changed for the eye is said in words, and sums stay exact."""
+
+from __future__ import annotations
+
+import io
+import math
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from lrpx import Explanations, heatmap
+from lrpx.errors import InputError
+from lrpx.explanation import Explanation, Token, Unit
+from lrpx.heatmap import Look
+from lrpx.heatmap.colours import BEYOND_BLUE, BEYOND_RED, HIDDEN, RED, colour, hex_colour, ink
+from lrpx.heatmap.text import half_character
+from lrpx.heatmap.view import view
+
+
+def explanation(texts, relevance, **fields):
+    """One token per text; raw pieces as GPT-2 has them."""
+    tokens = [text.replace(" ", "Ġ").replace("\n", "Ċ") for text in texts]
+    known = {
+        "tokens": tokens,
+        "token_ids": list(range(len(texts))),
+        "units": [Unit(i, i + 1, text) for i, text in enumerate(texts)],
+        "relevance": np.array(relevance, dtype=np.float64),
+        "value": 1.0,
+        "residual": 0.0,
+        "target": Token(7, "Ġare", " are"),
+        "contrast": None,
+        "position": len(texts) - 1,
+        "method": "attnlrp",
+    }
+    return Explanation(**(known | fields))
+
+
+def long(**fields):
+    """100 tokens: a sink, a strong negative one, and the rest between -1 and 1."""
+    relevance = np.linspace(-1, 1, 100)
+    relevance[[0, 50]] = 80.0, -30.0
+    return explanation([f" w{i}" for i in range(100)], relevance, **fields)
+
+
+def chat(**fields):
+    texts = ["<s>", "The", " keys", " are", "n't", " here", ".", "</s>"]
+    return explanation(texts, [5.0, 0.1, 0.2, 0.3, -0.4, 0.1, 0.05, -1.0], special=(0, 7), position=6, **fields)
+
+
+def printed(e, look, colours="truecolor", width=200):
+    file = io.StringIO()
+    console = Console(
+        file=file,
+        width=width,
+        color_system=colours,
+        force_terminal=colours is not None,
+        legacy_windows=False,
+        _environ={},
+    )
+    console.print(heatmap.render(e, look=look))
+    return file.getvalue()
+
+
+# Scale.
+
+
+def test_a_strong_token_does_not_leave_the_others_white():
+    assert view(long()).scale == sorted(abs(long().relevance))[95]
+    assert view(long(), Look("max")).scale == 80.0
+    assert view(long(), Look(2.5)).scale == 2.5
+    few = explanation(["a"] * 20, [*range(1, 20), 400.0])
+    assert view(few).scale == 400.0  # too few tokens to call one of them an outlier
+    mostly_zero = explanation(["a"] * 50, [0.0] * 49 + [3.0])
+    assert view(mostly_zero).scale == 3.0
+
+
+def test_cells_beyond_the_scale_are_darker_and_the_legend_counts_them():
+    shown = view(long())
+    fills = [shown.fill(cell) for cell in shown.cells]
+    assert (fills[0], fills[50]) == (BEYOND_RED, BEYOND_BLUE)
+    beyond = sum(fill in (BEYOND_RED, BEYOND_BLUE) for fill in fills)
+    assert shown.beyond == (True, True)
+    assert shown.legend() == [f"darkest: beyond the scale ({beyond} of 100, up to {shown.number(80.0)})"]
+    assert beyond == int((abs(long().relevance) > shown.scale).sum()) == 4
+    assert view(long(), Look("max")).legend() == []
+    assert view(long(), Look("max")).beyond == (False, False)
+    assert colour(1.0) == RED
+    for fill in (BEYOND_RED, BEYOND_BLUE, HIDDEN):
+        assert ink(fill) in ((0, 0, 0), (255, 255, 255))
+
+
+@pytest.mark.parametrize("colours", ["truecolor", "standard", None])
+def test_every_format_says_what_is_beyond_the_scale(colours):
+    said = "beyond the scale" if colours else "80.0"
+    assert said in " ".join(printed(long(), Look(), colours).split())
+    for text in (heatmap.to_html(long()), heatmap.to_latex(long())):
+        assert "beyond the scale (4 of 100, up to" in text.replace("\\ ", " ").replace("{}", "")
+        assert hex_colour(BEYOND_RED) in text
+        assert hex_colour(BEYOND_BLUE) in text
+    assert "beyond the scale" not in heatmap.to_html(long(), look=Look("max"))
+
+
+# Sinks and hidden tokens.
+
+
+def test_the_header_names_a_token_that_holds_most_of_the_relevance():
+    (line,) = view(chat()).holds()
+    assert line == '"<s>" at position 0 holds 70 % of the absolute relevance'
+    assert view(explanation([" a", " b", " c"], [1.0, -1.0, 1.0])).holds() == []
+    assert view(explanation([" a", " b"], [9.0, -1.0])).holds() == []  # of two tokens, one always does
+
+
+@pytest.mark.parametrize(
+    ("hide", "positions", "said"),
+    [
+        ("first", {0}, 'hidden: "<s>" at position 0, +5, 70 % of the absolute relevance'),
+        ("special", {0, 7}, "hidden: 2 special tokens, +4, 84 % of the absolute relevance"),
+        (("special", "first"), {0, 7}, "hidden: 2 special tokens, +4, 84 % of the absolute relevance"),
+    ],
+)
+def test_hidden_tokens_are_grey_and_the_header_says_what_they_hold(hide, positions, said):
+    shown = view(chat(), Look(hide=hide))
+    assert {i for i, cell in enumerate(shown.cells) if shown.fill(cell) == HIDDEN} == positions
+    assert shown.holds()[0] == said
+    assert shown.scale == (1.0 if positions == {0} else 0.4)
+    assert shown.legend() == ["grey: hidden"]
+    assert sum(cell.value for cell in shown.cells) == pytest.approx(shown.total)  # nothing is lost
+    for output in (printed(chat(), Look(hide=hide)), printed(chat(), Look(hide=hide), None), chat().to_html(hide=hide)):
+        assert "hidden: " in output
+        assert "&lt;s&gt;" in output or "<s>" in output  # still readable
+
+
+def test_first_and_special_tokens_can_be_hidden_together():
+    e = explanation([" The", " keys", "</s>"], [1.0, 2.0, -0.5], special=(2,))
+    shown = view(e, Look(hide=("first", "special")))
+    assert shown.holds()[0].startswith("hidden: the first token and 1 special token, +0.5, 43 %")
+
+
+def test_hiding_what_is_not_there_is_said_and_hiding_everything_is_an_error():
+    assert "hidden: nothing, no token is known to be special" in view(long(), Look(hide="special")).holds()
+    with pytest.raises(InputError, match="leaves nothing to show of these 1 tokens"):
+        view(explanation([" a"], [1.0]), Look(hide="first"))
+
+
+def test_a_table_without_colours_does_not_tell_hidden_numbers():
+    rows = printed(chat(), Look(hide="special"), None).splitlines()
+    assert [row.split()[2] for row in rows if row.endswith('s>"')] == ["hidden", "hidden"]
+
+
+# Words.
+
+
+def test_words_sum_their_tokens_exactly():
+    texts = ["<s>", "The", " rust", "y", " keys", ",", " don", "'t", " 3", ".", "14", "\n", "中", "文", " "]
+    relevance = np.random.default_rng(0).standard_normal(len(texts)) * 10.0 ** np.arange(len(texts))
+    shown = view(explanation(texts, relevance, special=(0,)), Look(group="words"))
+    assert [cell.text for cell in shown.cells] == "<s> The rusty keys , don't 3.14 ↵ 中 文 ␣".split()
+    assert [t[0] for cell in shown.cells for t in cell.tokens] == list(range(len(texts)))
+    for cell in shown.cells:
+        assert cell.value == math.fsum(relevance[t[0]] for t in cell.tokens)
+    assert shown.total == math.fsum(relevance)
+
+
+def test_special_tokens_stay_apart_from_words():
+    e = explanation(["<s>", "a", "b", "<x>", "c"], [1.0] * 5, special=(0, 3))
+    assert [cell.text for cell in view(e, Look(group="words")).cells] == ["<s>", "ab", "<x>", "c"]
+
+
+def test_words_of_hindi_and_arabic_stay_whole():
+    units = ["हि", "न्दी", " भा", "र", "त", " مفا", "تيح"]
+    shown = view(explanation(units, [1.0] * 7), Look(group="words"))
+    assert [cell.text for cell in shown.cells] == ["हिन्दी", "भारत", "مفاتيح"]
+
+
+# Numbers.
+
+
+def test_numbers_can_be_asked_for_and_left_out():
+    assert "<small>+5.000</small>" in heatmap.to_html(chat(), look=Look(numbers=True))
+    assert "<small>" not in heatmap.to_html(chat())
+    assert "{+5.000}" in chat().to_latex()
+    assert "{+5.000}" not in chat().to_latex(numbers=False)
+    hidden = chat().to_latex(numbers=True, hide="first")
+    assert "{+5.000}" not in hidden
+    assert "{+0.200}" in hidden
+
+
+# What is no option.
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"scale": "maximum"}, r"scale='maximum': give 'robust', 'max' or a number above 0"),
+        ({"scale": 0}, "scale=0: give"),
+        ({"scale": -1.5}, "scale=-1.5: give"),
+        ({"scale": math.inf}, "scale=inf: give"),
+        ({"scale": math.nan}, "scale=nan: give"),
+        ({"scale": True}, "scale=True: give"),
+        ({"hide": "last"}, "hide='last': give 'special', 'first' or both"),
+        ({"hide": ("special", "frist")}, "Did you mean 'first'"),
+        ({"group": "word"}, "group='word': give 'tokens' or 'words'"),
+        ({"numbers": "yes"}, "numbers='yes': give True or False"),
+    ],
+)
+def test_a_wrong_option_is_refused(wrong, message, tmp_path):
+    for draw in (chat().show, chat().to_html, chat().to_latex, Explanations([chat()]).show):
+        with pytest.raises(InputError, match=message):
+            draw(**wrong)
+    with pytest.raises(InputError, match=message):
+        chat().to_png(tmp_path / "x.png", **wrong)
+
+
+# Half a character.
+
+
+@pytest.mark.parametrize(
+    ("raw", "letters"),
+    [("×", "א to ײ"), ("Ġ×", "א to ײ"), ("æĹ", "旀 to 旿"), ("Ġare", None), ("×©", None), ("¥", None)],
+)
+def test_the_letters_that_a_byte_can_begin(raw, letters):
+    assert half_character(raw) == letters
+
+
+def test_a_target_that_is_half_a_character_is_said_to_be():
+    shown = view(explanation([" a"], [1.0], target=Token(3, "×", r"\xd7")))
+    assert shown.remarks == (r'"\xd7" begins a character, one of א to ײ.',)
+    whole = view(explanation([" a"], [1.0], target=Token(3, "¥", "日")))
+    assert (whole.target, whole.remarks) == ("日", ())
+
+
+# Several.
+
+
+def test_several_have_the_views_of_one(tmp_path):
+    both = Explanations([chat(), long()])
+    assert both.to_html(tmp_path / "x.html", scale="max") == (tmp_path / "x.html").read_text(encoding="utf-8")
+    assert both.to_latex(group="words").count(r"\textbf{attnlrp}") == 2
+    assert both._repr_html_().count("<section") == 2
+
+
+def test_several_are_saved_and_read_back(tmp_path):
+    both = Explanations([chat(), long(method="lrp")])
+    both.save(tmp_path / "x.json")
+    loaded = Explanations.load(tmp_path / "x.json")
+    assert [e.to_dict() for e in loaded] == [e.to_dict() for e in both]
+    assert loaded[0].special == (0, 7)
+    assert len(Explanations.load(_file(tmp_path, "[]"))) == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{}", "holds one explanation, not a list"),
+        ("{", "is not JSON"),
+        ("[3]", r"x.json\[0\] is int, not an explanation"),
+        ('[{"schema": 1}]', r"x.json\[0\]: "),
+    ],
+)
+def test_what_is_no_list_of_explanations(tmp_path, content, message):
+    with pytest.raises(InputError, match=message):
+        Explanations.load(_file(tmp_path, content))
+
+
+def _file(folder, content):
+    (folder / "x.json").write_text(content)
+    return folder / "x.json"
