@@ -83,6 +83,7 @@ def _explanation(result: Result, record: dict[str, Any], units: list[Unit]) -> E
         tokens=record["tokens"],
         token_ids=record["token_ids"],
         units=units,
+        special=tuple(i for i, role in enumerate(record["roles"]) if role == "special"),
         relevance=np.asarray(record["relevance"], dtype=np.float64),
         value=record["value"],
         residual=record["residual"],

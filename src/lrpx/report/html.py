@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import Any
 
 from ..benchmark.folder import ROLES
-from ..heatmap import html_fragment
+from ..heatmap import Look, html_fragment
 from . import charts, tables
 from .examples import Example, examples
 from .results import Result, notes
@@ -163,11 +163,12 @@ def _examples(result: Result, count: int) -> Iterator[str]:
         "for it, blue for the other form; each map has its own scale. Hover over a token for its number.</p>\n"
     )
     for example in found:
+        maps = html_fragment(example.explanations, Look("max"))
         value = f"{example.value:+.3g}".replace("-", "−")
         yield f'<div class="example"><p class="sentence">{_sentence(example)}</p>\n'
         yield (
             f'<p class="soft">row {example.sample_id} of the source · logit <q>{escape(example.predicted)}</q> − logit '
-            f"<q>{escape(example.other)}</q> = {value}</p>\n{html_fragment(example.explanations)}</div>\n"
+            f"<q>{escape(example.other)}</q> = {value}</p>\n{maps}</div>\n"
         )
     yield "</section>\n"
 

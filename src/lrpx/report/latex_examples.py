@@ -11,8 +11,9 @@ import math
 from collections.abc import Iterator
 
 from ..explanation import Explanation
+from ..heatmap.colours import colour, hex_colour, ink
 from ..heatmap.latex import tex
-from ..heatmap.view import MINUS, colour, hex_colour, ink, short
+from ..heatmap.view import MINUS, short
 from .examples import Example, examples
 from .results import Result
 
