@@ -354,6 +354,53 @@ def test_an_activation_written_out_has_no_gradient_for_a_rule():
         relevances(COMPOSED["swish"], x, rule_set={"activation": as_it_is})
 
 
+def of_three(function, args, kwargs):
+    """A rule as an older lrpx took it."""
+    return function(*args, **kwargs)
+
+
+FAULTY = {
+    "returns nothing": (lambda call: None, "it returned None. A rule takes one argument, the call"),
+    "returns a number": (lambda call: 0.5, "it returned 0.5"),
+    "is never made": (lambda call: rules.identity, "it returned <function identity"),
+    "takes other arguments": (
+        of_three,
+        "missing 2 required positional arguments: 'args' and 'kwargs'. A rule takes one",
+    ),
+    "is not callable": ("identity", "'str' object is not callable"),
+    "is not called": (rules.gamma, r"^gamma\(0\.25\) is how to call it.* nothing, but used as a rule"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_a_rule_that_is_none_is_refused(name):
+    rule, message = FAULTY[name]
+    with pytest.raises(InputError, match=message) as raised:
+        relevances(F.silu, draw(5), rule_set={**LRP, "activation": rule})
+    assert "\n" not in str(raised.value)
+
+
+def test_an_error_inside_a_rule_is_left_as_it_is():
+    def faulty(call):
+        return call() + None
+
+    with pytest.raises(TypeError, match="unsupported operand"):
+        relevances(F.silu, draw(5), rule_set={"activation": faulty})
+
+
+def test_only_modules_have_rules():
+    with (
+        pytest.raises(InputError, match=r"is no torch\.nn\.Module\. Give the model itself"),
+        lrpx.propagate(torch.sin, "lrp"),
+    ):
+        pass
+
+
+def test_a_norm_that_returns_its_statistics_is_refused_by_name():
+    with pytest.raises(UnsupportedModelError, match="without a known rule: native_layer_norm"):
+        relevances(lambda x: torch.native_layer_norm(x, (5,), None, None, 1e-5)[0], draw(5))
+
+
 def test_unknown_rule_sets_and_kinds():
     model = nn.Linear(2, 2)
     with pytest.raises(InputError, match="Did you mean 'attnlrp'"), lrpx.propagate(model, "attn-lrp"):
@@ -574,6 +621,7 @@ def test_a_product_with_constant_attention_weights_is_no_linear_layer():
 EINSUM = {
     "two": (lambda a, b: torch.einsum("i,i->i", a, b), 2),
     "a list": (lambda a, b: torch.einsum("i,i->i", [a, b]), 2),
+    "a tuple": (lambda a, b: torch.einsum("i,i->i", (a, b)), 2),
     "a constant beside": (lambda a, b: torch.einsum("i,i,i->i", torch.full_like(a, 2).detach(), a, b), 2),
     "matmul by keyword": (lambda a, b: torch.matmul(input=a[:, None, None], other=b[:, None, None]).flatten(), 2),
     "mul by keyword": (lambda a, b: torch.mul(input=a, other=b), 2),

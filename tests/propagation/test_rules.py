@@ -9,7 +9,8 @@ from torch.nn import functional as F
 from lrpx.errors import InputError
 from lrpx.propagation import rules
 from lrpx.recognition.call import Call
-from lrpx.recognition.gates import ACTIVATION, ranked
+from lrpx.recognition.gates import ranked
+from lrpx.recognition.operations import ACTIVATION
 
 
 @pytest.fixture
@@ -236,6 +237,15 @@ def test_gamma_0_is_the_ordinary_gradient_and_epsilon_is_for_small_outputs(draw)
 def test_alpha_and_beta_have_to_conserve():
     with pytest.raises(InputError, match=r"alpha_beta\(2, 0\): alpha - beta has to be 1, as in alpha_beta\(2, 1\)"):
         rules.alpha_beta(2, 0)
+
+
+@pytest.mark.parametrize("rule", [rules.epsilon, rules.gamma, rules.alpha_beta])
+@pytest.mark.parametrize("given", [-1, float("nan"), float("inf"), "0.25", None])
+def test_parameters_are_numbers_that_are_not_negative(rule, given):
+    with pytest.raises(
+        InputError, match=rf"is how to call it, with numbers that are not negative; it was given {given!r}\."
+    ):
+        rule(given)
 
 
 def test_alpha1beta0_passes_nothing_where_no_contribution_is_positive():

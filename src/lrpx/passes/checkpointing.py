@@ -66,7 +66,7 @@ def checkpointed(
         def recompute() -> Any:
             again.running = True
             try:
-                with mode.another(), repeated():
+                with another(mode), repeated():
                     return module.forward(*args, **kwargs)  # without its hooks: what they did to the arguments is done
             finally:
                 again.running = False
@@ -92,6 +92,13 @@ def checkpointed(
         finally:
             for _, steps, mode.saving in reversed(running):  # after an exception
                 steps.close()
+
+
+def another(mode: Propagation) -> Propagation:
+    """One that applies the same rules in the same way; it counts apart."""
+    other = type(mode)(mode.rules)
+    other.added, other.recognise = mode.added, mode.recognise
+    return other
 
 
 def _unless_cache(value: Any) -> Any:

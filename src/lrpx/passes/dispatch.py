@@ -24,7 +24,6 @@ from transformers import PreTrainedModel
 from ..errors import InputError, LrpxError, strict, warn
 from ..models.placement import entry_device, is_divided
 from ..models.positions import fresh_rotations
-from ..propagation import rules as known_rules
 from ..propagation.rulesets import get_rules
 from ..text.batching import Batch
 from .compiled.plan import CompiledPasses
@@ -285,6 +284,6 @@ class PassRunner:
 def foreign_rule(spec: PassSpec) -> str | None:
     """Which rule is somebody's own, and may do something else each time, as part of a sentence; ``None`` if none is."""
     for kind, rule in get_rules(spec.rules).items():
-        if getattr(rule, "__module__", "") != known_rules.__name__:
+        if not getattr(rule, "__module__", "").startswith("lrpx.propagation."):
             return f"the rule for {kind!r} is not one of lrpx.rules"
     return None

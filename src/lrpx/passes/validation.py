@@ -7,7 +7,7 @@ carried gradient unseen, ways around the first block, numbers that are not finit
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, NoReturn
 
@@ -22,7 +22,7 @@ from ..models.placement import stored_parameters
 from ..models.refused import REFUSED
 from ..propagation.propagate import Propagation
 from ..propagation.rulesets import RuleSet
-from ..recognition.foreign import foreign_nodes
+from ..recognition.foreign import foreign_nodes, nodes_above
 from .hidden_states import items_of, layer_count
 
 NORMS = ("layer_norm", "rms_norm", "unit_norm", "normaliser", "division")
@@ -165,24 +165,12 @@ def check_no_bypass(model: nn.Module, values: Tensor, taps: dict[str, Tensor]) -
     if embedding is None or embedding is taps["input"]:
         return
     entry = taps["input"].grad_fn
-    for node in _nodes(values, stop=entry):
+    for node in nodes_above(values, stop=entry):
         if getattr(node, "variable", None) is embedding:
             raise UnsupportedModelError(
                 f"{type(model).__name__} feeds its embedding into later blocks too, so what enters the first block is not all "
                 'that the text contributes. Use at="embedding".'
             )
-
-
-def _nodes(values: Tensor, stop: Any = None) -> Iterator[Any]:
-    """The nodes of the autograd graph above ``values``; not beyond ``stop``."""
-    seen, stack = {None, stop, values.grad_fn}, [values.grad_fn]
-    while stack:
-        node: Any = stack.pop()
-        yield node
-        for parent, _ in node.next_functions:
-            if parent not in seen:
-                seen.add(parent)
-                stack.append(parent)
 
 
 def where_not_finite(model: PreTrainedModel, forward: Callable[[], object]) -> str:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from .._torch_internals import base_of
-from ..recognition.gates import same
 
 Slope = Callable[[Tensor, Tensor], Tensor]  # of x and y
 
@@ -51,6 +50,11 @@ def scale_gradient(y: Tensor, factor: float, *, shared: bool = False) -> Tensor:
     """
     if factor == 1 or not y.requires_grad:
         return y
-    source = same(y) if shared else base_of(y)
+    source = y[...] if shared else base_of(y)  # y[...]: the same elements in a new tensor, and the graph says so
     source.register_hook(lambda grad: None if grad is None else grad * factor)  # None: behind a constant gate
-    return same(source if shared else y)
+    return source if shared else y[...]
+
+
+def ratio(x: Tensor, y: Tensor) -> Tensor:
+    """The slope ``y / x``; 0 / 0 has none and passes nothing on."""
+    return torch.div(y, x).nan_to_num_(nan=0, posinf=0, neginf=0)

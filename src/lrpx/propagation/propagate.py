@@ -23,12 +23,12 @@ from .. import _torch_internals as internals
 from ..errors import InputError, UnsupportedModelError
 from ..models.modules import FollowWeights, check_no_torchscript, frozen, modules_of
 from ..recognition.activations import Apply, activation_modules, make_one_operation
-from ..recognition.call import Call, has_one_factor, out_of_place, tensors_in
+from ..recognition.call import Call, tensors_in
 from ..recognition.foreign import note_foreign
 from ..recognition.gates import ranked
-from ..recognition.operations import Operation, operation_of
-from ..recognition.recogniser import Recogniser, Seen
-from .rules import constant, identity
+from ..recognition.operations import Operation, operation_named, operation_of
+from ..recognition.recogniser import Recogniser
+from .rules import Rule, constant, identity
 from .rulesets import RuleSet, get_rules
 
 Function = Callable[..., Any]
@@ -52,14 +52,9 @@ class Propagation(TorchFunctionMode):
         self.hits, self.met, self.cuts, self.unknown = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
         self.added: dict[Function, Handler] = {}
         self._handlers: dict[Function, tuple[Handler | None, Operation]] = {}
-        self._products = () if "linear" in rules else ("product", "contraction", "linear")
+        # By weights or numbers, a product needs no rule; unless there is one for just that.
+        self._of_two = () if "linear" in rules else ("product", "contraction", "linear")
         self.saving = internals.saved_tensor_hooks()
-
-    def another(self) -> Propagation:
-        """One that applies the same rules in the same way, for operations that run once more; it counts apart."""
-        other = type(self)(self.rules)
-        other.added, other.recognise = self.added, self.recognise
-        return other
 
     def __torch_function__(
         self, func: Function, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -68,59 +63,69 @@ class Propagation(TorchFunctionMode):
             handler, operation = self._handlers[func]
         except KeyError:
             operation = operation_of(func)
-            handler = self.added.get(func) or self._handler_of(operation)
+            quiet = not self.rules or operation.kind in ("silent", "structure", "elementwise")
+            handler = self.added.get(func) or (None if quiet else Propagation._look)
             self._handlers[func] = handler, operation
         if handler is None:
             return func(*args, **kwargs) if kwargs else func(*args)
         return handler(self, operation, func, args, kwargs or {})
 
-    def _handler_of(self, operation: Operation) -> Handler | None:
-        if not self.rules or operation.kind in ("silent", "structure", "elementwise"):
-            return None
-        return Propagation._run_through if operation.kind == "container" else Propagation._look
-
-    def _run_through(self, _: Operation, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """A function that contains a whole layer: the mode sees the functions that it calls."""
-        with self:
-            return internals.seen_from_inside(func)(*args, **kwargs)
-
     def _look(self, operation: Operation, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """An operation that may need a rule."""
-        if operation.kind in self._products and has_one_factor(args):  # most have: a quick way out
-            return func(*args, **kwargs)
+        """An operation that may need a rule, if enough of its operands carry gradient."""
+        if operation.kind == "container":
+            with self:  # which sees the functions that a whole layer calls
+                return internals.seen_from_inside(func)(*args, **kwargs)
         tensors = tensors_in((*args, *kwargs.values()) if kwargs else args)
-        operands = [t for t in tensors if t.requires_grad]
-        if not operands or not torch.is_grad_enabled():
-            if tensors and internals.inside_transform() and any(map(internals.has_hidden_gradient, tensors)):
+        carrying = sum([t.requires_grad for t in tensors])
+        if carrying < (2 if operation.kind in self._of_two else 1) or not torch.is_grad_enabled():
+            if internals.inside_transform() and any(map(internals.has_hidden_gradient, tensors)):
                 self.unknown["vmap"] += 1
             return func(*args, **kwargs)
-        call = Call(func, args, kwargs, self.unknown)
+        call = Call(func, args, kwargs, self.unknown, operation.kind, operation.rank)
         if (operation.in_place or kwargs.get("inplace")) and operation.kind in self.rules:
             with self:  # computed out of place, then written back with its graph
-                return call.argument(0, "input").copy_(out_of_place(call)())
+                return call.argument(0, "input").copy_(call.out_of_place()())
         if operation.kind == "cut":
             self.cuts[operation.name] += 1
-        return self.apply(self.recognise(operation, call, operands))
+        return self.apply(self.recognise(operation.name, call))
 
-    def apply(self, seen: Seen) -> Any:
+    def apply(self, call: Call) -> Any:
         """An operation under the rule of its kind, or as it is where there is none."""
-        kind, call, rank, known = seen
+        kind = call.kind
         self.met[kind] += kind != "unknown"
         if (rule := self.rules.get(kind)) is None:
             output = call()
             if kind == "unknown" and any(t.requires_grad for t in tensors_in([output])):
                 self.unknown[call.name] += 1
-            return ranked(output, rank)
+            return ranked(output, call.rank)
         if internals.saved_tensor_hooks() != self.saving:
             self.unknown["activation checkpointing inside the model"] += 1
-        if known and rule not in (identity, constant):
+        if call.written_out and rule not in (identity, constant):
             self.unknown[f"{kind} written out, for which only the rule of the library can be used"] += 1
         self.hits[kind] += 1
-        return ranked(call() if known and rule is identity else rule(call), rank)
+        return ranked(_follow(rule, call), call.rank)
 
-    def apply_to_module(self, kind: str, function: Callable[[Tensor], Tensor], x: Tensor) -> Any:
-        """A module that is one element-wise function of ``x``, as one operation."""
-        return self.apply(self.recognise.module(kind, Call(function, (x,), {}, self.unknown)))
+    def apply_to_module(self, name: str, function: Callable[[Tensor], Tensor], x: Tensor) -> Any:
+        """A module that is one element-wise function of ``x``, as one operation like the one of that name."""
+        operation = operation_named(name)
+        call = Call(function, (x,), {}, self.unknown, operation.kind, operation.rank)
+        return self.apply(self.recognise(name, call))
+
+
+def _follow(rule: Rule, call: Call) -> Tensor:
+    """What a rule returns; ``InputError`` for one that is no rule."""
+    try:
+        if isinstance(output := rule(call), Tensor):
+            return output
+        found = f"it returned {output!r:.60}"
+    except TypeError as error:
+        if error.__traceback__ is None or error.__traceback__.tb_next is not None:  # raised inside the rule
+            raise
+        found = str(error)
+    raise InputError(
+        f"the rule for {call.kind!r} is none: {found}. A rule takes one argument, the call, and returns its result, a tensor, "
+        "as rules.identity and rules.gamma(0.25) do; see docs/add_a_rule.md."
+    )
 
 
 @contextmanager
@@ -140,7 +145,8 @@ def propagate(
         unknown: What happens on leaving the block if operations without a known rule carried gradient.
 
     Raises:
-        InputError: No rule set has that name, the dictionary names an unknown kind, or ``unknown`` is none of the three.
+        InputError: ``model`` is no module, no rule set has that name, the dictionary names an unknown kind, ``unknown`` is none
+            of the three, or, inside the block, a rule is none.
         UnsupportedModelError: A part of the model is TorchScript, or operations without a known rule carried gradient.
 
     Example:
@@ -151,12 +157,16 @@ def propagate(
     """
     if unknown not in ("raise", "warn", "ignore"):
         raise InputError(f'unknown={unknown!r}: give "raise", "warn" or "ignore".')
+    if not isinstance(model, nn.Module):
+        raise InputError(
+            f"{model!r:.60} is no torch.nn.Module. Give the model itself; a function can be the forward of one."
+        )
     active, modules = mode(get_rules(rules)), modules_of(model)
     check_no_torchscript(model, modules)
     with ExitStack() as stack:
         stack.enter_context(frozen(modules))
-        for module, kind in activation_modules(modules).items() if "activation" in active.rules else ():
-            make_one_operation(module, kind, partial(_active_here, active.recognise), stack)
+        for module, name in activation_modules(modules).items() if "activation" in active.rules else ():
+            make_one_operation(module, name, partial(_active_here, active.recognise), stack)
         if unknown != "ignore" and active.rules:
             stack.callback(model.register_forward_hook(partial(note_foreign, active.unknown)).remove)
         stack.enter_context(active)

@@ -8,20 +8,20 @@ epsilon = 0 (App. D.1). "App." is the appendix of Arras et al. 2025; "AttnLRP" i
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .._torch_internals import rms_norm_epsilon
-from ..errors import InputError
 from ..recognition.call import Call
 from ..recognition.gates import MIXED, rank_of
-from .jacobians import Gate, Scale, scale_gradient
-
-Rule = Callable[[Call], Any]
+from .jacobians import Gate, Scale, ratio, scale_gradient
+from .linear_rules import Rule as Rule
+from .linear_rules import alpha1beta0 as alpha1beta0
+from .linear_rules import alpha_beta as alpha_beta
+from .linear_rules import epsilon as epsilon
+from .linear_rules import gamma as gamma
 
 
 def identity(call: Call) -> Tensor:
@@ -29,15 +29,17 @@ def identity(call: Call) -> Tensor:
 
     .. math:: x_i \, \partial x_i = y_i \, \partial y_i \quad\Longrightarrow\quad \partial y_i / \partial x_i := y_i / x_i
     """
-    return Scale.apply(call.argument(0, "input"), call, _ratio)
+    if call.written_out:
+        return call()
+    return Scale.apply(call.argument(0, "input"), call, ratio)
 
 
 def power(call: Call) -> Tensor:
     """``x ** n``, n > 0: the identity rule's slope ``x ** (n - 1)`` is 1/n of the gradient, which needs no division."""
-    x, n = call.argument(0, "input"), {"square": 2, "sqrt": 0.5}.get(call.name) or call.argument(1, "exponent")
+    x, n = call.argument(0, "input"), float(call.exponent)
     if n == 2:
         return x * x.detach()  # the same number, and no Python on the way back
-    return scale_gradient(call(), 1 / float(n)) if n >= 1 else identity(call)  # 0 at 0, not infinite
+    return scale_gradient(call(), 1 / n) if n >= 1 else identity(call)  # 0 at 0, not infinite
 
 
 def constant(call: Call) -> Any:
@@ -53,7 +55,7 @@ def constant_gate(call: Call) -> Tensor:
 
 def constant_denominator(call: Call) -> Any:
     """``a / b``: ``b`` normalises and is a constant (App. D.5)."""
-    denominator = call.args[0] if call.name.startswith("__r") else call.argument(1, "other")
+    _, denominator = call.fraction
     return call.detached(lambda t: t is denominator)()
 
 
@@ -84,11 +86,12 @@ def signal_take_all(call: Call) -> Any:
 
     Gates are the factors of the highest rank (``recognition/gates.py``) if another ranks lower; if none does, as ``uniform``.
     """
-    ranks = [rank_of(t) for t in call.factors]
-    if MIXED in ranks:
+    ranks = {id(t): rank_of(t) for t in call.factors}
+    if MIXED in ranks.values():
         call.unknown["a product with a part of a concatenation of gates and signals"] += 1
-    elif len(set(ranks)) > 1:
-        call = call.detached(lambda t: rank_of(t) == max(ranks))  # type: ignore[type-var]
+    elif len(set(ranks.values())) > 1:
+        highest = max(ranks.values())  # type: ignore[type-var]
+        call = call.detached(lambda t: ranks.get(id(t)) == highest)
     return uniform(call)
 
 
@@ -118,69 +121,3 @@ def uniform_attention(call: Call) -> Tensor:
     # The output's gradient is scaled once, for queries and keys; what is not theirs gets its share back.
     back = call.change(lambda t: scale_gradient(t, 1 / inner, shared=True) if t is value or t is mask else t)
     return scale_gradient(back(), outer * inner)
-
-
-# Options for layers that multiply by weights, as vision models want them: {**LRP, "linear": gamma(0.25)}. Contributions are
-# z_ij = x_i w_ji; the output z_j is their sum with the bias, z_j^+ and z_j^- are the sums of one sign, bias included.
-
-
-def epsilon(epsilon: float = 1e-6) -> Rule:
-    r"""LRP-epsilon (App. D.1): :math:`R_i = \sum_j z_{ij} / (z_j + \epsilon \, \mathrm{sign}(z_j)) \, R_j`."""
-    return _linear(f"epsilon({epsilon})", lambda z, _: z * _ratio(z + epsilon * (1 - 2 * (z < 0)), z).detach())
-
-
-def gamma(gamma: float = 0.25) -> Rule:
-    r"""LRP-gamma: :math:`R_i = \sum_j (z_{ij} + \gamma z_{ij}^s) / (z_j + \gamma z_j^s) \, R_j`, s being the sign of z_j."""
-
-    def favoured(z: Tensor, part: Callable[[int], Tensor]) -> Tensor:
-        y = z + gamma * torch.where(z < 0, part(-1), part(1))
-        return y * _ratio(y, z).detach()
-
-    return _linear(f"gamma({gamma})", favoured)
-
-
-def alpha_beta(alpha: float = 1, beta: float = 0) -> Rule:
-    r"""LRP-alpha-beta (App. D.2): :math:`R_i = \sum_j (\alpha z_{ij}^+ / z_j^+ - \beta z_{ij}^- / z_j^-) R_j`.
-
-    Raises:
-        InputError: alpha - beta is not 1, so that relevance would not be conserved.
-    """
-    if abs(alpha - beta - 1) > 1e-9:
-        raise InputError(f"alpha_beta({alpha}, {beta}): alpha - beta has to be 1, as in alpha_beta(2, 1).")
-
-    def apart(z: Tensor, part: Callable[[int], Tensor]) -> Tensor:
-        up, down = part(1), part(-1)
-        return up * _ratio(up, alpha * z).detach() - down * _ratio(down, beta * z).detach()
-
-    return _linear(f"alpha_beta({alpha}, {beta})", apart)
-
-
-def _linear(name: str, through: Callable[[Tensor, Callable[[int], Tensor]], Tensor]) -> Rule:
-    """The rule with the value ``z_j`` and the Jacobian of ``through(z, part)``, ``part(1)`` being z^+ and ``part(-1)`` z^-."""
-
-    def rule(call: Call) -> Tensor:
-        z = call()
-        return Scale.apply(through(z, partial(_part, call)), z.detach, lambda y, z: torch.ones_like(y))
-
-    rule.__name__ = name
-    return rule
-
-
-def _part(call: Call, sign: int) -> Tensor:
-    """What the contributions of one sign add up to, bias included: inputs and weights of equal or of opposite signs."""
-    x, bias = call.factors[0], call.bias
-
-    def cut(x_sign: int, t: Tensor) -> Tensor:
-        if not t.is_floating_point() or (t is bias and x_sign < 0):
-            return t if t is not bias else torch.zeros_like(t)  # once is enough
-        positive = (x_sign if t is x else sign if t is bias else x_sign * sign) > 0
-        return t.clamp(min=0) if positive else t.clamp(max=0)
-
-    return call.change(partial(cut, 1))() + call.change(partial(cut, -1))()
-
-
-def _ratio(x: Tensor, y: Tensor) -> Tensor:
-    return torch.div(y, x).nan_to_num_(nan=0, posinf=0, neginf=0)  # 0 / 0 has no slope and passes nothing on
-
-
-alpha1beta0 = alpha_beta(1, 0)

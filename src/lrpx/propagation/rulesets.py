@@ -1,4 +1,4 @@
-"""Plain data: which rule goes to which kind of operation (``recognition/operations.py``).
+"""Plain data: which rule goes to which kind of operation (``recognition/table.py``).
 
 ``propagate`` takes any such dictionary, so a rule set of your own is ``{**LRP, "linear": rules.gamma(0.25)}``.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..errors import InputError, nearest
-from ..recognition.operations import RULED
+from ..recognition.table import RULED
 from . import rules
 from .rules import Rule
 

@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from .._torch_internals import no_dispatch_modes, no_function_modes
-from .gates import Edge, edge_of, edges_of, operation_at
-from .operations import operation_of
+from .call import Call
+from .gates import Edge, edge_of, edges_of
+from .operations import operation_of, operation_of_node
 
 Apply = Callable[[str, Callable[[Tensor], Tensor], Tensor], Any]
 
@@ -68,11 +69,11 @@ def _lineage(edge: Edge, nested: int) -> Iterator[tuple[Edge, bool]]:
     while True:
         yield edge, keeps
         node = edge[0]
-        name, kind, _ = operation_at(node)
-        parents = edges_of(node) if kind in _ELEMENTWISE or name in ("scale", "gate") else []
-        affine = name in ("add", "sub", "rsub") and len(parents) == 1  # x + 1, which is not 0 at 0
+        name, kind, *_ = operation_of_node(node.name())
+        parents = edges_of(node) if kind in _ELEMENTWISE else []
+        affine = name in ("add", "sub", "rsub", "addcmul") and len(parents) == 1  # x + 1, which is not 0 at 0
         inverse = kind == "division" and node.next_functions[0][0] is None  # 1 / x
-        keeps = keeps and not (affine or inverse or name == "gate" or kind in ("sigmoid", "normaliser"))
+        keeps = keeps and not (affine or inverse or kind in ("sigmoid", "normaliser"))
         if len(parents) == 1:
             edge = parents[0]
             continue
@@ -82,8 +83,16 @@ def _lineage(edge: Edge, nested: int) -> Iterator[tuple[Edge, bool]]:
         edge, keeps = origin.edge, keeps and all(origin.preserved)
 
 
+def is_relu(name: str, call: Call) -> bool:
+    """Whether a call is a ReLU, written as a clamp."""
+    if name not in ("clamp", "clip", "clamp_min") or (name != "clamp_min" and call.argument(2, "max") is not None):
+        return False
+    low = call.argument(1, "min")
+    return isinstance(low, int | float) and low == 0
+
+
 def activation_modules(modules: Iterable[nn.Module]) -> dict[nn.Module, str]:
-    """Modules of several functions that are one activation -> ``"activation"``, or ``"sigmoid"`` where f(0) != 0.
+    """Modules of several functions that are one activation -> a function like it: ``"gelu"``, or ``"sigmoid"`` (f(0) != 0).
 
     All of ``transformers.activations``, and a model's own by name, if a trial on a few numbers agrees. Those that call one
     function need nothing: that function has its rule.
@@ -95,7 +104,7 @@ def activation_modules(modules: Iterable[nn.Module]) -> dict[nn.Module, str]:
             if module not in _tried:
                 _tried[module] = _try(module)
             if _tried[module] or (_tried[module] is None and kind.__module__ == "transformers.activations"):
-                found[module] = _tried[module] or "activation"
+                found[module] = _tried[module] or "gelu"
     return found
 
 
@@ -110,7 +119,7 @@ def _may_be_activation(file: str, name: str) -> bool:
 
 
 def _try(module: nn.Module) -> str | None:
-    """The module's kind, by a trial on a few numbers; ``""``: one function; ``None``: it does not turn each by itself."""
+    """What the module is like, by a trial on a few numbers; ``""``: one function; ``None``: it does not turn each by itself."""
     called = _Called()
     try:
         with torch.no_grad(), no_dispatch_modes():  # also while a pass is traced on tensors without numbers
@@ -122,7 +131,7 @@ def _try(module: nn.Module) -> str | None:
                 return None
             if called.kinds == ["activation"]:
                 return ""
-            return "sigmoid" if nothing.abs().item() > 1e-3 else "activation"  # xIELU rounds at 0
+            return "sigmoid" if nothing.abs().item() > 1e-3 else "gelu"  # xIELU rounds at 0
     except (
         RuntimeError,
         TypeError,
@@ -146,14 +155,14 @@ class _Called(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def make_one_operation(module: nn.Module, kind: str, here: Callable[[], Apply | None], stack: ExitStack) -> None:
+def make_one_operation(module: nn.Module, name: str, here: Callable[[], Apply | None], stack: ExitStack) -> None:
     """Until ``stack`` unwinds, let ``module`` compute on a detached input; a rule then connects input and output.
 
     Args:
         module: One of ``activation_modules``.
-        kind: Its kind of operation.
+        name: Of a function like it.
         here: Gives what applies rules now; ``None``: nothing does, in another thread for example. It is called with the
-            kind, with ``function`` and with ``x``; ``function(x)`` is what the module computes, with its gradient unless that
+            name, with ``function`` and with ``x``; ``function(x)`` is what the module computes, with its gradient unless that
             is switched off.
         stack: Removes the hooks.
     """
@@ -176,7 +185,7 @@ def make_one_operation(module: nn.Module, kind: str, here: Callable[[], Apply | 
             return y if given is x and not torch.is_grad_enabled() else module.forward(given)
 
         with no_function_modes():  # as wherever a rule is called: what it does is not looked at
-            return apply(kind, function, x)
+            return apply(name, function, x)
 
     stack.callback(module.register_forward_pre_hook(before).remove)
     stack.callback(module.register_forward_hook(after).remove)

@@ -15,22 +15,25 @@ _KNOWN_NODES = re.compile(
 )
 
 
-def foreign_nodes(values: Tensor) -> list[str]:
-    """Names of autograd nodes that come neither from PyTorch's own operations nor from our rules."""
-    kinds: dict[Any, Any] = {}  # one look per type
-    start: Any = values.grad_fn
-    seen, stack = {None, start}, [start]  # written out: a graph has thousands of nodes
-    while stack:
-        node = stack.pop()
-        kind = type(node)
-        if kind not in kinds or kind.__name__ == "CppFunction":  # nodes of C++ extensions may share that one
-            kinds[kind if kind not in kinds else node.name()] = node
-        for parent, _ in node.next_functions:
+def nodes_above(values: Tensor, stop: Any = None) -> list[Any]:
+    """The nodes of the autograd graph above ``values``, itself included; not beyond ``stop``."""
+    nodes = [values.grad_fn]
+    seen = {None, stop, *nodes}
+    for node in nodes:  # which grows meanwhile
+        for parent, _ in node.next_functions:  # type: ignore[union-attr]
             if parent not in seen:
                 seen.add(parent)
-                stack.append(parent)
+                nodes.append(parent)
+    return nodes
+
+
+def foreign_nodes(values: Tensor) -> list[str]:
+    """Names of autograd nodes that come neither from PyTorch's own operations nor from our rules."""
+    nodes = nodes_above(values)
+    kinds = {type(node): node for node in nodes}
+    shared = {node.name(): node for node in nodes if type(node).__name__ == "CppFunction"}  # of C++ extensions
     found = set()
-    for node in kinds.values():
+    for node in (*kinds.values(), *shared.values()):
         made_by = getattr(type(node), "_forward_cls", None)  # of an autograd.Function
         if (made_by and not made_by.__module__.startswith("lrpx.propagation.")) or not _KNOWN_NODES.match(node.name()):
             found.add(node.name())

@@ -12,38 +12,23 @@ from typing import Any
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
-from .operations import GATING, Operation, operation_of_node
+from .operations import CONSTANT, SIGNAL, operation_of_node
 
-CONSTANT, ACTIVATION, SIGNAL, MAGNITUDE = 2, 1, 0, -1
 MIXED = None  # a part of a concatenation of gates and signals: which part is a gate is no longer known
 _PASSING = ("structure", "elementwise", "product", "division", "activation", "power")  # kinds that keep the rank
 _DEPTH = 150  # steps back: what lies further is a signal
-SAME = Operation("alias", "elementwise", False)
 Edge = tuple[Any, int]  # a node and the number of its output
 
 
 def edge_of(tensor: Tensor) -> Edge:
     """Where a tensor that carries gradient came out of."""
-    return (tensor.grad_fn, tensor.output_nr) if tensor.grad_fn is not None else (get_gradient_edge(tensor).node, 0)
+    return (tensor.grad_fn, tensor.output_nr) if tensor.grad_fn is not None else get_gradient_edge(tensor)[:2]
 
 
 def edges_of(node: Any) -> list[Edge]:
     """Where a node's operands that carry gradient came out of."""
     edges = [edge for edge in node.next_functions if edge[0] is not None]
     return edges[-1:] if node.name().endswith("CopyBackwards") else edges  # what was there before is gone
-
-
-def same(tensor: Tensor) -> Tensor:
-    """The tensor as a new one, of which the graph shows that no element has moved."""
-    output = tensor.view_as(tensor)
-    output.grad_fn.metadata["lrpx same"] = True  # type: ignore[index, union-attr]
-    return output
-
-
-def operation_at(node: Any) -> Operation:
-    """The operation that left a node in the graph."""
-    operation = operation_of_node(node.name())
-    return SAME if operation.name == "view" and node.metadata.get("lrpx same") else operation
 
 
 def ranked(output: Any, rank: int | None) -> Any:
@@ -65,29 +50,23 @@ def _rank(node: Any, elementwise: bool, known: dict[Any, int | None], depth: int
 
 
 def _found(node: Any, elementwise: bool, known: dict[Any, int | None], depth: int) -> int | None:
-    noted = node.metadata.get("lrpx")
-    if noted is not None:
-        return noted
-    name, kind, _ = operation_at(node)
-    if kind in ("softmax", "sigmoid") or name == "gate":
-        return CONSTANT
-    if name in GATING:
-        return ACTIVATION
-    inputs = [parent for parent, _ in edges_of(node)][
-        ::-1
-    ]  # a block's branch before the residual stream, which is long
+    _, kind, rank, _ = operation_of_node(node.name())
     mixes = kind == "structure"
-    if not inputs or (mixes and elementwise) or (kind not in _PASSING and name != "scale"):
+    if (rank := node.metadata.get("lrpx", rank)) is not None:
+        return rank
+    if kind not in _PASSING or (mixes and elementwise):
         return SIGNAL
-    if kind == "product" and len(inputs) > 1:
-        return CONSTANT if all(_rank(i, elementwise, known, depth) == CONSTANT for i in inputs) else SIGNAL
-    found = _rank(inputs[-1] if kind == "division" else inputs[0], elementwise, known, depth)
-    for other in inputs[1:] if kind != "division" else ():
-        if found == SIGNAL and not mixes:
+    parents = [parent for parent, _ in edges_of(node)]
+    ranks = set()
+    for parent in parents[:1] if kind == "division" else reversed(parents):  # the residual stream, which is long, last
+        ranks.add(_rank(parent, elementwise, known, depth))
+        if SIGNAL in ranks and not mixes:
             return SIGNAL
-        if (rank := _rank(other, elementwise, known, depth)) != found:
-            found = MIXED if mixes or MIXED in (rank, found) else min(rank, found)  # type: ignore[type-var]
-    return found
+    if kind == "product" and len(parents) > 1 and ranks != {CONSTANT}:
+        return SIGNAL
+    if len(ranks) > 1:
+        return MIXED if mixes or MIXED in ranks else min(ranks)  # type: ignore[type-var]
+    return ranks.pop() if ranks else SIGNAL
 
 
 def is_constant(tensor: Tensor) -> bool:
@@ -104,3 +83,16 @@ def is_constant(tensor: Tensor) -> bool:
         seen.add(node)
         stack.extend(parent for parent, _ in edges_of(node))
     return True
+
+
+def is_mean_of_squares(tensor: Tensor) -> bool:
+    """Whether a tensor is a sum or mean of squares, bounded or with a constant added at most: its root is a magnitude."""
+    node, summed = edge_of(tensor)[0], False
+    while True:
+        name, kind, *_ = operation_of_node(node.name())
+        parents = edges_of(node)
+        if summed and name in ("pow", "square", "mul"):
+            return True
+        if len(parents) != 1 or kind not in ("elementwise", "structure"):
+            return False
+        node, summed = parents[0][0], summed or name in ("sum", "mean")

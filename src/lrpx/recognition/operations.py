@@ -1,8 +1,4 @@
-"""What each PyTorch function is: a kind of operation, by the function's name. A rule set gives each kind its rule.
-
-A name stands for the function, its method, its in-place and its reflected form, and for the node it leaves in the autograd
-graph: ``mul`` is ``torch.mul``, ``Tensor.mul_``, ``*`` and ``MulBackward0``.
-"""
+"""What each PyTorch function is: a kind of operation, by the function's name (``table.py``). A rule set gives each a rule."""
 
 from __future__ import annotations
 
@@ -11,82 +7,44 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
-_NAMES = {
-    # Element-wise with f(0) = 0: relevance passes unchanged.
-    "activation": "relu relu6 gelu silu elu selu celu leaky_relu prelu hardswish mish tanh hardtanh softsign tanhshrink "
-    "hardshrink softshrink erf expm1 log1p sin sinh asinh atan abs absolute clamp clip clamp_min clamp_max",
-    "power": "pow square sqrt",
-    # Element-wise with f(0) != 0: an input of zero gives an output, so y / x has no bound. They act as gates.
-    "sigmoid": "sigmoid hardsigmoid exp exp2 softplus logsigmoid log_sigmoid log_sigmoid_forward logaddexp cos cosh log "
-    "log2 log10 rpow erfc special_expit",
-    "softmax": "softmax log_softmax softmin logsumexp",
-    "normaliser": "rsqrt reciprocal var var_mean",
-    "layer_norm": "layer_norm native_layer_norm",
-    "rms_norm": "rms_norm",
-    "unit_norm": "normalize",
-    "magnitude": "std norm vector_norm linalg_vector_norm linalg_norm",  # x * dy/dx = y, as for a linear function
-    "division": "div true_divide divide truediv",
-    "product": "mul multiply",
-    "contraction": "matmul bmm einsum mm mv dot inner outer",
-    "attention": "scaled_dot_product_attention",
-    # Linear in the one operand that carries gradient; a product where several do.
-    "linear": "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d grouped_mm grouped_mm_fallback",
-    "fused_product": "addmm baddbmm addbmm addmv addr addcmul",  # a summand, then two factors
-    # Linear and element-wise: a function of one tensor stays a function of that tensor.
-    "elementwise": "add sub rsub subtract neg negative positive to to_copy float double half bfloat16 type type_as clone "
-    "contiguous dropout where masked_fill maximum minimum fill nan_to_num alias copy copy_backwards",
-    "step": "sign sgn floor ceil round trunc",  # constant almost everywhere, whatever autograd says
-    "cut": "detach detach_ data numpy",  # where a model's own code cuts the gradient
-    # Linear, but moves or mixes elements.
-    "structure": "view view_as unsafe_view reshape reshape_alias reshape_as transpose t permute movedim swapaxes swapdims "
-    "flatten unflatten squeeze unsqueeze expand expand_as broadcast_to repeat tile repeat_interleave chunk split "
-    "split_with_sizes tensor_split unbind narrow select slice index index_select gather take take_along_dim getitem setitem "
-    "cat concat concatenate stack hstack vstack pad constant_pad_nd roll flip flipud fliplr rot90 index_add index_copy "
-    "index_put index_fill scatter scatter_add masked_select "
-    "masked_scatter sum mean cumsum topk sort max min amax amin kthvalue unfold "
-    "fold tril triu diagonal diag_embed as_strided copy_slices mT mH T H get real view_as_complex view_as_real block_diag "
-    "hsplit select_scatter slice_scatter put atleast_2d atleast_3d adjoint cpu cuda ravel moveaxis imag conj resolve_conj "
-    "vsplit dsplit column_stack dstack diag unsafe_chunk unsafe_split zero avg_pool1d avg_pool2d avg_pool3d "
-    "adaptive_avg_pool1d adaptive_avg_pool2d max_pool1d "
-    "max_pool2d batch_norm fft fft_fft fft_fft2 "
-    "fft_fftn fft_rfft fft_irfft fft2 fftn ifft ifft2 ifftn rfft irfft",
-    "container": "multi_head_attention_forward",  # a whole layer in one function: what it calls is looked at
-    # Carries no gradient, or no value.
-    "silent": "size dim numel stride shape dtype device item tolist backward requires_grad is_floating_point is_contiguous "
-    "is_complex data_ptr eq ne lt le gt ge len hash repr bool argmax argmin argsort isnan isinf isfinite all any equal "
-    "allclose zeros_like ones_like empty_like full_like rand_like randn_like new_zeros new_ones new_full new_empty "
-    "new_tensor long int bincount histc multinomial nonzero one_hot unique bitwise_not logical_not "
-    "get_device element_size register_hook retain_grad iter embedding storage untyped_storage is_inference format "
-    "dim_order is_tensor requires_grad_ grad _set_grad_enabled ndim ndimension nelement itemsize nbytes layout is_leaf grad_fn "
-    "output_nr is_cuda is_cpu is_mps is_xpu is_meta is_sparse is_quantized is_nested is_same_size is_conj is_neg",
-}
-OPERATIONS: dict[str, frozenset[str]] = {kind: frozenset(names.split()) for kind, names in _NAMES.items()}
-_KIND = {name: kind for kind, names in OPERATIONS.items() for name in names}
-RULED = tuple(
-    k
-    for k in OPERATIONS
-    if k not in ("fused_product", "structure", "elementwise", "step", "cut", "container", "silent")
-)
-"""The kinds that a rule set may have a rule for."""
+from .table import GATING, NAMES
 
-GATING = frozenset("relu relu6 gelu silu elu selu celu leaky_relu prelu hardswish mish".split())
-"""Activations that make a gate of a gated product; a clamp or a soft cap (``tanh``) bounds a signal."""
+CONSTANT, ACTIVATION, SIGNAL, MAGNITUDE = 2, 1, 0, -1  # ranks, see ``gates.py``
+OPERATIONS: dict[str, frozenset[str]] = {kind: frozenset(names.split()) for kind, names in NAMES.items()}
+_RANKS = {"softmax": CONSTANT, "sigmoid": CONSTANT, "magnitude": MAGNITUDE}
+_KIND = {name: kind for kind, names in OPERATIONS.items() for name in names}
 
 
 class Operation(NamedTuple):
-    """A PyTorch function: its name, its kind (``"unknown"`` if it has none), and whether it writes into its operand."""
+    """A PyTorch function.
+
+    Attributes:
+        name: In the table; or else the one that PyTorch gives it, and the kind is ``"unknown"``.
+        kind: See the table.
+        rank: Of its result, if the name tells.
+        in_place: Whether it writes into its operand.
+    """
 
     name: str
     kind: str
+    rank: int | None
     in_place: bool
 
 
 @cache
-def kind_of(name: str) -> str:
-    """The kind of an operation by its function's ``__name__``: a key of ``OPERATIONS``, or ``"unknown"``."""
+def operation_named(name: str) -> Operation:
+    """What a function is, by its ``__name__``."""
+    in_place = name.startswith("__i") or (name.endswith("_") and not name.startswith("__"))
     bare = name.strip("_")
     candidates = (name, bare, bare[1:] if name.startswith(("__r", "__i")) else bare)
-    return next((_KIND[c] for c in candidates if c in _KIND), "unknown")
+    name = next((c for c in candidates if c in _KIND), name)
+    kind = _KIND.get(name, "unknown")
+    return Operation(name, kind, ACTIVATION if name in GATING else _RANKS.get(kind), in_place)
+
+
+def kind_of(name: str) -> str:
+    """The kind of an operation by its function's ``__name__``: a key of ``OPERATIONS``, or ``"unknown"``."""
+    return operation_named(name).kind
 
 
 def operation_of(function: Callable[..., Any]) -> Operation:
@@ -94,13 +52,11 @@ def operation_of(function: Callable[..., Any]) -> Operation:
     name = getattr(function, "__name__", "")
     if name == "__get__":
         name = getattr(getattr(function, "__self__", None), "__name__", name)  # a property: T, data, grad, ...
-    in_place = name.startswith("__i") or (name.endswith("_") and not name.startswith("__"))
-    return Operation(name, kind_of(name), in_place)
+    return operation_named(name)
 
 
 @cache
 def operation_of_node(node_name: str) -> Operation:
     """The operation that left a node in the autograd graph: ``"ToCopyBackward0"`` is ``to_copy``."""
     bare = re.sub(r"Backward\d*$", "", node_name.rpartition("::")[2])
-    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", bare).lower()
-    return Operation(name, kind_of(name), False)
+    return operation_named(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", bare).lower())
