@@ -88,6 +88,15 @@ def test_what_methods_assume_is_what_table_1_says():
     assert {name: method.traits for name, method in METHODS.items() if method.traits.in_paper} == found
 
 
+def test_the_guide_to_methods_has_the_traits_of_all_methods():
+    page = TEXTS[ROOT / "docs" / "choosing_a_method.md"].split("## What each method assumes")[1].split("\n## ")[0]
+    found = {}
+    for name, star, *cells in re.findall(r"^\| `([\w-]+)`( \*)? \|" + r" (.+?) \|" * 6 + "$", page, flags=re.M):
+        answers = [{"yes": True, "no": False, "–": None}[cell] for cell in cells[2:]]
+        found[name] = Traits(*cells[:2], *answers, in_paper=not star)
+    assert found == {name: method.traits for name, method in METHODS.items()}
+
+
 @needs_shared(SHARED / "paper.tex")
 def test_the_papers_speedups_are_what_it_says():
     text = " ".join((SHARED / "paper.tex").read_text(encoding="utf-8").split())

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 pytest.importorskip("ray", reason="ray is not installed")
 
+import lrpx
 from lrpx.benchmark import load_benchmark
 from lrpx.cli import main as cli
 from lrpx.errors import InputError, LrpxError
@@ -199,9 +200,9 @@ def test_a_worker_with_another_model_is_refused(ray, sva, tmp_path, monkeypatch)
 
 
 def job_of(sva, **changes):
-    model = gpt2()[0]
+    model = lrpx.load(sva / "tiny", dtype="float32", device="cpu").model
     job = Cluster("cpu", 1, 1).job(
-        sva / "tiny", {}, model, [module.METHODS[name] for name in METHODS], {}, proven=False
+        sva / "tiny", {"dtype": "float32"}, model, [module.METHODS[name] for name in METHODS], {}, proven=False
     )
     return dataclasses.replace(job, **changes)
 
