@@ -12,6 +12,7 @@ import tiny
 import tiny_files
 import tiny_tokenizers
 import torch
+from support import CORE, families, slow_but
 from transformers import GPT2LMHeadModel
 
 import lrpx
@@ -79,8 +80,8 @@ def assert_same(actual, expected, tolerance):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@families(FAMILIES, quick=CORE)
+@pytest.mark.parametrize("dtype", slow_but([torch.float64, torch.float32], torch.float64))
 def test_a_list_is_explained_like_one_by_one(family, method, dtype):
     model = tiny.build(family, dtype=dtype)
     rows = ids_of([12, 11, 5, 12, 1 if dtype == torch.float64 else 5])
@@ -97,7 +98,7 @@ def test_the_check_above_pads():
     assert any(len({lengths[i] for i in group}) > 1 for group in groups)
 
 
-@pytest.mark.parametrize("family", NOT_PADDED)
+@families(NOT_PADDED, quick=["masked:fnet"])
 def test_models_that_see_padding_get_none(family, monkeypatch):
     model = tiny.build(family)
     rows = ids_of([9, 8, 9])
@@ -119,7 +120,7 @@ def test_models_that_see_padding_get_none(family, monkeypatch):
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("family", FAMILIES)
+@families(FAMILIES, quick=CORE)
 def test_padding_on_either_side_carries_nothing(family, side):
     model = tiny.build(family)
     if side == "left" and model.config._attn_implementation == "eager":

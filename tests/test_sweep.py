@@ -192,7 +192,7 @@ def _with_a_constant_gate(module, gate_up):
 
 @pytest.mark.parametrize("rule", [None, rules.gamma(0.25), rules.alpha1beta0], ids=["none", "gamma", "alpha1beta0"])
 @pytest.mark.parametrize("base", ["lrp", "attnlrp"])
-@pytest.mark.parametrize("family", ["causal:mixtral", "causal:qwen3_moe", "causal:gpt_oss"])
+@families(["causal:mixtral", "causal:qwen3_moe", "causal:gpt_oss"])
 def test_one_map_under_all_implementations_of_experts(family, base, rule):
     rule_set = {**get_rules(base), **({"linear": rule} if rule else {})}
     found = {}

@@ -37,6 +37,7 @@ def test_every_model_type_is_built_or_skipped_for_a_reason():
     assert all(len(reason) > 20 for reason in tiny.SKIPPED.values())
 
 
+@pytest.mark.slow
 def test_every_configuration_is_small_and_its_special_tokens_are_out_of_the_way():
     for family in tiny.FAMILIES:
         config = tiny.configuration(family)
@@ -59,7 +60,7 @@ def test_families_with_recurrent_layers_are_marked():
     assert found <= tiny.STATE_SPACE
 
 
-@pytest.mark.parametrize("family", SAMPLE)
+@families(SAMPLE)
 def test_logits_are_finite_and_depend_on_every_token(family: str):
     model = tiny.build(family)
     batch = tiny.inputs(model)
@@ -78,7 +79,7 @@ def test_logits_are_finite_and_depend_on_every_token(family: str):
     assert not model.training
 
 
-@pytest.mark.parametrize("family", SAMPLE)
+@families(SAMPLE)
 def test_a_seed_gives_one_model(family: str):
     before = torch.get_rng_state()
     first, again, other = (tiny.build(family, seed=seed).state_dict() for seed in (3, 3, 4))
@@ -112,7 +113,7 @@ def _silent_embeddings(model: nn.Module) -> Iterator[None]:
         hook.remove()
 
 
-@pytest.mark.parametrize("family", SAMPLE)
+@families(SAMPLE)
 def test_without_biases_nothing_comes_from_nothing(family: str):
     """With embeddings and biases zero, all activations are zero: no additive constant was forgotten."""
     model = tiny.build(family)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from evaluation_tools import benchmark, bert, gpt2
-from support import fingerprint
+from support import fingerprint, slow_but
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
@@ -171,7 +171,7 @@ def test_options_that_change_none_do_not(sva, tmp_path, small_parts, monkeypatch
 # What is recorded
 
 
-@pytest.mark.parametrize("pair", [gpt2, bert], ids=["causal", "masked"])
+@pytest.mark.parametrize("pair", slow_but([gpt2, bert], gpt2))
 def test_records_are_the_explanations_of_the_predicted_form(sva, tmp_path, pair):
     """One by one, with the prediction made first: the definition."""
     model, _ = pair()
@@ -259,7 +259,7 @@ def test_equal_logits_are_not_a_correct_prediction(sva):
         assert not record.relevance.any()
 
 
-@pytest.mark.parametrize("pair", [gpt2, bert], ids=["causal", "masked"])
+@pytest.mark.parametrize("pair", slow_but([gpt2, bert], gpt2))
 def test_relevance_at_the_embedding(sva, tmp_path, pair):
     """Other numbers than at the input where positions are added, and each record says which they are."""
     model, _ = pair()
@@ -489,7 +489,7 @@ def test_several_models(sva, tmp_path):
 # Stopping and going on
 
 
-@pytest.mark.parametrize("stop", [0, 1, 2])
+@pytest.mark.parametrize("stop", slow_but([0, 1, 2], 1))
 def test_a_stopped_run_goes_on_to_the_same_bytes(sva, tmp_path, small_parts, monkeypatch, stop):
     whole = run_of(sva, tmp_path / "whole", batch_tokens=30)
     assert whole.manifest["plan"]["parts"] == 4
@@ -649,7 +649,7 @@ OUT_OF_MEMORY = [
 ]
 
 
-@pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=["cuda", "mps", "cpu", "python"])
+@pytest.mark.parametrize("error", slow_but(OUT_OF_MEMORY, OUT_OF_MEMORY[0]))
 def test_out_of_memory_halves_the_batch(sva, tmp_path, register, caplog, error):
     sizes = []
 
@@ -676,6 +676,7 @@ def test_out_of_memory_halves_the_batch(sva, tmp_path, register, caplog, error):
         assert {**a, "residual": None} == {**b, "residual": None}
 
 
+@pytest.mark.slow
 def test_a_sample_that_does_not_fit_is_recorded(sva, tmp_path, register):
     sizes = []
 

@@ -471,6 +471,7 @@ def compiled(source: str, folder: Path) -> str:
     return log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("numbers", [None, True])
 def test_latex_compiles_with_plain_pdflatex(tmp_path, numbers):
     log = compiled(heatmap.to_latex([make() for make in ALL.values()], look=Look(numbers=numbers)), tmp_path)
@@ -550,6 +551,7 @@ def test_png_has_the_colours_of_its_cells(tmp_path):
     assert count(stronger_than_any, RED) == count(stronger_than_any, BLUE) == 0
 
 
+@pytest.mark.slow
 def test_png_puts_every_cell_inside_the_picture(tmp_path):
     from lrpx.heatmap import picture as layout
     from lrpx.heatmap.fonts import Typeface

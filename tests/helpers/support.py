@@ -27,12 +27,18 @@ COMMON = (
     "masked:modernbert",
 )
 """One family of each make: what ``pytest -m "not slow"`` runs of a sweep."""
+CORE = ("causal:gpt2", "causal:llama", "masked:bert")
+"""What it runs where a test does much for each family."""
 
 
-def families(names):
-    """The test once per family; all but the ``COMMON`` ones are marked as slow."""
-    slow = pytest.mark.slow
-    return pytest.mark.parametrize("family", [f if f in COMMON else pytest.param(f, marks=slow) for f in names])
+def slow_but(values, *quick):
+    """Values to parametrise over; all but ``quick`` are marked as slow."""
+    return [value if value in quick else pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
+def families(names, quick=COMMON):
+    """The test once per family; all but ``quick`` ones are marked as slow."""
+    return pytest.mark.parametrize("family", slow_but(names, *quick))
 
 
 def needs_shared(path):

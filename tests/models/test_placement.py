@@ -15,6 +15,7 @@ import tiny_files
 import torch
 import transformers
 from packaging.version import Version
+from support import slow_but
 from torch import nn
 from transformers import BertForMaskedLM, GPT2LMHeadModel, LlamaForCausalLM
 
@@ -66,7 +67,7 @@ DIVISIONS = {
 }
 
 
-@pytest.fixture(params=DIVISIONS)
+@pytest.fixture(params=slow_but(DIVISIONS, "offloaded to the CPU"))
 def divide(request, tmp_path):
     return lambda model, family: DIVISIONS[request.param](model, family, tmp_path)
 
@@ -280,7 +281,7 @@ def test_offloaded_weights_can_be_read_as_others():
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", slow_but(CLASSES, "gpt2"))
 def test_a_model_loaded_by_a_device_map_is_as_any_other(folders, name, method):
     folder, whole = folders[name]
     model, _ = lrpx.load(folder, device_map={"": "cpu", f"{BLOCKS[name]}.0": "disk"})

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import tiny
 import torch
-from support import fingerprint
+from support import CORE, families, fingerprint
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -63,7 +63,7 @@ def both(model, rules="attnlrp", at=("input",), batch=None):
 
 
 @pytest.mark.parametrize("rules", RULES, ids=IDS)
-@pytest.mark.parametrize("family", FAMILIES)
+@families(FAMILIES, quick=CORE)
 def test_bit_for_bit(family, rules):
     model = tiny.build(family)
     found, expected = both(model, rules, ("input", "embedding"))
@@ -104,7 +104,7 @@ def another_thread(monkeypatch):
 
 
 @pytest.mark.parametrize("rules", RULES, ids=IDS)
-@pytest.mark.parametrize("family", FAMILIES[:7])
+@families(FAMILIES[:7], quick=CORE[:1])
 def test_where_another_thread_goes_backwards(another_thread, family, rules):
     model = tiny.build(family)
     before = fingerprint(model)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from support import CORE, families
 from transformers.modeling_outputs import CausalLMOutput
 
 from lrpx.errors import NonFiniteError, UnsupportedModelError
@@ -49,7 +50,7 @@ def plain(model, item):
 @pytest.mark.parametrize("whole_head", [False, True], ids=["short", "whole"])
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("asked", [ASKED, CHOSEN], ids=["mixed", "chosen"])
-@pytest.mark.parametrize("family", FAMILIES)
+@families(FAMILIES, quick=CORE)
 def test_values_targets_and_products_are_those_of_plain_autograd(family, asked, side, whole_head):
     model = tiny.build(family)
     items = items_of(model, asked)

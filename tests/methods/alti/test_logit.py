@@ -11,7 +11,7 @@ import pytest
 import tiny
 import torch
 from alti_reference import float64_norms
-from support import GOLDEN, SHARED, needs_shared
+from support import COMMON, GOLDEN, SHARED, needs_shared, slow_but
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
 from lrpx.errors import NonFiniteError, UnsupportedModelError
@@ -151,7 +151,9 @@ def test_the_mixing_matters():
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("family", ["causal:gpt2", "causal:llama", "causal:bloom", "causal:opt", "masked:bert"])
+@pytest.mark.parametrize(
+    "family", slow_but(["causal:gpt2", "causal:llama", "causal:bloom", "causal:opt", "masked:bert"], *COMMON)
+)
 def test_a_batch_equals_one_by_one(family, side):
     # transformers' float64 BLOOM returns NaN for padding on the left: its softmax takes the smallest float64 in float32.
     model = tiny.build(family, dtype=torch.float32 if family == "causal:bloom" else torch.float64)
