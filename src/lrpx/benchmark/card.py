@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,43 +16,13 @@ from .folder import Benchmark, TokenizedSet
 PAPER = "Arras, Puri, Kahardipraja, Lapuschkin and Samek (2025)"
 PAPER_ROWS = 29985
 PAPER_DROPPED = {"equal_forms": 46, "no_subject": 1005, "verb_tag": 148}
-PAPER_PLURAL = 0.67
 
-
-class Lengths(NamedTuple):
-    """Least, greatest, mean, standard deviation and median of some lengths."""
-
-    least: int
-    greatest: int
-    mean: float
-    std: float
-    median: float
-
-    @classmethod
-    def of(cls, values: Any) -> Lengths:
-        """The figures of a non-empty array of integers."""
-        array = np.asarray(values)
-        return cls(int(array.min()), int(array.max()), array.mean(), array.std(), float(np.median(array)))
-
-    def __str__(self) -> str:
-        return f"{self.least}-{self.greatest}, mean {self.mean:.3g}, std {self.std:.2g}, median {self.median:.3g}"
-
-
-class PaperSet(NamedTuple):
-    """The paper's figures of one tokenised set."""
-
-    name: str
-    samples: int
-    length: Lengths  # of the input
-    truth: tuple[int, int]  # least and greatest length of the ground truth
-    shares: tuple[float, float]  # of ground truths of one and of two tokens
-
-
-# Arras et al. (2025), App. "XAI Benchmark Dataset Generation", by size of the vocabulary.
+# Arras et al. (2025), App. "XAI Benchmark Dataset Generation": size of the vocabulary -> name, and what the table of a
+# tokenised set says there: samples, tokens in the input and in the ground truth, ground truths of one and of two tokens.
 PAPER_SETS = {
-    30522: PaperSet("BERT", 28472, Lengths(9, 170, 30, 12, 28), (1, 7), (0.967, 0.026)),
-    50257: PaperSet("GPT-2", 28602, Lengths(2, 60, 11, 7, 8), (1, 7), (0.851, 0.124)),
-    128256: PaperSet("Llama-3", 28629, Lengths(3, 60, 11, 7, 9), (1, 5), (0.894, 0.088)),
+    30522: ("BERT", (28472, "9-170, mean 30, std 12, median 28", "1-7", "96.7%", "2.6%")),
+    50257: ("GPT-2", (28602, "2-60, mean 11, std 7, median 8", "1-7", "85.1%", "12.4%")),
+    128256: ("Llama-3", (28629, "3-60, mean 11, std 7, median 9", "1-5", "89.4%", "8.8%")),
 }
 
 
@@ -64,27 +34,23 @@ def card(benchmark: Benchmark) -> str:
 
 def _header(benchmark: Benchmark, sets: Sequence[TokenizedSet]) -> list[str]:
     """YAML between two rules."""
+    from huggingface_hub import DatasetCardData
+
     bounds = {1000: "n<1K", 10_000: "1K<n<10K", 100_000: "10K<n<100K", 1_000_000: "100K<n<1M"}
-    size = next((name for bound, name in bounds.items() if len(benchmark) < bound), "n>1M")
     published = benchmark.counts["published"]
     free = bool(published) and published["license"] == "CC BY 4.0"
-    configs = [("samples", "samples.parquet"), ("dropped", "dropped.parquet")]
-    configs += [(f"tokenized-{s.name}", f"tokenized/{s.name}/samples.parquet") for s in sets]
-    return [
-        "---",
-        "pretty_name: Subject-verb agreement with ground truth for attributions",
-        "language:",
-        "- en",
-        *(["license: cc-by-4.0"] if free else ["license: other", "license_name: as-the-source"]),
-        "size_categories:",
-        f"- {size}",
-        "tags:",
-        *(f"- {tag}" for tag in ("explainability", "attribution", "subject-verb-agreement")),
-        "configs:",
-        *(line for name, file in configs for line in (f"- config_name: {name}", f"  data_files: {file}")),
-        "---",
-        "",
-    ]
+    files = {"samples": "samples.parquet", "dropped": "dropped.parquet"}
+    files |= {f"tokenized-{s.name}": f"tokenized/{s.name}/samples.parquet" for s in sets}
+    data = DatasetCardData(
+        pretty_name="Subject-verb agreement with ground truth for attributions",
+        language=["en"],
+        size_categories=[next((name for bound, name in bounds.items() if len(benchmark) < bound), "n>1M")],
+        tags=["explainability", "attribution", "subject-verb-agreement"],
+        configs=[{"config_name": name, "data_files": file} for name, file in files.items()],
+        license="cc-by-4.0" if free else "other",
+        **({} if free else {"license_name": "as-the-source"}),  # type: ignore[arg-type]
+    )
+    return ["---", data.to_yaml(line_break="\n"), "---", ""]
 
 
 def _about(benchmark: Benchmark) -> list[str]:
@@ -134,19 +100,17 @@ def _sentences(benchmark: Benchmark) -> list[str]:
     known = tags["VBP"] + tags["VBZ"]
     subject = np.array(samples.column("subject_index").to_pylist())
     distance = np.array(samples.column("verb_index").to_pylist()) - subject
+    words = [len(sentence.split(" ")) for sentence in samples.column("sentence").to_pylist()]
+    found = [None if a is None else len(a) for a in samples.column("attractors").to_pylist()]
     facts: list[list[Any]] = [
         ["samples", len(benchmark), paper_left],
-        ["plural verb (VBP)", _share(tags["VBP"], known), f"{PAPER_PLURAL:.0%}"],
-        ["singular verb (VBZ)", _share(tags["VBZ"], known), f"{1 - PAPER_PLURAL:.0%}"],
-        ["words in a sentence", Lengths.of([len(s.split(" ")) for s in samples.column("sentence").to_pylist()]), ""],
-        ["words from subject to verb", Lengths.of(np.abs(distance)), ""],
+        ["plural verb (VBP)", _share(tags["VBP"], known), "67%"],
+        ["singular verb (VBZ)", _share(tags["VBZ"], known), "33%"],
+        ["words in a sentence", spread(words), ""],
+        ["words from subject to verb", spread(np.abs(distance)), ""],
         ["subject after the verb", _share(int((distance < 0).sum()), len(benchmark)), ""],
         ["attractors, according to the source", _distribution(samples.column("n_attractors").to_pylist()), "1 to 4"],
-        [
-            "attractors found between subject and verb",
-            _distribution([None if a is None else len(a) for a in samples.column("attractors").to_pylist()]),
-            "",
-        ],
+        ["attractors found between subject and verb", _distribution(found), ""],
     ]
     return [
         "## Sentences",
@@ -164,49 +128,38 @@ def _tokenized(sets: Sequence[TokenizedSet]) -> list[str]:
     """One section per tokenizer."""
     lines = []
     for tokenized in sets:
-        facts = tokenized.manifest["tokenizer"]
-        paper = PAPER_SETS.get(facts["vocabulary"])
+        facts, counts = tokenized.manifest["tokenizer"], tokenized.counts
+        paper, figures = PAPER_SETS.get(facts["vocabulary"], ("", ("",) * 5))
         truth = np.array([len(g) for g in tokenized.ground_truths])
         roles = Counter(role for roles in tokenized.table.column("roles").to_pylist() for role in roles)
-        rows: list[list[Any]] = [
-            ["samples", len(tokenized), paper.samples if paper else ""],
-            ["tokens in the input", Lengths.of(tokenized.lengths), paper.length if paper else ""],
-            [
-                "tokens in the ground truth",
-                f"{truth.min()}-{truth.max()}",
-                f"{paper.truth[0]}-{paper.truth[1]}" if paper else "",
-            ],
-            *(
-                [
-                    f"ground truth of {n} token{'s' * (n > 1)}",
-                    _share(int((truth == n).sum()), len(truth)),
-                    f"{paper.shares[n - 1]:.1%}" if paper else "",
-                ]
-                for n in (1, 2)
-            ),
-            [
-                "tokens by role",
-                ", ".join(f"{role} {_share(n, roles.total())}" for role, n in sorted(roles.items())),
-                "",
-            ],
-        ]
-        steps = [[step["what"], step["dropped"], step["left"]] for step in tokenized.counts["steps"] if step["dropped"]]
+        here = {
+            "samples": len(tokenized),
+            "tokens in the input": spread(tokenized.lengths),
+            "tokens in the ground truth": f"{truth.min()}-{truth.max()}",
+            "ground truth of 1 token": _share(int((truth == 1).sum()), len(truth)),
+            "ground truth of 2 tokens": _share(int((truth == 2).sum()), len(truth)),
+            "tokens by role": ", ".join(f"{role} {_share(n, roles.total())}" for role, n in sorted(roles.items())),
+        }
+        rows = [[name, value, theirs] for (name, value), theirs in zip(here.items(), (*figures, ""), strict=True)]
+        steps = [[step["what"], step["dropped"], step["left"]] for step in counts["steps"] if step["dropped"]]
         lines += [
             f"## Tokenised for `{tokenized.name}`",
             "",
             f"{tokenized.input.capitalize()} input, {facts['model']} vocabulary of {facts['vocabulary']}, tokenizer sha256 "
             f"`{facts['sha256']}`.",
             "",
-            *_table(["", "here", f"paper ({paper.name})" if paper else "paper"], rows),
+            *_table(["", "here", f"paper ({paper})" if paper else "paper"], rows),
             "",
-            *(
-                _table(
-                    ["filter", "dropped", "left"], [["samples of the benchmark", "", tokenized.counts["rows"]], *steps]
-                )
-            ),
+            *_table(["filter", "dropped", "left"], [["samples of the benchmark", "", counts["rows"]], *steps]),
             "",
         ]
     return lines
+
+
+def spread(values: Any) -> str:
+    """Least, greatest, mean, standard deviation and median of some integers."""
+    array = np.asarray(values)
+    return f"{array.min()}-{array.max()}, mean {array.mean():.3g}, std {array.std():.2g}, median {np.median(array):.3g}"
 
 
 def _share(part: int, whole: int) -> str:
