@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..errors import InputError, nearest
 from ..passes.attribution import attributions, run
 from ..passes.dispatch import PassRunner
-from ..passes.hidden_states import place_first
 from ..text.batching import Attribution, Batch
+from . import lrp
 
 NORMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "l1": lambda state, gradient: gradient.abs(),
@@ -56,7 +55,5 @@ def norm_of(name: str) -> Callable[[Tensor, Tensor], Tensor]:
 def times_input(
     model: PreTrainedModel, batch: Batch, *, at: Sequence[str] = ("input",), runner: PassRunner | None = None
 ) -> list[Attribution]:
-    """Per token, the sum over the width of ``x * g``, with ``g`` the plain gradient; otherwise as ``lrp.explain``."""
-    hidden = len(place_first(at)) > 1
-    result = run(model, batch, {}, at, runner=runner, hidden=hidden)
-    return attributions(result, batch, torch.mul, decomposes=True)
+    """Per token, the sum over the width of ``x * g``, with ``g`` the plain gradient: ``lrp.explain`` without rules."""
+    return lrp.explain(model, batch, rules={}, at=at, runner=runner)

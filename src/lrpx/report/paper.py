@@ -11,7 +11,7 @@ import json
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-Scores = tuple[float, float, float, float]  # PG2, MRR, RMA, PTA
+Means = tuple[float, float, float, float]  # PG2, MRR, RMA, PTA
 
 
 class PaperModel(NamedTuple):
@@ -38,8 +38,8 @@ class PaperModel(NamedTuple):
     vocabulary: int
     tokenizer: str
     samples: int
-    scores: dict[str, Scores]
-    random: tuple[Scores, Scores]
+    scores: dict[str, Means]
+    random: tuple[Means, Means]
     dtype: str
 
 
