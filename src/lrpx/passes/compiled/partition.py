@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, fx, nn
 
@@ -80,16 +80,12 @@ def _pair(forward: Segment, backward: Segment, pieces: dict[str, Any], wanted: s
     out_backward = _leaves(backward.nodes, inside, wanted)
     roles = [("primals", n) for n in primals] + [("tangents", n) for n in tangents]
     joint = _graph_of([*forward.nodes, *backward.nodes], roles, [*out_forward, *out_backward])
-    first, second = _partitioned_once(joint, [n.meta["val"] for _, n in roles], len(out_forward), pieces)
-    kept = [f"{forward.nodes[0].name}:kept{i}" for i in range(first.kept)]
-    return (
-        (first.run, [primals[i].name for _, i in first.inputs], [*[n.name for n in out_forward], *kept]),
-        (
-            second.run,
-            [kept[i] if is_kept else tangents[i].name for is_kept, i in second.inputs],
-            [n.name for n in out_backward],
-        ),
-    )
+    halves = _partitioned_once(joint, [n.meta["val"] for _, n in roles], len(out_forward), pieces)
+    given = dict(zip(_placeholders(joint), [n.name for _, n in roles], strict=True))
+    passed = {name: f"{forward.nodes[0].name}:{name}" for name in halves.kept}  # may be something given, too
+    first = halves.forward, [given[n] for n in halves.taken], [*(n.name for n in out_forward), *passed.values()]
+    second = halves.backward, [(given | passed)[n] for n in halves.needed], [n.name for n in out_backward]
+    return first, second
 
 
 def _needs(nodes: Sequence[fx.Node]) -> list[fx.Node]:
@@ -140,41 +136,33 @@ def _compiled_once(graph: fx.GraphModule, examples: Sequence[Any], pieces: dict[
     return pieces[key]
 
 
-@dataclass(frozen=True)
-class _Half:
-    """One side of a partitioned block: which of its inputs it takes, and how many tensors it keeps for the other."""
+class _Halves(NamedTuple):
+    """A partitioned block. Tensors are known by their names in the graph of both halves."""
 
-    run: Piece
-    inputs: list[tuple[bool, int]]  # (kept by the first half, its number there) or (False, its number among the inputs)
-    kept: int = 0
+    forward: Piece
+    taken: list[str]  # what goes into the first half
+    kept: list[str]  # what it gives to the second, after its outputs
+    backward: Piece
+    needed: list[str]  # what goes into the second half
 
 
 def _partitioned_once(
     joint: fx.GraphModule, examples: Sequence[Any], n_outputs: int, pieces: dict[str, Any]
-) -> tuple[_Half, _Half]:
+) -> _Halves:
     key = f"{n_outputs} {_key(joint, examples)}"
     if key not in pieces:
         from functorch.compile import min_cut_rematerialization_partition
 
-        forward, backward = min_cut_rematerialization_partition(joint, examples, num_fwd_outputs=n_outputs)
-        halves = []
-        for graph in (forward, backward):
-            taken = [n for n in graph.graph.nodes if n.op == "placeholder"]
-            halves.append((_compile(graph, [n.meta["val"] for n in taken]), taken))
-        names = [n.name for n in joint.graph.nodes if n.op == "placeholder"]
-        kept = [n.name for n in next(n for n in forward.graph.nodes if n.op == "output").args[0][n_outputs:]]
-        (run_forward, taken), (run_backward, wanted) = halves
-        first_tangent = sum(name.startswith("primals") for name in names)
-        # Of the second half: its place among what the first half keeps, or among the tangents.
-        sources = [
-            (True, kept.index(n.name)) if n.name in kept else (False, names.index(n.name) - first_tangent)
-            for n in wanted
-        ]
-        pieces[key] = (
-            _Half(run_forward, [(False, names.index(n.name)) for n in taken], len(kept)),
-            _Half(run_backward, sources),
-        )
+        halves = min_cut_rematerialization_partition(joint, examples, num_fwd_outputs=n_outputs)
+        forward, backward = (_compile(half, list(_placeholders(half).values())) for half in halves)
+        kept = [n.name for n in next(n for n in halves[0].graph.nodes if n.op == "output").args[0][n_outputs:]]
+        pieces[key] = _Halves(forward, list(_placeholders(halves[0])), kept, backward, list(_placeholders(halves[1])))
     return pieces[key]
+
+
+def _placeholders(graph: fx.GraphModule) -> dict[str, Any]:
+    """The names of a graph's inputs, and what these look like."""
+    return {n.name: n.meta["val"] for n in graph.graph.nodes if n.op == "placeholder"}
 
 
 def _compile(graph: fx.GraphModule, examples: Sequence[Any]) -> Piece:
