@@ -27,7 +27,7 @@ def explain(
         typer.Option(
             "--target",
             metavar="TOKEN",
-            help="The token to explain; a leading space matters. Default: the top prediction.",
+            help="The token to explain, or several; a leading space matters. Default: the top prediction.",
         ),
     ] = None,
     contrast: Annotated[
@@ -45,6 +45,7 @@ def explain(
             "--position", metavar="N", help="Whose prediction, counted over the tokens. Default: the last, or the mask."
         ),
     ] = None,
+    objective: options.ObjectiveOption = "logit",
     method: Annotated[
         list[str] | None,
         typer.Option("--method", metavar="METHOD", help="Repeatable; see [b]lrpx methods[/b]. Default: attnlrp."),
@@ -138,6 +139,7 @@ def explain(
         loaded, tokenizer, batch_tokens=batch_tokens, fast=fast, compile=compile, checkpoint=checkpoint
     )
     asked: dict[str, Any] = {
+        "objective": objective,
         **given,
         "text": texts if several else texts[0],
         "target": target if target_id is None else target_id,

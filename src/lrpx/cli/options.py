@@ -61,6 +61,12 @@ RulesOption = Annotated[
         help="For LRP and its variants, a rule for layers with weights: alpha1beta0, gamma=0.25 or epsilon=1e-6.",
     ),
 ]
+ObjectiveOption = Annotated[
+    str,
+    typer.Option(
+        "--objective", metavar="SCORE", help="What is explained of a token: its [b]logit[/b], or [b]logprob[/b]."
+    ),
+]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Say what is loaded and chosen.")]
 
 

@@ -131,6 +131,7 @@ class Explainer:
         target: Target = None,
         contrast: Target = None,
         position: Position = None,
+        objective: Literal["logit", "logprob"] = "logit",
         at: str | Sequence[str] | None = None,
         norm: Literal["l1", "l2"] | None = None,
         direct: bool | None = None,
@@ -146,9 +147,12 @@ class Explainer:
                 these, ids as a 2-D tensor or array, or the ``BatchEncoding`` of a batch. Special tokens that the tokenizer puts
                 after a string are left out for a causal model, which goes on from the last token of the text.
             method: One of ``lrpx.METHODS``, or several. Default: the explainer's.
-            target: The token to explain: an id, or a string that is exactly one token where it stands (``" are"``; a leading
-                space matters). Default: the model's top prediction. For several texts, one for all or a list.
+            target: The token to explain: an id, or a string (``" are"``; a leading space matters). Default: the model's top
+                prediction. Of a causal model a string may be several tokens (``" playing golf"``), whose scores are added
+                up. For several texts, one for all or a list.
             contrast: Explain ``logit[target] - logit[contrast]`` instead of ``logit[target]``. Likewise.
+            objective: What is explained of the target, and subtracted for the contrast: the ``"logit"``, or ``"logprob"``, the
+                logarithm of the probability, which fits targets and contrasts of different numbers of tokens.
             position: Whose logits, as an index over the tokens without padding; negative from the end. Default: the last token
                 (causal), the mask token (masked). Likewise.
             at: Where the relevance is taken: ``"input"`` (what enters the first block; default), ``"embedding"`` (the
@@ -172,13 +176,15 @@ class Explainer:
         """
         if errors not in ("raise", "collect"):
             raise InputError(f'errors={errors!r}: give "raise" or "collect".')
+        if objective not in ("logit", "logprob"):
+            raise InputError(f'objective={objective!r}: give "logit" or "logprob".')
         options |= {"at": at, "norm": norm, "direct": direct, "rules": rules}
         chosen = methods_with_options(self.method if method is None else method, options)
         if text is None:
             raise InputError("no text given: explainer(text), or lrpx.explain(model, tokenizer, text).")
         several_methods = isinstance(method, list | tuple)
         asked = {"target": target, "contrast": contrast, "position": position}
-        texts = Texts(self.model, self.tokenizer, text, asked, collect=errors == "collect")
+        texts = Texts(self.model, self.tokenizer, text, asked, objective=objective, collect=errors == "collect")
         by_method = [texts.explained_by(*one, self._runner, self.batch_tokens, progress) for one in chosen]
         if not texts.several and not several_methods:
             return by_method[0][0]
@@ -282,6 +288,7 @@ def explain(
     target: Target = None,
     contrast: Target = None,
     position: Position = None,
+    objective: Literal["logit", "logprob"] = "logit",
     at: str | Sequence[str] | None = None,
     norm: Literal["l1", "l2"] | None = None,
     direct: bool | None = None,
@@ -312,7 +319,13 @@ def explain(
         model, tokenizer, batch_tokens=batch_tokens, fast=fast, compile=compile, checkpoint=checkpoint
     )
     _recommend_an_explainer(explainer.model)
-    asked: dict[str, Any] = {"target": target, "contrast": contrast, "position": position, **options}
+    asked: dict[str, Any] = {
+        "target": target,
+        "contrast": contrast,
+        "position": position,
+        "objective": objective,
+        **options,
+    }
     return explainer(text, method=method, errors=errors, progress=progress, **asked)
 
 

@@ -40,6 +40,7 @@ class CallOptions(TypedDict, total=False):
     target: Target
     contrast: Target
     position: Position
+    objective: Literal["logit", "logprob"]
     at: str | Sequence[str] | None
     norm: Literal["l1", "l2"] | None
     direct: bool | None

@@ -21,13 +21,15 @@ from ..models.provenance import provenance
 from ..models.signature import ModelSignature, padding_id, task_of
 from ..passes.dispatch import PassRunner
 from ..passes.hidden_states import place_first
+from ..passes.scoring import Objective
 from ..text.batching import Attribution, Item, allowed_waste, pad
 from ..text.given import split
-from ..text.items import groups_of, item_of, one_each
+from ..text.items import groups_of, one_each
 from ..text.suspect import notes_of
 from ..text.tokenization import Encoded, encoder
 from ..text.units import predicted_token, special_ids
 from .predictions import LIKELIEST, SHOWN, likelihoods, mistakes, remarks
+from .several_tokens import Several, described, explain_several, read_item
 
 
 class Texts:
@@ -37,11 +39,19 @@ class Texts:
         given: The texts, one by one, as they were given.
         several: Whether several were given, so that an error has to say which it is about.
         encoded, items: Of each text that can be used, by its index: the tokens, and which prediction is explained.
+        together: Of each text of which more is explained than a logit or a difference of two: what.
         failed: Of each text that cannot be explained, by its index: why. Filled only if errors are collected.
     """
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: Any, text: Any, asked: Mapping[str, Any], *, collect: bool
+        self,
+        model: PreTrainedModel,
+        tokenizer: Any,
+        text: Any,
+        asked: Mapping[str, Any],
+        *,
+        objective: Objective = "logit",
+        collect: bool,
     ) -> None:
         """Tokenise what a user gave; ``asked`` has ``target``, ``contrast`` and ``position``, for all texts or each.
 
@@ -61,10 +71,14 @@ class Texts:
         columns = {name: one_each(value, name, len(self.given)) for name, value in asked.items()}
         notes = notes_of(list(self.encoded.values()), tokenizer, padding_id(model, tokenizer))
         self.items: dict[int, Item] = {}
+        self.together: dict[int, Several] = {}
         for (i, encoded), known in zip(self.encoded.items(), notes, strict=True):
             with self._trying(i):
-                item = item_of(signature, tokenizer, encoded, **{name: column[i] for name, column in columns.items()})
+                asked_of_it = {name: column[i] for name, column in columns.items()}
+                item, several = read_item(signature, tokenizer, encoded, objective, asked_of_it)
                 self.items[i] = replace(item, notes=(*known, *item.notes))
+                if several is not None:
+                    self.together[i] = several
         _warn_of({i: item.notes for i, item in self.items.items()})
 
     @contextmanager
@@ -138,13 +152,19 @@ class Texts:
                     bar.update(len(group))
                 for future in made:
                     future.result()
+        for i, several in self.together.items():
+            if i not in self.failed:
+                with self._trying(i):
+                    result, of_all = explain_several(runner, self.items[i], several, method, settings)
+                    e = self._explanation(i, result, method, settings, about)
+                    found[i] = described(e, of_all, self.tokenizer)
         runner.warn_once(notes)
         _warn_of(doubtful)
         return found
 
     def _groups(self, model: PreTrainedModel, batch_tokens: int) -> list[list[int]]:
-        """Indices of texts to explain together."""
-        indices = [i for i in self.items if i not in self.failed]
+        """Indices of texts to explain in one batch."""
+        indices = [i for i in self.items if i not in self.failed and i not in self.together]
         waste = allowed_waste(model, task_of(model)) if len(indices) > 1 else 0.0
         groups = groups_of([self.items[i] for i in indices], batch_tokens, waste, partial(longest_alike, model))
         return [[indices[n] for n in group] for group in groups]

@@ -64,7 +64,7 @@ class ManyTargets:
             model, scores.root
         )  # before anything here is counted as an operation of the model
         self._state = next(iter(states.values()))
-        self._name, self._positions = type(model).__name__, scoring.positions
+        self._name, self._scoring = type(model).__name__, scoring
         self._root, self._seed, self._together = scores.root, scores.seed, together
         self._length = now.batch.inputs["input_ids"].shape[1]
         self.scores = scores.values.detach().double().cpu().numpy()
@@ -136,7 +136,8 @@ class ManyTargets:
                 f"a gradient of {self._name} is not finite in {gradients.dtype}. Load the model in a wider dtype, or try "
                 "another attn_implementation."
             )
-        last = [self._positions[np.flatnonzero(row)[-1]] if row.any() else -1 for row in weights]
+        positions = self._scoring.positions if self._scoring.reads_forward else [self._state.shape[1]] * len(self._seed)
+        last = [positions[np.flatnonzero(row)[-1]] if row.any() else -1 for row in weights]
         if torch.stack([g[end + 1 :].any() for g, end in zip(gradients, last, strict=True)]).any():
             raise UnsupportedModelError(
                 f"a prediction of {self._name} depends on tokens after it, so that tokens cannot be explained by one pass over "

@@ -43,6 +43,7 @@ class Scoring:
         contrast: P token ids, whose logits are subtracted; an average of logits; or ``None``.
         objective: ``"logit"``, or ``"logprob"``, the logarithm of the target's probability. A contrast makes them equal.
         probabilities: Whether the targets' probabilities are asked for too.
+        reads_forward: Whether it is to be an error if a score depends on tokens after its position.
     """
 
     positions: Sequence[int]
@@ -50,6 +51,7 @@ class Scoring:
     contrast: Sequence[int] | Average | None = None
     objective: Objective = "logit"
     probabilities: bool = False
+    reads_forward: bool = True
 
     @property
     def takes_all_logits(self) -> bool:

@@ -51,11 +51,18 @@ def resolve_token(
     token at ``position`` (masked). If the text is not known, or its tokens would change, the string is tokenised alone.
 
     Raises:
+        SeveralTokens: Ids, or a string of several tokens, for a causal model. Not if the string without its leading space, or
+            with one, is one token: that is likely what was meant.
         InputError: An id outside the vocabulary, or a string of no token or of several; the error shows them.
     """
     given = as_python(given)
     if given is None:
         return None
+    if isinstance(given, list) and task == "causal":
+        raise SeveralTokens(
+            f"{role}={given!r} has the type list. Give a token id or a string.",
+            resolve_continuation(given, role, encoded, tokenizer, vocabulary),
+        )
     if isinstance(given, bool) or not isinstance(given, int | str):
         raise InputError(f"{role}={given!r} has the type {type(given).__name__}. Give a token id or a string.")
     if isinstance(given, int):
@@ -72,7 +79,31 @@ def resolve_token(
     word = given.lstrip(" ")
     near = [w for w in (" " + word, word) if w != given and word]
     close = next((w for w in near if _is_one_token(_ids_of(w, encoded, position, tokenizer, task), w, tokenizer)), None)
-    raise InputError(_not_one_token(f"{role}={given!r}", role, ids, close, tokenizer))
+    message = _not_one_token(f"{role}={given!r}", role, ids, close, tokenizer)
+    if task != "causal" or close is not None or len(ids) < 2:
+        raise InputError(message)
+    if position == len(encoded.token_ids) - 1 and encoded.text is not None:  # or else it was tokenised alone
+        ids = list(resolve_continuation(given, role, encoded, tokenizer, vocabulary))
+    raise SeveralTokens(message, tuple(ids))
+
+
+class SeveralTokens(InputError):
+    """Several tokens were given where one is asked for. A causal model can be asked about all of them together."""
+
+    def __init__(self, message: str, ids: tuple[int, ...]) -> None:
+        super().__init__(message)
+        self.ids = ids
+
+
+def resolve_tokens(
+    given: TokenChoice, role: str, encoded: Encoded, position: int, tokenizer: Any, vocabulary: int, task: str
+) -> tuple[int, ...] | None:
+    """A target or contrast of one token or, for a causal model, of several; otherwise as ``resolve_token``."""
+    try:
+        token = resolve_token(given, role, encoded, position, tokenizer, vocabulary, task)
+    except SeveralTokens as several:
+        return several.ids
+    return None if token is None else (token,)
 
 
 def resolve_continuation(given: Any, role: str, encoded: Encoded, tokenizer: Any, vocabulary: int) -> tuple[int, ...]:

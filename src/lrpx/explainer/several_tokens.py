@@ -1,0 +1,210 @@
+"""A target or contrast of several tokens, or a log-probability: the text and what may come after it, in a pass for each.
+
+The value is the sum of the scores of the target's tokens, minus that of the contrast's, which may be of another length. Tokens
+of a target that is being read take relevance too. That is no part of the text's map, and stands in ``components``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import InputError
+from ..explanation import Explanation, Token
+from ..generation import explained, joined
+from ..methods import Method
+from ..methods.generated import how
+from ..models.lock import lock_of
+from ..models.signature import ModelSignature
+from ..passes.dispatch import PassRunner
+from ..passes.forward_backward import explained_logits
+from ..passes.many_targets import Combine, ManyTargets, check_reads_forward, explain_many
+from ..passes.scoring import Objective, Scoring
+from ..text.batching import Attribution, Item, pad
+from ..text.items import item_of
+from ..text.targets import SeveralTokens, resolve_tokens
+from ..text.tokenization import Encoded
+from ..text.units import predicted_token
+
+FEW = 8  # tokens that show whether a model reads forward only
+
+
+@dataclass(frozen=True)
+class Several:
+    """Which tokens of a text are explained together.
+
+    Attributes:
+        target: Their ids; ``None``: the top prediction.
+        contrast: Those that they are compared with, or ``None``.
+        objective: What is summed over them.
+    """
+
+    target: tuple[int, ...] | None
+    contrast: tuple[int, ...] | None
+    objective: Objective
+
+
+def read_item(
+    signature: ModelSignature, tokenizer: Any, encoded: Encoded, objective: Objective, given: dict[str, Any]
+) -> tuple[Item, Several | None]:
+    """A text as an item, and what is explained of it if that is more than a logit or a difference of two.
+
+    Args:
+        signature: Of the model.
+        tokenizer: The model's, or ``None``.
+        encoded: The text.
+        objective: ``"logit"`` or ``"logprob"``.
+        given: ``target``, ``contrast`` and ``position``.
+
+    Raises:
+        InputError: Something cannot be used.
+    """
+    if objective == "logit":
+        try:
+            return item_of(signature, tokenizer, encoded, **given), None
+        except SeveralTokens:
+            pass
+    item = item_of(signature, tokenizer, encoded, position=given["position"])
+    ids = {
+        role: resolve_tokens(given[role], role, encoded, item.position, tokenizer, signature.vocabulary, signature.task)
+        for role in ("target", "contrast")
+    }
+    return item, Several(ids["target"], ids["contrast"], objective)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the passes gave, beside an attribution."""
+
+    several: Several  # with the target that was explained
+    probabilities: dict[str, Any]  # as fields of an ``Explanation``
+
+
+def explain_several(
+    runner: PassRunner, item: Item, several: Several, method: Method, settings: dict[str, Any]
+) -> tuple[Attribution, Found]:
+    """Explain several tokens after a text together.
+
+    Raises:
+        InputError: The method cannot do it, or the text becomes too long for the model.
+        UnsupportedModelError: The model cannot be explained correctly.
+        NonFiniteError: NaN or infinity appeared.
+    """
+    spec, combine = how(method, settings)
+    model, signature = runner.model, ModelSignature.of(runner.model)
+    causal = signature.task == "causal"
+    with lock_of(model):
+        if several.target is None:
+            several = replace(several, target=(_top_prediction(runner, item),))
+        assert several.target is not None
+        if several.target == several.contrast:
+            raise InputError("target and contrast are the same: their difference is 0. Give two that differ.")
+        one_each = several.contrast is not None and len(several.target) == len(several.contrast) == 1
+        if method.measures != "parts" and several.contrast is not None and not one_each:
+            raise InputError(
+                f"{method.name} does not decompose the explained value, so target and contrast need a pass together and have "
+                "to be one token each."
+            )
+        relevance, value = np.zeros(len(item.token_ids)), 0.0
+        probabilities: dict[str, Any] = {}
+        components: dict[str, Any] = {}
+        sides = [("target", 1, several.target), ("contrast", -1, several.contrast)]
+        if several.contrast is None or one_each:
+            sides.pop()
+        for role, sign, ids in sides:
+            assert ids is not None
+            before = item.token_ids[: item.position + 1]
+            read = (*before, *ids[:-1]) if causal else item.token_ids
+            if signature.context is not None and len(read) > signature.context:
+                raise InputError(
+                    f"text and {role} have {len(read)} tokens to read, and {signature.name} can read {signature.context}. "
+                    "Shorten one."
+                )
+            extras = {name: _as_long(values, len(read)) for name, values in item.extras.items()}
+            scoring = Scoring(
+                positions=range(item.position, item.position + len(ids)),
+                targets=ids,
+                contrast=several.contrast if one_each else None,
+                objective=several.objective,
+                probabilities=True,
+                reads_forward=causal,
+            )
+            if len(ids) > 1:
+                few = {name: values[:FEW] for name, values in extras.items()}
+                check_reads_forward(runner, pad([Item(read[:FEW], 0, None, None, few)], model), spec)
+            batch = pad([Item(read, item.position, ids[0], None, extras)], model)
+            score, row, log_probability = explain_many(
+                runner, batch, spec, scoring, partial(_together, combine=combine)
+            )
+            length = len(before) if causal else len(read)
+            relevance[:length] += sign * row[:length]
+            value += sign * score
+            probabilities[f"{role}_probability"] = float(np.exp(log_probability))
+            if len(ids) > 1 and method.measures == "parts":
+                components[f"{role} tokens read"] = sign * float(row[length:].sum())
+    residual = value - float(relevance.sum()) - sum(components.values()) if method.measures == "parts" else None
+    result = Attribution(
+        relevance=relevance, value=value, residual=residual, target=several.target[0], components=components
+    )
+    return result, Found(several, probabilities)
+
+
+def _together(many: ManyTargets, combine: Combine) -> tuple[float, np.ndarray, float]:
+    """The sum of all scores, its relevance ``[T]``, and the log-probability of all tokens."""
+    assert many.log_probabilities is not None
+    row = many.relevance(np.ones((1, many.scores.size)), combine)[0]
+    return float(many.scores.sum()), row, float(many.log_probabilities.sum())
+
+
+def described(e: Explanation, found: Found, tokenizer: Any) -> Explanation:
+    """The explanation of the first token as one of all."""
+    several, notes = found.several, []
+    assert several.target is not None
+    count = len(several.target)
+
+    def entry(role: str, ids: tuple[int, ...]) -> Token:
+        before, tokens = list(e.token_ids[: e.position + 1]), []
+        for i in ids:
+            tokens.append(predicted_token(tokenizer, i, before))
+            before.append(i)
+        if len(ids) > 1:
+            pieces = ", ".join(repr(token.shown or token.text) for token in tokens)
+            notes.append(f"the {role} is {len(ids)} tokens, which are explained together: {pieces}.")
+        return joined(tokens)
+
+    target = entry("target", several.target)
+    contrast = entry("contrast", several.contrast) if several.contrast else None
+    lengths = {len(ids) for ids in (several.target, several.contrast) if ids}
+    if several.objective == "logit" and len(lengths) > 1:
+        notes.append(
+            "target and contrast have different numbers of tokens, and sums of logits of different lengths cannot be compared: "
+            'use objective="logprob".'
+        )
+    provenance = {**e.provenance, "target": list(several.target), "target_text": target.text}
+    if contrast is not None and several.contrast:
+        provenance |= {"contrast": list(several.contrast), "contrast_text": contrast.text}
+    return replace(
+        e,
+        target=target,
+        contrast=contrast,
+        explains=explained(several.objective, None, max(lengths)),
+        span=(e.position, e.position + count) if count > 1 else None,
+        notes=(*e.notes, *notes),
+        provenance={**provenance, "objective": several.objective},
+        **found.probabilities,
+    )
+
+
+def _top_prediction(runner: PassRunner, item: Item) -> int:
+    with torch.no_grad():
+        logits, index = explained_logits(runner.model, pad([item], runner.model))
+    return int(logits[0, int(index[0])].argmax())
+
+
+def _as_long(values: tuple[int, ...], length: int) -> tuple[int, ...]:
+    """Per-token inputs for a text of another length: the last one is repeated."""
+    return (*values, *[values[-1]] * (length - len(values)))[:length]
