@@ -81,7 +81,10 @@ def test_decompositions(name, case, scalar, method, precision, tolerance):
         ("gradient-x-input", {}, "gradient_x_input"),
     ],
 )
-@pytest.mark.parametrize(("at", "place"), [("input", "layer0_input"), ("embedding", "token_embeddings")])
+@pytest.mark.parametrize(
+    ("at", "place"),
+    [("input", "layer0_input"), pytest.param("embedding", "token_embeddings", marks=pytest.mark.slow)],
+)
 def test_gradients(name, case, scalar, method, options, key, at, place):
     model = load(name)
     result = explain(model, case, scalar, method, at=[at], **options)

@@ -48,6 +48,7 @@ def test_every_configuration_is_small_and_its_special_tokens_are_out_of_the_way(
             assert value is None or 0 <= value < tiny.FIRST_TEXT_ID, (family, name, value)
 
 
+@pytest.mark.slow
 def test_families_with_recurrent_layers_are_marked():
     recurrent = {"linear_attention", "mamba", "conv", "recurrent"}
     found = set()

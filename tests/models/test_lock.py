@@ -11,6 +11,7 @@ from torch import nn
 
 import lrpx
 from lrpx.evaluation.scoring import sources
+from lrpx.methods import get_method
 from lrpx.models.lock import lock_of
 from lrpx.passes.dispatch import PassRunner
 from lrpx.text.batching import Item, pad
@@ -43,7 +44,7 @@ def explained(model, ids, **options):
 def evaluated(model, ids, name="attnlrp"):
     def run():
         batch = pad([Item(tuple(ids), len(ids) - 1, 11, 13)], model)
-        (attribution,) = sources([name], PassRunner(model))[0].explain(batch, None)[0]
+        (attribution,) = sources([get_method(name)], PassRunner(model))[0].explain(batch, None)[0]
         return attribution.relevance
 
     return run

@@ -15,7 +15,7 @@ import tiny_files
 import torch
 import transformers
 from packaging.version import Version
-from support import slow_but
+from support import families, slow_but
 from torch import nn
 from transformers import BertForMaskedLM, GPT2LMHeadModel, LlamaForCausalLM
 
@@ -112,7 +112,7 @@ def explained(model, method, **options):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("family", FAMILIES)
+@families(FAMILIES, quick=["causal:llama"])
 def test_every_method_is_as_undivided(divide, family, method):
     whole, model = tiny.build(family), divide(tiny.build(family), family)
     assert is_divided(model)

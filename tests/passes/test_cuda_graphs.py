@@ -145,6 +145,7 @@ class Scaled(nn.Module):
         return self.base(x) * self.scales[self.used[0]]
 
 
+@pytest.mark.slow
 def test_what_a_module_holds_is_noticed(trusted, pretended):
     """Nothing stale is given, and a model that changes with every text is not captured each time."""
     model = tiny.build("causal:llama")

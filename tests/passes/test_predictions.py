@@ -94,6 +94,7 @@ def test_a_vocabulary_smaller_than_what_is_asked_for():
     assert found.probabilities.sum() == pytest.approx(1, abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.compiler
 def test_a_compiled_pass():
     model = tiny.build("causal:llama")
