@@ -161,7 +161,7 @@ def save_benchmark(folder: Path, model: Path, shape: str, count: int) -> str:
         folder / "manifest.json",
         {"kind": "benchmark", "schema": SCHEMA, "source": made_up, "ground_truth": {"file": made_up}},
     )
-    write_json(folder / "counts.json", {"kept": count})
+    write_json(folder / "counts.json", {"kept": count, "published": None})
     manifest = {
         "kind": "tokenized",
         "schema": SCHEMA,

@@ -166,7 +166,7 @@ def test_dataset(bench):
 def test_dataset_measures_the_batches_that_lrpx_makes(bench, monkeypatch):
     """The forward passes see the padded ids that ``lrpx.explain`` pads, each once."""
     explain, explained = importlib.import_module("lrpx.explainer.texts"), []
-    monkeypatch.setattr(explain, "pad", lambda *args: explained.append(pad(*args)) or explained[-1])
+    monkeypatch.setattr(explain, "pad", lambda *args, **how: explained.append(pad(*args, **how)) or explained[-1])
     script = runpy.run_path(str(BENCH / "dataset.py"))
     common = sys.modules["common"]
     model = common.build("tiny", "cpu", torch.float32)

@@ -53,6 +53,15 @@ def test_without_a_tokenizer_the_configuration_knows_the_padding_token():
         lrpx.explain(model, None, [9, 10, pad])
 
 
+def test_ids_for_a_tokenizer_without_a_padding_token():
+    """As GPT-2's: no id can be padding, and nothing is said."""
+    tokenizer = tiny_tokenizers.byte_level()
+    tokenizer.pad_token = None
+    model = tiny_tokenizers.gpt2(tokenizer)
+    model.config.pad_token_id = None
+    assert not any("padding" in note for note in lrpx.explain(model, tokenizer, [3, 4, 5]).notes)
+
+
 def test_an_end_token_for_padding_is_one_only_where_texts_differ(gpt2):
     model, tokenizer = gpt2
     end = tokenizer.convert_tokens_to_ids("<|endoftext|>")

@@ -39,11 +39,12 @@ def _padding(texts: Sequence[Encoded], tokenizer: Any, pad: int | None) -> list[
             for side, n, limit in zip(("begin", "end"), counts, limits, strict=True)
             if n > limit
         ]
-        note = (
-            f"the ids {' and '.join(where)} ({_name(tokenizer, pad)}), and no mask says so: they are explained like text. "
-            'Give {"input_ids": ids, "attention_mask": mask}, or leave the padding out.'
-        )
-        found.append((note,) if where else ())
+        found.append(())
+        if where:  # so there is a padding token, which has a name
+            found[-1] = (
+                f"the ids {' and '.join(where)} ({_name(tokenizer, pad)}), and no mask says so: they are explained like "
+                'text. Give {"input_ids": ids, "attention_mask": mask}, or leave the padding out.',
+            )
     return found
 
 
