@@ -26,7 +26,11 @@ from packaging.version import Version
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
 from transformers.pytorch_utils import Conv1D
 
 VOCABULARY = 97
@@ -47,6 +51,11 @@ SKIPPED: dict[str, str] = {family: reason for family, reason in _SKIPPED.items()
 
 FAMILIES: list[str] = [family for family in _CLASS_NAMES if family not in SKIPPED]
 """Every other family of the two mappings, as ``causal:<model type>`` or ``masked:<model type>``."""
+
+_VISION = ("llava", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "mistral3", "paligemma", "smolvlm", "mllama")
+VISION: list[str] = [f"vision:{name}" for name in _VISION if name in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES]
+_CLASS_NAMES |= {family: MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES[family.split(":")[1]] for family in VISION}
+"""Some families that read images too, as ``vision:<model type>``."""
 
 _RECURRENT = """
 bailing_hybrid bamba falcon_h1 falcon_mamba granitemoehybrid jamba kimi_linear lara_mini lfm2 lfm2_moe lfm3 mamba mamba2
@@ -129,6 +138,9 @@ _GEMMA4_MOE = {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "
 _COMPRESSION = {"compressed_sparse_attention": 2, "heavily_compressed_attention": 4}
 _COMPASS_ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}
 
+_MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}}
+_QWEN_VISION = {"depth": 1, "embed_dim": 32, "hidden_size": 32, "out_hidden_size": 32, "num_heads": 4}
+
 OVERRIDES: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1]},
     "big_bird": {"attention_type": "original_full"},
@@ -154,6 +166,9 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "mobilebert": {"embedding_size": 16},
     "neomme": {"head_dim": 16, "patch_size": 4},
     "phi4_multimodal": {"vision_config": {}, "audio_config": {}},  # None by default in transformers 5.0
+    "qwen2_vl": {"text_config": _MROPE, "vision_config": _QWEN_VISION},
+    "qwen2_5_vl": {"text_config": _MROPE, "vision_config": _QWEN_VISION},
+    "qwen3_vl": {"text_config": _MROPE, "vision_config": {**_QWEN_VISION, "deepstack_visual_indexes": [0]}},
     "qwen4_exp": _QWEN4,
     "qwen4_exp_text": _QWEN4,
     "recurrent_gemma": {"block_types": ["recurrent", "attention"]},
@@ -190,7 +205,7 @@ def build(
     Raises:
         KeyError: ``family`` is skipped or unknown.
     """
-    if family not in FAMILIES:
+    if family not in (*FAMILIES, *VISION):
         raise KeyError(f"{family!r} is not built: {SKIPPED.get(family, 'unknown family')}")
     if dtype == torch.float64 and family in FLOAT32_ONLY:
         dtype = torch.float32

@@ -15,21 +15,38 @@ from .positions import context_length, made_for
 
 
 def task_of(model: PreTrainedModel) -> str:
-    """``"causal"`` or ``"masked"``, by the class of the model.
+    """``"causal"`` or ``"masked"``, by the class of the model. What reads images too is causal, given text alone.
 
     Raises:
         UnsupportedModelError: It is neither.
     """
     kind: Any = type(model)
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise UnsupportedModelError(
+            f"{kind.__name__} is an encoder-decoder model. Causal and masked language models are explained."
+        )
     is_masked, is_causal = _classes(kind)
     if is_masked and is_causal:  # an encoder that may be used as a decoder (XLM); its configuration says so
         is_masked = not (getattr(model.config, "is_decoder", False) or getattr(model.config, "causal", False))
     if not is_masked and not is_causal:
         raise UnsupportedModelError(
-            f"{type(model).__name__} is neither a causal nor a masked language model. "
-            "Load it with AutoModelForCausalLM or AutoModelForMaskedLM, or with lrpx.load(name)."
+            f"{kind.__name__} is neither a causal nor a masked language model. Load the one of its family, if there is one, "
+            "with AutoModelForCausalLM, AutoModelForMaskedLM or AutoModelForImageTextToText, or with lrpx.load(name)."
         )
+    if needed := _needs_more(kind):
+        raise UnsupportedModelError(f"{kind.__name__} needs {needed}, and lrpx explains text alone.")
     return "masked" if is_masked else "causal"
+
+
+@cache
+def _needs_more(kind: Any) -> str | None:
+    """An input beside the text that ``forward`` has to be given, such as ``pixel_values``."""
+    known = ("self", "input_ids", "attention_mask", "token_type_ids", "position_ids")
+    for name, parameter in inspect.signature(kind.forward).parameters.items():
+        optional = parameter.default is not inspect.Parameter.empty
+        if not optional and parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD and name not in known:
+            return name
+    return None
 
 
 @cache
@@ -37,13 +54,15 @@ def _classes(kind: Any) -> tuple[bool, bool]:
     """Whether models of this class are masked, and whether they are causal language models."""
     from transformers.models.auto import modeling_auto as auto
 
+    from .auto_class import reading_more_than_text
+
     def is_one(table: dict[str, Any], suffix: str) -> bool:
         known = {name for value in table.values() for name in ([value] if isinstance(value, str) else value)}
         return any(base.__name__ in known or base.__name__.endswith(suffix) for base in kind.__mro__)
 
     return (
         is_one(auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES, "ForMaskedLM"),
-        is_one(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, "ForCausalLM"),
+        is_one(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES | reading_more_than_text(), "ForCausalLM"),
     )
 
 
@@ -86,6 +105,7 @@ class ModelSignature:
         context: How many tokens it can read; ``None`` if it has no limit.
         made_for: How many it was made for, by its configuration: beyond, it predicts badly. ``None`` if it does not say.
         extras: Per-token inputs besides the ids that its ``forward`` takes.
+        placeholders: Ids that stand for an image, a video or sound.
     """
 
     name: str
@@ -94,6 +114,7 @@ class ModelSignature:
     context: int | None
     made_for: int | None
     extras: frozenset[str]
+    placeholders: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> ModelSignature:
@@ -101,4 +122,11 @@ class ModelSignature:
         extras = frozenset(name for name in ("token_type_ids",) if takes(model, name))
         vocabulary = model.config.get_text_config().vocab_size
         limits = context_length(model), made_for(model)
-        return cls(type(model).__name__, task_of(model), vocabulary, *limits, extras)
+        named = (getattr(model.config, name, None) for name in _PLACEHOLDERS)
+        placeholders = frozenset(i for i in named if isinstance(i, int))
+        return cls(type(model).__name__, task_of(model), vocabulary, *limits, extras, placeholders)
+
+
+_PLACEHOLDERS = [
+    f"{kind}_token_{suffix}" for kind in ("image", "video", "audio", "media") for suffix in ("id", "index")
+]

@@ -20,6 +20,7 @@ from ..errors import InputError, UnsupportedModelError
 from ..models.modules import modules_of
 from ..models.placement import stored_parameters
 from ..models.refused import REFUSED
+from ..models.signature import task_of
 from ..propagation.propagate import Propagation
 from ..propagation.rulesets import RuleSet
 from ..recognition.foreign import foreign_nodes, nodes_above
@@ -38,8 +39,8 @@ def check_model(model: PreTrainedModel, rules: str | RuleSet) -> None:
     """Refuse what cannot be explained correctly.
 
     Raises:
-        UnsupportedModelError: Training mode, attention that bypasses PyTorch's functions, an encoder-decoder model, or a
-            state-space or linear-attention mixer.
+        UnsupportedModelError: Training mode, attention that bypasses PyTorch's functions, no causal or masked language model,
+            or a state-space or linear-attention mixer.
     """
     name = type(model).__name__
     modules = modules_of(model)
@@ -55,10 +56,7 @@ def check_model(model: PreTrainedModel, rules: str | RuleSet) -> None:
             f"{name} was loaded inside torch.inference_mode(), so no gradient can pass it. Load it outside."
         )
     config = getattr(model, "config", None)
-    if getattr(config, "is_encoder_decoder", False):
-        raise UnsupportedModelError(
-            f"{name} is an encoder-decoder model. Causal and masked language models are explained."
-        )
+    task_of(model)
     reason = REFUSED.get(getattr(config, "model_type", ""))
     if reason:
         raise UnsupportedModelError(f"{name} is not supported: {reason}.")

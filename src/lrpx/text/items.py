@@ -33,8 +33,12 @@ def item_of(
             f"{signature.name} can read. Shorten it."
         )
     notes: tuple[str, ...] = ()
-    if signature.made_for is not None and length > signature.made_for:
+    if pictures := sum(i in signature.placeholders for i in ids):
         notes = (
+            f"{pictures} of the tokens stand for an image or sound that {signature.name} is not given: lrpx explains text alone.",
+        )
+    if signature.made_for is not None and length > signature.made_for:
+        notes += (
             f"the text has {length} tokens, and {signature.name} was made for {signature.made_for}, by its configuration: what "
             "it predicts there may make no sense.",
         )
