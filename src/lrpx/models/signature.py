@@ -30,7 +30,7 @@ def task_of(model: PreTrainedModel) -> str:
         is_masked = not (getattr(model.config, "is_decoder", False) or getattr(model.config, "causal", False))
     if not is_masked and not is_causal:
         raise UnsupportedModelError(
-            f"{kind.__name__} is neither a causal nor a masked language model. Load the one of its family, if there is one, "
+            f"{kind.__name__} is neither a causal nor a masked language model. Load it "
             "with AutoModelForCausalLM, AutoModelForMaskedLM or AutoModelForImageTextToText, or with lrpx.load(name)."
         )
     if needed := _needs_more(kind):
