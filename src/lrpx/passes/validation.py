@@ -19,10 +19,11 @@ from .._torch_internals import HOOK_NODE, backward_hooks_of
 from ..errors import InputError, UnsupportedModelError
 from ..models.modules import modules_of
 from ..models.placement import stored_parameters
+from ..models.quantised import check_quantised
 from ..models.refused import REFUSED
 from ..models.signature import task_of
 from ..propagation.propagate import Propagation
-from ..propagation.rulesets import RuleSet
+from ..propagation.rulesets import RuleSet, get_rules
 from ..recognition.foreign import foreign_nodes, nodes_above
 from .hidden_states import items_of, layer_count
 
@@ -65,6 +66,7 @@ def check_model(model: PreTrainedModel, rules: str | RuleSet) -> None:
         raise UnsupportedModelError(
             f"{name} uses attn_implementation={attention!r}, a kernel that hides its operations. {ALTERNATIVE}"
         )
+    check_quantised(model, modules, linear_rule="linear" in get_rules(rules))
     if any("BlockSparseAttention" in type(module).__name__ for module in modules):
         raise UnsupportedModelError(
             f"{name} has block-sparse attention, and a short text would switch it to full attention for good. "

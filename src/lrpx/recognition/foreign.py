@@ -8,11 +8,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ..models.quantised import KERNELS
 from .call import tensors_in
 
 _KNOWN_NODES = re.compile(
     r"(torch::autograd::(AccumulateGrad|Copy\w+)|GeneratedBackwardFor_transformers_grouped_mm\w*|\w*Backward\d*)$"
 )
+
+# Ours, and those of quantised linear layers, whose gradients ``models.quantised`` has tried.
+_KNOWN_FUNCTIONS = ("lrpx.propagation.", *(f"{package}." for package in KERNELS))
 
 
 def nodes_above(values: Tensor, stop: Any = None) -> list[Any]:
@@ -35,7 +39,8 @@ def foreign_nodes(values: Tensor) -> list[str]:
     found = set()
     for node in (*kinds.values(), *shared.values()):
         made_by = getattr(type(node), "_forward_cls", None)  # of an autograd.Function
-        if (made_by and not made_by.__module__.startswith("lrpx.propagation.")) or not _KNOWN_NODES.match(node.name()):
+        known = made_by is None or made_by.__module__.startswith(_KNOWN_FUNCTIONS)
+        if not known or not _KNOWN_NODES.match(node.name()):
             found.add(node.name())
     return sorted(found)
 

@@ -132,6 +132,8 @@ def projection(module: nn.Module) -> tuple[Tensor, Tensor | None]:
     from transformers.pytorch_utils import Conv1D
 
     weight, bias = stored(module, "weight"), stored(module, "bias")
+    if weight is not None and type(weight).__module__.partition(".")[0] != "torch" and hasattr(weight, "dequantize"):
+        weight = weight.dequantize()  # of torchao or quanto, which keep the packed form in a tensor of their own class
     if weight is not None and weight.is_floating_point() and not weight.is_meta:
         if isinstance(module, Conv1D):
             return weight, bias
