@@ -373,7 +373,7 @@ def test_an_output_is_not_lost_when_explaining_fails(command, tmp_path):
     output.write_text("what was there")
     code, _, err, loads = command("explain", TEXT, "--target", "", "-o", str(output))
     assert (code, loads) == (2, 1)
-    assert "target='' is no token" in err
+    assert "--target '' is no token" in err
     assert output.read_text() == "what was there"
     code, *_ = command("explain", TEXT, "--target", "", "-o", str(tmp_path / "new.html"))
     assert code == 2
@@ -385,7 +385,7 @@ def test_an_output_is_not_lost_when_explaining_fails(command, tmp_path):
     [
         (["--method", "atnlrp"], "lrpx: unknown method 'atnlrp'. Did you mean 'attnlrp'?"),
         (["--format", "htlm"], "lrpx: unknown format 'htlm'. Did you mean 'html'? Known: html, json"),
-        (["-o", "x.htlm"], "lrpx: --output x.htlm: no format goes with the suffix '.htlm'. Use .json, .html"),
+        (["-o", "x.htlm"], "lrpx: --output x.htlm: no format goes with the suffix '.htlm'. Use .json, .jsonl, .html"),
     ],
 )
 def test_unknown_names_on_the_command_line_are_refused_before_loading(command, arguments, message):

@@ -17,7 +17,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .errors import InputError, LrpxError, NonFiniteError, UnsupportedModelError
+    from .errors import InputError, LrpxError, LrpxWarning, NonFiniteError, UnsupportedModelError
     from .explainer import Explainer, explain
     from .explanation import Explanation
     from .explanations import Explanations
@@ -36,6 +36,7 @@ __all__ = [
     "GenerationExplanation",
     "InputError",
     "LrpxError",
+    "LrpxWarning",
     "NonFiniteError",
     "UnsupportedModelError",
     "__version__",
@@ -46,7 +47,7 @@ __all__ = [
 ]
 
 _HOMES = {  # module below lrpx -> the public names it has
-    "errors": ("InputError", "LrpxError", "NonFiniteError", "UnsupportedModelError"),
+    "errors": ("InputError", "LrpxError", "LrpxWarning", "NonFiniteError", "UnsupportedModelError"),
     "explainer": ("Explainer", "explain"),
     "explanation": ("Explanation",),
     "explanations": ("Explanations",),

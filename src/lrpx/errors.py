@@ -25,6 +25,10 @@ class NonFiniteError(LrpxError, ArithmeticError):
     """A NaN or an infinity appeared where a number was needed."""
 
 
+class LrpxWarning(UserWarning):
+    """Something that a user has to know to read a result right. It is in ``Explanation.notes`` too."""
+
+
 def nearest(name: object, known: Iterable[str]) -> str:
     """A sentence that lists the ``known`` names and suggests the one closest to ``name``, ignoring case."""
     by_lower = {k.lower(): k for k in sorted(known)}
@@ -50,7 +54,7 @@ def warn(message: str) -> None:
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "lrpx":
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, stacklevel=level)
+    warnings.warn(message, LrpxWarning, stacklevel=level)
 
 
 def strict() -> bool:

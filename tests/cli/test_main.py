@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import warnings
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from transformers import BertForMaskedLM, GPT2LMHeadModel, MambaConfig, MambaFor
 import lrpx
 from lrpx.check import Report
 from lrpx.cli import main as cli
+from lrpx.errors import InputError
 from lrpx.methods import METHODS
 
 TEXT = "the 12"  # five tokens of tiny_files' tokenizer: "t", "he", " ", "12"
@@ -65,16 +67,27 @@ def test_json_holds_what_the_library_returns(lrpx_command, models):
     code, out, _ = lrpx_command("explain", TEXT, "--format", "json", "--target", "12")
     assert code == 0
     expected = lrpx.explain(models / "gpt2", None, TEXT, target="12")
-    found = lrpx.Explanation.from_dict(json.loads(out))
+    (found,) = map(lrpx.Explanation.from_dict, json.loads(out))
     assert np.array_equal(found.relevance, expected.relevance)
     assert (found.target, found.text, found.tokens) == (expected.target, TEXT, expected.tokens)
 
 
-def test_json_of_several_is_a_list(lrpx_command):
+def test_json_is_always_a_list(lrpx_command):
+    assert texts_of(lrpx_command("explain", TEXT, "--format", "json")[1]) == [TEXT]
     assert texts_of(lrpx_command("explain", TEXT, "the", "--format", "json")[1]) == [TEXT, "the"]
     both = json.loads(lrpx_command("explain", TEXT, "--method", "lrp", "--method", "gradient", "--format", "json")[1])
     assert [e["method"] for e in both] == ["lrp", "gradient"]
     assert texts_of(lrpx_command("explain", "-f", "-", "--format", "json", stdin=b"the\n")[1]) == ["the"]
+
+
+def test_json_lines_are_always_one_object_each(lrpx_command, tmp_path):
+    one = lrpx_command("explain", TEXT, "--format", "jsonl")[1].splitlines()
+    assert [json.loads(line)["text"] for line in one] == [TEXT]
+    lrpx_command("explain", TEXT, "the", "--method", "lrp", "--method", "gradient", "-o", str(tmp_path / "x.jsonl"))
+    several = [lrpx.Explanation.from_dict(json.loads(line)) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
+    assert [(e.text, e.method) for e in several] == [
+        (text, method) for text in (TEXT, "the") for method in ("lrp", "gradient")
+    ]
 
 
 def test_methods_of_a_text_stand_together_and_once(lrpx_command):
@@ -88,28 +101,38 @@ def test_methods_of_a_text_stand_together_and_once(lrpx_command):
     ]
 
 
-STARTS = {".json": b"[{", ".html": b"<!doctype html>", ".tex": b"%", ".png": b"\x89PNG", ".txt": b"attnlrp: logit"}
+PICTURES = (".png", ".pdf", ".svg")
+STARTS = {
+    ".json": b"[{",
+    ".jsonl": b'{"schema"',
+    ".html": b"<!doctype html>",
+    ".tex": b"%",
+    ".png": b"\x89PNG",
+    ".pdf": b"%PDF",
+    ".svg": b"<?xml",
+    ".txt": b"attnlrp: logit",
+}
 
 
 @pytest.mark.parametrize("suffix", STARTS)
 def test_the_suffix_of_the_output_is_the_format(lrpx_command, tmp_path, suffix):
-    if suffix == ".png":
+    if suffix in PICTURES:
         pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     for name in ("x" + suffix, "X" + suffix.upper()):
         code, out, _ = lrpx_command("explain", TEXT, "the é", "-o", str(tmp_path / name))
         assert (code, out) == (0, "")
         content = (tmp_path / name).read_bytes()
         assert content.startswith(STARTS[suffix]) or (suffix == ".tex" and b"\\documentclass" in content)
-        if suffix != ".png":
+        if suffix not in PICTURES:
             content.decode("utf-8")
 
 
 def test_a_format_goes_before_the_suffix(lrpx_command, tmp_path):
     lrpx_command("explain", TEXT, "--format", "json", "-o", str(tmp_path / "x.html"))
-    assert json.loads((tmp_path / "x.html").read_text())["text"] == TEXT
+    assert texts_of((tmp_path / "x.html").read_text()) == [TEXT]
 
 
-@pytest.mark.parametrize("format", ["json", "html", "latex", "terminal"])
+@pytest.mark.parametrize("format", ["json", "jsonl", "html", "latex", "terminal"])
 def test_standard_output_is_the_same_as_a_file(lrpx_command, tmp_path, format):
     target = tmp_path / "x"
     lrpx_command("explain", "the é 🤗", "--format", format, "-o", str(target))
@@ -120,12 +143,13 @@ def test_standard_output_is_the_same_as_a_file(lrpx_command, tmp_path, format):
             assert out == target.read_text(encoding="utf-8")
 
 
-def test_a_png_needs_a_file_and_matplotlib(lrpx_command, monkeypatch):
-    code, _, err = lrpx_command("explain", TEXT, "--format", "png")
-    assert (code, err) == (2, "lrpx: a PNG needs a file: --output heatmap.png.\n")
+@pytest.mark.parametrize("kind", ["png", "pdf", "svg"])
+def test_a_picture_needs_a_file_and_matplotlib(lrpx_command, monkeypatch, kind):
+    code, _, err = lrpx_command("explain", TEXT, "--format", kind)
+    assert (code, err) == (2, f"lrpx: {kind} needs a file: --output heatmap.{kind}\n")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    code, _, err = lrpx_command("explain", TEXT, "-o", "x.png")
-    assert (code, err) == (2, 'lrpx: a PNG needs matplotlib: pip install "lrpx[viz]"\n')
+    code, _, err = lrpx_command("explain", TEXT, "-o", f"x.{kind}")
+    assert (code, err) == (2, f'lrpx: {kind} needs matplotlib: pip install "lrpx[viz]"\n')
 
 
 # Texts
@@ -151,19 +175,24 @@ def test_line_separators_inside_a_text_do_not_split_it(lrpx_command):
 @pytest.mark.parametrize(
     ("arguments", "stdin", "message"),
     [
-        ([], b"", 'lrpx: no text given. Type: lrpx explain "The keys to the cabinet"'),
+        ([], b"", 'lrpx: no text given, and standard input is empty. Type: lrpx explain "The keys to the cabinet"'),
+        (["-"], b"", "lrpx: standard input holds no text; expected one per line."),
         (["the", "-f", "-"], b"the", "lrpx: give texts as arguments or with --file, not both."),
-        (["-f", "-"], b"\n \n", "lrpx: --file - holds no text; expected one per line."),
+        (["-f", "-"], b"\n \n", "lrpx: standard input holds no text; expected one per line."),
         (
             ["-f", "-"],
             b"\xff\xfe",
-            "lrpx: --file - is not UTF-8 text: 'utf-8' codec can't decode byte 0xff in position 0",
+            "lrpx: standard input is not UTF-8 text: 'utf-8' codec can't decode byte 0xff in position 0",
         ),
         (["-f", "none.txt"], b"", "lrpx: --file none.txt cannot be read: No such file or directory."),
         (["-f", "."], b"", "lrpx: --file . cannot be read: Is a directory."),
         ([""], b"", "lrpx: the text '' is empty."),
         (["\udcff"], b"", r"lrpx: the text is not valid Unicode: '\udcff' at character 0"),
-        (["the", " "], b"", "lrpx: text[1]: the text ' ' is empty."),
+        (
+            ["lrp"],
+            b"",
+            "lrpx: 'lrp' stands where a text is expected, and is the name of a method. Type --method before",
+        ),
         (["t" * 65], b"", "lrpx: the text has 65 tokens, 1 more than the 64 that GPT2LMHeadModel can read."),
     ],
 )
@@ -174,29 +203,91 @@ def test_texts_that_cannot_be_explained(lrpx_command, arguments, stdin, message)
     assert err.count("\n") == 1  # one line, no traceback
 
 
+def test_what_comes_through_a_pipe(lrpx_command):
+    for arguments in ([], ["-"], ["--file", "-"]):
+        code, out, _ = lrpx_command("explain", *arguments, "--format", "json", stdin=b"the\n12\n")
+        assert (code, texts_of(out)) == (0, ["the", "12"])
+
+
+def test_a_line_has_its_own_target(lrpx_command, tmp_path):
+    lines = [{"text": TEXT, "target": "12", "contrast": 7}, "the", {"text": TEXT, "position": 0, "target": 9}]
+    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    arguments = ["--file", str(tmp_path / "x.jsonl"), "--target", " the", "--format", "jsonl"]
+    code, out, _ = lrpx_command("explain", *arguments)
+    found = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [e["text"] for e in found] == [TEXT, "the", TEXT]
+    assert [(e["target"][1], e["contrast"] and e["contrast"][0], e["position"]) for e in found[:2]] == [
+        ("12", 7, 3),
+        (found[1]["target"][1], None, 1),
+    ]
+    assert (found[2]["target"][0], found[2]["position"]) == (9, 0)
+
+
+@pytest.mark.parametrize("how", ["arguments", "file"])
+def test_of_several_texts_those_that_can_be_explained_are(lrpx_command, tmp_path, how):
+    """The others are named, each by its line, and the exit status says so."""
+    (tmp_path / "x.jsonl").write_text('"the"\n\n" "\n"12"\n')
+    texts, where = ["the", " ", "12"], "text 2"
+    if how == "file":
+        texts, where = ["--file", str(tmp_path / "x.jsonl")], f"--file {tmp_path / 'x.jsonl'}, line 3"
+    code, out, err = lrpx_command("explain", *texts, "--format", "json")
+    assert (code, texts_of(out)) == (1, ["the", "12"])
+    assert err == f"lrpx: {where}: the text ' ' is empty. Give at least one word.\n"
+    assert lrpx_command("explain", " ", "", "--format", "json")[:2] == (2, "")
+
+
+def test_a_chat(lrpx_command):
+    code, out, err = lrpx_command("explain", "the", "--chat")
+    assert (code, out) == (2, "")
+    assert err.startswith("lrpx: chat messages need a tokenizer with a chat template; this one has none.")
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("format", ["json", "terminal"])
+def test_a_note_is_one_line_where_no_header_shows_it(lrpx_command, monkeypatch, format):
+    monkeypatch.setattr("lrpx.explainer.texts.mistakes", lambda *_: ("Look at device='cpu'.",))
+    code, out, err = lrpx_command("explain", TEXT, "--format", format)
+    assert code == 0
+    assert err == ("lrpx: note: Look at --device cpu.\n" if format == "json" else "")
+    assert "Look at device='cpu'." in out
+
+
+def test_warnings_of_others_are_shown_as_usual(lrpx_command, monkeypatch):
+    def warning(*_, **__):
+        warnings.warn("of another library", FutureWarning, stacklevel=1)
+        raise InputError("the end")
+
+    monkeypatch.setattr("lrpx.models.loading.load", warning)
+    with pytest.warns(FutureWarning, match="of another library"):
+        assert lrpx_command("explain", TEXT)[2] == "lrpx: the end\n"
+
+
 # Options
 
 
 def test_targets_as_texts_or_ids(lrpx_command):
-    found = json.loads(lrpx_command("explain", TEXT, "--target-id", "3", "--contrast-id", "5", "--format", "json")[1])
+    (found,) = json.loads(
+        lrpx_command("explain", TEXT, "--target-id", "3", "--contrast-id", "5", "--format", "json")[1]
+    )
     assert (found["target"][0], found["contrast"][0]) == (3, 5)
-    found = json.loads(lrpx_command("explain", TEXT, "--contrast", "12", "--position", "0", "--format", "json")[1])
+    (found,) = json.loads(lrpx_command("explain", TEXT, "--contrast", "12", "--position", "0", "--format", "json")[1])
     assert (found["contrast"][1], found["position"]) == ("12", 0)
 
 
 def test_places_and_norms(lrpx_command):
     blocks = ["--at", "input", "--at", "transformer.h.0"]
-    found = json.loads(lrpx_command("explain", TEXT, *blocks, "--format", "json")[1])
+    (found,) = json.loads(lrpx_command("explain", TEXT, *blocks, "--format", "json")[1])
     assert np.shape(found["layers"]["transformer.h.0"]) == (4, 32)
     gradient = ["--method", "gradient", "--method", "lrp", "--norm", "l2", "--format", "json"]
     found = json.loads(lrpx_command("explain", TEXT, *gradient)[1])
     assert [e["provenance"]["options"].get("norm") for e in found] == ["l2", None]
-    found = json.loads(lrpx_command("explain", TEXT, "--method", "alti-logit", "--direct", "--format", "json")[1])
+    (found,) = json.loads(lrpx_command("explain", TEXT, "--method", "alti-logit", "--direct", "--format", "json")[1])
     assert found["components"]["direct"] == 0
 
 
 def test_dtype_and_device(lrpx_command):
-    found = json.loads(lrpx_command("explain", TEXT, "--dtype", "float64", "--device", "cpu", "--format", "json")[1])
+    (found,) = json.loads(lrpx_command("explain", TEXT, "--dtype", "float64", "--device", "cpu", "--format", "json")[1])
     assert (found["provenance"]["dtype"], found["provenance"]["device"]) == ("float64", "cpu")
 
 
@@ -213,23 +304,32 @@ def test_verbose_says_what_is_loaded(lrpx_command):
         (["--method", "atnlrp"], "lrpx: unknown method 'atnlrp'. Did you mean 'attnlrp'?"),
         (["--method", "lrp", "--method", ""], "lrpx: unknown method ''. Known: "),
         (["--format", "htlm"], "lrpx: unknown format 'htlm'. Did you mean 'html'?"),
-        (["-o", "x.htm"], "lrpx: --output x.htm: no format goes with the suffix '.htm'. Use .json, .html, .tex"),
+        (
+            ["-o", "x.htm"],
+            "lrpx: --output x.htm: no format goes with the suffix '.htm'. Use .json, .jsonl, .html, .tex",
+        ),
         (["-o", "."], "lrpx: --output . is a folder. Give a file name in it."),
         (["-o", "none/x.html"], "lrpx: --output none/x.html: the folder "),
         (["--target", "a", "--target-id", "3"], "lrpx: give a token as text or as an id, not both."),
         (["--contrast", "a", "--contrast-id", "3"], "lrpx: give a token as text or as an id, not both."),
-        (["--target-id", "264"], "lrpx: target=264 is outside the vocabulary: ids go from 0 to 263."),
-        (["--target", "  12"], "lrpx: target='  12' is "),
-        (["--objective", "p"], 'lrpx: objective=\'p\': give "logit" or "logprob".'),
+        (["--target-id", "264"], "lrpx: --target-id 264 is outside the vocabulary: ids go from 0 to 263."),
+        (["--target", "  12"], "lrpx: --target '  12' is "),
+        (["--objective", "p"], 'lrpx: --objective p: give "logit" or "logprob".'),
         (["--target", "12", "--contrast", "12"], "lrpx: target '12' and contrast '12' are the same token"),
         (["--position", "4"], "lrpx: position 4 is outside the text, which has 4 tokens: 0 to 3, or -4 to -1."),
-        (["--norm", "l2"], "lrpx: --norm is not an option of attnlrp. See: lrpx methods."),
-        (["--direct"], "lrpx: --direct is not an option of attnlrp. See: lrpx methods."),
+        (
+            ["--norm", "l2"],
+            "lrpx: --norm is for gradient, and the method is attnlrp. Leave it out, or choose another method: --method ",
+        ),
+        (
+            ["--direct"],
+            "lrpx: --direct is for alti-logit, and the method is attnlrp. Leave it out, or choose another method: ",
+        ),
         (["--norm", "l3", "--method", "gradient"], "lrpx: unknown norm 'l3'. Did you mean 'l2'?"),
-        (["--at", "transformer.h.9"], "lrpx: at='transformer.h.9' matches no module. Did you mean 'transformer.h.0'?"),
+        (["--at", "transformer.h.9"], "lrpx: --at transformer.h.9 matches no module. Did you mean 'transformer.h.0'?"),
         (["--dtype", "flaot32"], "lrpx: unknown dtype 'flaot32'. Did you mean 'float32'?"),
         (["--device", "gpu9"], "lrpx: "),
-        (["--batch-tokens", "0"], "lrpx: batch_tokens=0: give a number of tokens from 1"),
+        (["--batch-tokens", "0"], "lrpx: --batch-tokens 0: give a number of tokens from 1"),
     ],
 )
 def test_options_that_cannot_be_used(lrpx_command, arguments, message):
@@ -286,7 +386,7 @@ def test_help_names_every_option(lrpx_command):
         name
     ) in "file target contrast target-id contrast-id position method at norm direct model dtype device token".split():
         assert f"--{name} " in out
-    for name in "attn-implementation revision batch-tokens format output verbose".split():
+    for name in "attn-implementation revision batch-tokens format output verbose jsonl chat".split():
         assert f"--{name} " in out
 
 
@@ -304,7 +404,8 @@ def test_every_option_is_called_as_its_parameter(lrpx_command, monkeypatch, word
     options = {
         name: parameter.annotation.__metadata__[0]
         for name, parameter in inspect.signature(function, eval_str=True).parameters.items()
-        if isinstance(parameter.annotation.__metadata__[0], typer.models.OptionInfo)
+        if parameter.annotation is not typer.Context
+        and isinstance(parameter.annotation.__metadata__[0], typer.models.OptionInfo)
     }
     monkeypatch.setenv("COLUMNS", "160")
     out = lrpx_command(*words, "--help", model=None)[1]
@@ -413,7 +514,7 @@ def test_a_bug_is_a_traceback(lrpx_command, monkeypatch):
 def test_markup_in_an_error_is_shown_as_it_is(lrpx_command):
     code, _, err = lrpx_command("explain", TEXT, "--at", "[b]x[/b]")
     assert code == 2
-    assert err.startswith("lrpx: at='[b]x[/b]' matches no module.")
+    assert err.startswith("lrpx: --at '[b]x[/b]' matches no module.")
 
 
 # Rules
@@ -434,7 +535,7 @@ def test_a_rule_for_layers_with_weights(lrpx_command, models):
         (["--rules", "gama=0.25"], "lrpx: unknown rule set 'gama=0.25'. Did you mean 'gamma=0.25'?"),
         (
             ["--method", "gradient", "--rules", "gamma"],
-            "lrpx: --rules is not an option of gradient. See: lrpx methods.",
+            "lrpx: --rules is for lrp, attnlrp, lrp-uniform-gate, and the method is gradient. Leave it out, or choose",
         ),
     ],
 )

@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ..errors import InputError
-from ..methods import get_method, methods_with_options
+from ..errors import InputError, LrpxWarning
+from ..explanations import Explanations
+from ..methods import METHODS, get_method, methods_with_options
 from . import options
-from .output import check_writable, format_of, write
+from .output import Format, check_writable, format_of, write
 from .texts import texts_of
+from .wording import ERROR, tell
 
 
 def explain(
+    context: typer.Context,
     text: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TEXT", help="What to explain. Several texts are explained in batches."),
+        typer.Argument(
+            metavar="TEXT", help="What to explain; several are explained in batches. - or nothing: standard input."
+        ),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", metavar="FILE", help="One text per line; - reads standard input.")
+        Path | None,
+        typer.Option("--file", "-f", metavar="FILE", help="One text per line, or JSON lines; - is standard input."),
     ] = None,
+    jsonl: Annotated[
+        bool | None,
+        typer.Option(
+            "--jsonl/--no-jsonl",
+            help='Lines are JSON: a string, or an object with "text" or "messages", and "target", "contrast", "position" if '
+            "the line has its own. Default: if the file is called .jsonl.",
+        ),
+    ] = None,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="A text is what a user says: put the model's chat template around it.")
+    ] = False,
     target: Annotated[
         str | None,
         typer.Option(
@@ -88,7 +106,7 @@ def explain(
             "--format",
             metavar="FORMAT",
             rich_help_panel="The output",
-            help="terminal, json, html, latex or png. Default: by the suffix of --output, or terminal.",
+            help="terminal, json (a list), jsonl, html, latex, png, pdf or svg. Default: by the suffix of --output.",
         ),
     ] = None,
     output: Annotated[
@@ -105,20 +123,29 @@ def explain(
     """Show how much each token of a text contributed to what the model predicts.
 
     [b]lrpx explain "The keys to the cabinet" --target " are" --contrast " is"[/b]
+
+    The same as a picture, by another method, for a model of the Hub:
+
+    [b]lrpx explain "The keys to the cabinet" --method lrp -m gpt2 -o keys.png[/b]
+
+    What a chat model answers, and many texts, one per line, to JSON lines:
+
+    [b]lrpx explain "Is Paris in France?" --chat -m Qwen/Qwen3-0.6B[/b]
+
+    [b]cat texts.txt | lrpx explain --format jsonl > explained.jsonl[/b]
+
+    Exit status: 0 all was explained; 1 some of several texts were not; 2 nothing was.
     """
     options.set_logging(verbose)
     output = None if str(output) == "-" else output
     check_writable(output)
     kind = format_of(format, output)
     methods = list(dict.fromkeys(method or ["attnlrp"]))
-    given = {"at": at, "norm": norm, "rules": rules, "direct": direct}
-    known = {option for m in methods for option in get_method(m).options}
-    for name, value in given.items():
-        if value is not None and name not in known:
-            raise InputError(f"--{name} is not an option of {', '.join(methods)}. See: lrpx methods.")
-    texts = texts_of(text, file)
+    given: dict[str, Any] = {"at": at, "norm": norm, "rules": rules, "direct": direct}
+    _check_options(methods, given)
     if (target is not None and target_id is not None) or (contrast is not None and contrast_id is not None):
         raise InputError("give a token as text or as an id, not both.")
+    texts = texts_of(text, file, jsonl=jsonl, chat=chat)
 
     from ..explainer import Explainer
     from ..models.loading import load
@@ -134,16 +161,41 @@ def explain(
         revision=revision,
         token=token,
     )
-    several = file is not None or len(texts) > 1
     explainer = Explainer(
         loaded, tokenizer, batch_tokens=batch_tokens, fast=fast, compile=compile, checkpoint=checkpoint
     )
-    asked: dict[str, Any] = {
-        "objective": objective,
-        **given,
-        "text": texts if several else texts[0],
+    typed = {
         "target": target if target_id is None else target_id,
         "contrast": contrast if contrast_id is None else contrast_id,
+        "position": position,
     }
-    explained = explainer(method=methods, position=position, **asked)
-    write(list(explained), kind, output, as_list=several or len(methods) > 1)
+    asked: dict[str, Any] = {
+        name: [value if getattr(one, name) is None else getattr(one, name) for one in texts]
+        for name, value in typed.items()
+    }
+    given["objective"] = objective
+    if kind is Format.terminal and output is None:
+        warnings.simplefilter("ignore", LrpxWarning)  # the header of the map says the same
+    alone = len(texts) == 1 and not texts[0].origin
+    asked["text"] = [one.text for one in texts]
+    asked = {name: values[0] for name, values in asked.items()} if alone else asked | {"errors": "collect"}
+    explained = explainer(method=methods, **asked, **given)
+    assert isinstance(explained, Explanations)
+    for failure in explained.failures:
+        tell(ERROR, f"{texts[failure.index].origin}: {failure.error}", context.find_root().command)
+    if len(explained):
+        write(list(explained), kind, output)
+    if explained.failures:
+        raise typer.Exit(1 if len(explained) else 2)
+
+
+def _check_options(methods: list[str], given: dict[str, Any]) -> None:
+    """Refuse an option that none of the methods has."""
+    known = {option for name in methods for option in get_method(name).options}
+    for option, value in given.items():
+        if value is not None and option not in known:
+            with_it = [name for name, method in METHODS.items() if option in method.options]
+            raise InputError(
+                f"--{option} is for {', '.join(with_it)}, and the method is {', '.join(methods)}. Leave it out, or choose "
+                f"another method: --method {with_it[0]}."
+            )

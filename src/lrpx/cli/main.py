@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
-from ..errors import LrpxError
+from ..errors import LrpxError, LrpxWarning
 from ..methods import METHODS
 from . import benchmark as cli_benchmark
 from .check import check
 from .explain import explain
+from .wording import ERROR, NOTE, tell
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    help="Explain what a transformer language model predicts: how much each input token contributed to a logit.",
+    help="""Explain what a transformer language model predicts: how much each input token contributed to a logit.
+
+    [b]lrpx explain "The keys to the cabinet" --target " are" --contrast " is"[/b]
+
+    [b]lrpx check openai-community/gpt2[/b]
+
+    [b]lrpx methods --long[/b]
+
+    Exit status: 0 all is well; 1 something failed, or does not hold; 2 wrong use. Guides: the folder docs of the project.
+    """,
 )
 
 
@@ -86,8 +98,18 @@ app.command()(cli_benchmark.report)
 
 def main() -> None:
     """Run the command line; an error that a person can mend is one line on stderr, exit status 2."""
-    try:
-        app(prog_name="lrpx")
-    except (LrpxError, ImportError, OSError) as error:
-        Console(stderr=True).print(f"[bold red]lrpx:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
-        raise SystemExit(2) from None
+    with warnings.catch_warnings():
+        warnings.showwarning = partial(_show_warning, warnings.showwarning)
+        try:
+            app(prog_name="lrpx")
+        except (LrpxError, ImportError, OSError) as error:
+            tell(ERROR, str(error), typer.main.get_command(app))
+            raise SystemExit(2) from None
+
+
+def _show_warning(otherwise: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any) -> None:
+    """A warning of lrpx as one line; another library's as Python shows it."""
+    if issubclass(category, LrpxWarning):
+        tell(NOTE, str(message), typer.main.get_command(app))
+    else:
+        otherwise(message, category, *place)

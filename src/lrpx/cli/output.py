@@ -20,18 +20,25 @@ class Format(str, enum.Enum):
 
     terminal = "terminal"
     json = "json"
+    jsonl = "jsonl"
     html = "html"
     latex = "latex"
     png = "png"
+    pdf = "pdf"
+    svg = "svg"
 
 
 SUFFIXES = {
     ".json": Format.json,
+    ".jsonl": Format.jsonl,
     ".html": Format.html,
     ".tex": Format.latex,
     ".png": Format.png,
+    ".pdf": Format.pdf,
+    ".svg": Format.svg,
     ".txt": Format.terminal,
 }
+PICTURES = (Format.png, Format.pdf, Format.svg)  # drawn by matplotlib
 
 
 def format_of(format: str | None, output: Path | None) -> Format:
@@ -49,10 +56,10 @@ def format_of(format: str | None, output: Path | None) -> Format:
             f"--output {output}: no format goes with the suffix {output and output.suffix!r}. "
             f"Use {', '.join(SUFFIXES)}, or say which: --format html."
         )
-    if kind is Format.png and output is None:
-        raise InputError("a PNG needs a file: --output heatmap.png.")
-    if kind is Format.png and importlib.util.find_spec("matplotlib") is None:
-        raise InputError('a PNG needs matplotlib: pip install "lrpx[viz]"')
+    if kind in PICTURES and output is None:
+        raise InputError(f"{kind.name} needs a file: --output heatmap.{kind.name}")
+    if kind in PICTURES and importlib.util.find_spec("matplotlib") is None:
+        raise InputError(f'{kind.name} needs matplotlib: pip install "lrpx[viz]"')
     return kind
 
 
@@ -79,19 +86,20 @@ def check_writable(output: Path | None) -> None:
         output.unlink()
 
 
-def write(explanations: list[Any], kind: Format, output: Path | None, *, as_list: bool) -> None:
-    """Write the explanations to ``output``, or to standard output."""
+def write(explanations: list[Any], kind: Format, output: Path | None) -> None:
+    """Write the explanations to ``output``, or to standard output: as JSON a list, as JSON lines an object per line."""
     from .. import heatmap
 
     if kind is Format.terminal and output is None:
         heatmap.show(explanations)
         return
-    if kind is Format.png and output is not None:
-        heatmap.to_png(explanations, output)
+    if kind in PICTURES and output is not None:
+        getattr(heatmap, f"to_{kind.name}")(explanations, output)
         return
-    if kind is Format.json:
-        plain = [e.to_dict() for e in explanations]
-        content = json.dumps(plain if as_list else plain[0], ensure_ascii=False, allow_nan=False) + "\n"
+    if kind in (Format.json, Format.jsonl):
+        each = [e.to_dict() for e in explanations]
+        documents = [each] if kind is Format.json else each
+        content = "".join(json.dumps(one, ensure_ascii=False, allow_nan=False) + "\n" for one in documents)
     elif kind is Format.html:
         content = heatmap.to_html(explanations)
     elif kind is Format.latex:

@@ -1,34 +1,131 @@
-"""The texts that a command explains: its arguments, or the lines of a file."""
+"""The texts that a command explains: its arguments, standard input, the lines of a text file, or JSON lines.
+
+A line of a JSON lines file is a string or an object: ``{"text": ...}`` or ``{"messages": [...]}``, with ``target``, ``contrast``
+and ``position`` of its own if it has them.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import typer
 
-from ..errors import InputError
+from ..errors import InputError, nearest
+from ..methods import METHODS
+
+KEYS = {
+    "text": (str, "a string"),
+    "messages": (list, "a list of chat messages"),
+    "target": (str | int, "a string or a token id"),
+    "contrast": (str | int, "a string or a token id"),
+    "position": (int, "the index of a token"),
+}
+NO_TEXT = 'Type: lrpx explain "The keys to the cabinet"'
 
 
-def texts_of(text: list[str] | None, file: Path | None) -> list[str]:
-    """The texts to explain.
+@dataclass(frozen=True)
+class Asked:
+    """One text, where it came from, and what is asked of it, if it says so itself."""
+
+    text: str | list[dict[str, Any]]
+    origin: str = ""  # "x.jsonl, line 3"
+    target: str | int | None = None
+    contrast: str | int | None = None
+    position: int | None = None
+
+
+def texts_of(arguments: list[str] | None, file: Path | None, *, jsonl: bool | None, chat: bool) -> list[Asked]:
+    """The texts to explain: what was typed, what the file holds, or what comes in through a pipe.
+
+    Args:
+        arguments: What was typed; ``-`` alone is standard input.
+        file: One text per line; ``-`` is standard input.
+        jsonl: Whether the lines are JSON. ``None``: if the file's name ends in ``.jsonl``.
+        chat: Each text is what a user says to a chat model.
 
     Raises:
-        InputError: There are none, or they cannot be read.
+        InputError: There are none, or they cannot be used; the error names the line.
     """
-    if text and file:
+    if arguments == ["-"] and file is None:
+        arguments, file = None, Path("-")
+    if arguments and file:
         raise InputError("give texts as arguments or with --file, not both.")
-    if text:
-        return text
-    if file is None:
-        raise InputError('no text given. Type: lrpx explain "The keys to the cabinet"')
+    if arguments:
+        _check_for_methods(arguments)
+        several = len(arguments) > 1
+        found = [Asked(text, f"text {n}" if several else "") for n, text in enumerate(arguments, start=1)]
+    else:
+        if file is None and sys.stdin.isatty():
+            raise InputError(f"no text given. {NO_TEXT}")
+        found = _lines_of(file or Path("-"), jsonl)
+        if not found and file is None:
+            raise InputError(f"no text given, and standard input is empty. {NO_TEXT}")
+        if not found:
+            raise InputError(f"{_named(file)} holds no text; expected one per line.")
+    return list(map(_as_chat, found)) if chat else found
+
+
+def _check_for_methods(texts: list[str]) -> None:
+    for text in texts:
+        if text in METHODS:
+            raise InputError(
+                f"{text!r} stands where a text is expected, and is the name of a method. Type --method before each: "
+                f"--method {text}. If it is the text: echo {text} | lrpx explain"
+            )
+
+
+def _lines_of(file: Path, jsonl: bool | None) -> list[Asked]:
     try:
         raw = typer.get_binary_stream("stdin").read() if str(file) == "-" else file.read_bytes()
         content = raw.decode("utf-8-sig")
     except OSError as error:
         raise InputError(f"--file {file} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"--file {file} is not UTF-8 text: {error}.") from error
-    lines = [line for line in content.replace("\r\n", "\n").split("\n") if line.strip()]
-    if not lines:
-        raise InputError(f"--file {file} holds no text; expected one per line.")
-    return lines
+        raise InputError(f"{_named(file)} is not UTF-8 text: {error}.") from error
+    as_json = file.suffix.lower() in (".jsonl", ".ndjson") if jsonl is None else jsonl
+    found = []
+    for number, line in enumerate(content.replace("\r\n", "\n").split("\n"), start=1):
+        if line.strip():
+            origin = f"{_named(file)}, line {number}"
+            found.append(_parsed(line, origin) if as_json else Asked(line, origin))
+    return found
+
+
+def _parsed(line: str, origin: str) -> Asked:
+    """One line of a JSON lines file."""
+    try:
+        entry = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"{origin}: no JSON: {error}. Expected a string, or an object with a text or messages."
+        ) from None
+    if isinstance(entry, str):
+        entry = {"text": entry}
+    if not isinstance(entry, dict):
+        raise InputError(f'{origin}: {line.strip()[:40]} is no text. Give a string, or {{"text": "..."}}.')
+    for key, value in entry.items():
+        if key not in KEYS:
+            raise InputError(f"{origin}: unknown key {key!r}. {nearest(key, KEYS)}")
+        kind, expected = KEYS[key]
+        if isinstance(value, bool) or not (
+            isinstance(value, kind) or (value is None and key not in ("text", "messages"))
+        ):
+            raise InputError(f"{origin}: {key} is {json.dumps(value)[:40]}. Give {expected}.")
+    if ("text" in entry) == ("messages" in entry):
+        raise InputError(f"{origin}: give either text or messages; it has {', '.join(entry) or 'nothing'}.")
+    text = entry.pop("text") if "text" in entry else entry.pop("messages")
+    return Asked(text, origin, **entry)
+
+
+def _as_chat(asked: Asked) -> Asked:
+    if not isinstance(asked.text, str):
+        return asked
+    return replace(asked, text=[{"role": "user", "content": asked.text}])
+
+
+def _named(file: Path | None) -> str:
+    return "standard input" if str(file) == "-" else f"--file {file}"
