@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import io
 import itertools
-import logging
 import re
 import shutil
 import subprocess
@@ -28,6 +27,12 @@ from lrpx.heatmap import Look, latex, rtl
 from lrpx.heatmap.colours import BLUE, RED, WHITE, colour, hex_colour, ink
 from lrpx.heatmap.text import readable, visible
 from lrpx.heatmap.view import fixed, short, view
+
+# What a machine's fonts and an older matplotlib lack; the tests of these warnings ask for them.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:no installed font has"),
+    pytest.mark.filterwarnings("ignore:right-to-left text in a picture"),
+]
 
 RED_HEX, BLUE_HEX = hex_colour(RED), hex_colour(BLUE)
 
@@ -573,7 +578,7 @@ def test_png_cuts_a_unit_that_is_longer_than_a_line():
     from lrpx.heatmap.fonts import Typeface
 
     shown = view(explanation([("x" * 500, ["x"])], [1.0]))
-    lines = list(picture._lines(Typeface({"x"}), shown, True))
+    lines = list(picture._lines(Typeface("x"), shown, True))
     assert "".join(box.text for line in lines for box in line) == "x" * 500
     assert len(lines) > 1
     assert [box.number for line in lines for box in line].count("+1.000") == 1
@@ -589,16 +594,16 @@ def test_png_gives_no_warning_and_leaves_settings_alone(tmp_path, name):
     assert "matplotlib.pyplot" not in sys.modules
 
 
-def test_png_draws_what_no_font_has_as_a_code_point_and_says_so(tmp_path, caplog):
+def test_png_draws_what_no_font_has_as_a_code_point_and_says_so(tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     from lrpx.heatmap.fonts import Typeface
 
     nowhere = "\U000e0fff\ufe0f"  # an unassigned code point, and a selector that is nothing by itself
-    with caplog.at_level(logging.WARNING, logger="lrpx"):
-        face = Typeface({"a", *nowhere})
+    with pytest.warns(UserWarning, match=r"no installed font has U\+E0FFF, .* apt install fonts-noto"):
+        face = Typeface(f"a{nowhere}")
     assert face.text("a" + nowhere) in ("aU+E0FFF", "aU+E0FFF\ufe0f")
-    assert "no installed font has U+E0FFF" in caplog.text
-    heatmap.to_png(explanation([(nowhere, ["x"])], [1.0]), tmp_path / "map.png")
+    with pytest.warns(UserWarning, match="no installed font has"):
+        heatmap.to_png(explanation([(nowhere, ["x"])], [1.0]), tmp_path / "map.png")
 
 
 def test_png_without_matplotlib_says_what_to_install(monkeypatch, tmp_path):
@@ -628,7 +633,7 @@ def drawn(text: str) -> np.ndarray:
 
     figure = Figure(figsize=(4, 1), dpi=100)
     canvas = agg.FigureCanvasAgg(figure)
-    figure.text(0.5, 0.5, text, fontproperties=Typeface(set(text)).font(20))
+    figure.text(0.5, 0.5, text, fontproperties=Typeface(text).font(20))
     canvas.draw()
     ink = np.asarray(canvas.buffer_rgba())[..., 0] < 128
     assert ink.any()
@@ -662,16 +667,14 @@ def test_letters_stand_on_paper_as_they_are_read(logical, paper):
     np.testing.assert_array_equal(drawn(logical), drawn(as_it_stands))
 
 
-def test_png_with_an_older_matplotlib_says_that_letters_are_out_of_order(monkeypatch, caplog):
+def test_png_with_an_older_matplotlib_says_that_letters_are_out_of_order(monkeypatch):
     ft2font = pytest.importorskip("matplotlib.ft2font", reason="matplotlib is not installed")
     from lrpx.heatmap.fonts import Typeface
 
     monkeypatch.delattr(ft2font, "__libraqm_version__", raising=False)
-    with caplog.at_level(logging.WARNING, logger="lrpx"):
-        Typeface(set("keys"))
-        assert not caplog.text
-        Typeface(set("שלום"))
-    assert "needs matplotlib 3.11" in caplog.text
+    Typeface("keys")  # warnings are errors
+    with pytest.warns(UserWarning, match="needs matplotlib 3.11"):
+        Typeface("שלום")
 
 
 @pytest.mark.parametrize(
@@ -835,7 +838,7 @@ def test_heatmaps_need_no_torch_and_load_heavy_things_on_use():
             elif isinstance(node, ast.ImportFrom) and node.level == 2:
                 outside.add(f"lrpx.{node.module}")
     outside -= set(sys.stdlib_module_names)
-    assert outside == {"numpy", "regex", "rich", "matplotlib", "IPython", "lrpx.errors"}
+    assert outside == {"numpy", "regex", "rich", "matplotlib", "PIL", "fontTools", "IPython", "lrpx.errors"}
 
 
 def test_other_rules_than_those_of_the_method_are_named():
@@ -846,3 +849,154 @@ def test_other_rules_than_those_of_the_method_are_named():
     assert "rules" not in explain().to_html()
     assert "rules=lrp" in explain(rules="lrp").to_html()
     assert "rules of your own" in explain(rules={**LRP, "linear": lrpx.rules.gamma(0.25)}).to_html()
+
+
+# LaTeX for a paper, and for every script.
+
+
+@pytest.mark.parametrize("engine", ["pdflatex", "lualatex"])
+def test_a_fragment_says_what_its_document_needs(engine):
+    source = heatmap.to_latex([keys(), hard()], fragment=True, engine=engine)
+    document = heatmap.to_latex([keys(), hard()], engine=engine)
+    comment = source[: source.index("\n{")]
+    needed = re.findall(r"%   (\\usepackage.*)", comment)
+    assert needed == [line for line in document.splitlines() if line.startswith(r"\usepackage")]
+    assert all(line.startswith("%") for line in comment.splitlines())
+    assert f"for {engine}" in comment
+    assert r"\documentclass" not in source
+    assert r"\begin{document}" not in source
+    assert document.split(r"\begin{document}")[1].split(r"\end{document}")[0].strip() in source.replace(
+        "\n\n{\\sff", "\n{\\sff"
+    )
+
+
+def test_two_fragments_compile_in_one_document(tmp_path):
+    (tmp_path / "frag.tex").write_text(heatmap.to_latex(keys(), fragment=True), encoding="utf-8")
+    packages = re.findall(r"%   (\\usepackage.*)", (tmp_path / "frag.tex").read_text(encoding="utf-8"))
+    body = r"\begin{figure}\input{frag}\end{figure}" * 2
+    compiled("\\documentclass{article}" + "".join(packages) + f"\\begin{{document}}{body}\\end{{document}}", tmp_path)
+
+
+def test_an_unknown_engine_is_refused():
+    with pytest.raises(InputError, match="unknown engine 'xetex'"):
+        keys().to_latex(engine="xetex")
+
+
+def test_lualatex_sets_every_script_in_a_font_of_its_own():
+    source = hard().to_latex(engine="lualatex")
+    assert r"\lrpxpoint" not in source
+    assert r"{\lrpxCjk 中文}" in source
+    assert r"\lrpxrtl{{\lrpxHebrew שלום}}" in source
+    assert r"{\lrpxEmoji 👩‍🚀}" in source
+    assert (
+        "\\IfFontExistsTF{Noto Sans Hebrew}{\\newfontfamily\\lrpxHebrew{Noto Sans Hebrew}[Renderer=HarfBuzz,Script=Hebrew]}"
+        in source
+    )
+    assert r"\PackageWarning{lrpx}{no font for Cjk; install Noto Sans CJK SC}" in source
+    hindi = explanation([("हि", ["a"]), ("न्दी", ["b"])], [1.0, -1.0]).to_latex(engine="lualatex")
+    assert r"{\lrpxDevanagari न्दी}" in hindi
+    japanese = explanation([("鍵", ["a"]), ("です", ["b"])], [1.0, -1.0]).to_latex(engine="lualatex")
+    assert r"{\lrpxHiragana 鍵}" in japanese  # ideographs of a text with kana look Japanese
+
+
+def test_lualatex_runs_right_to_left_text_from_right_to_left():
+    units = [("שלום", ["a"]), (" (", ["b"]), ("ok", ["c"]), (" no", ["d"]), (")", ["e"]), (" עולם", ["f"])]
+    source = explanation(units, [1.0] * 6).to_latex(engine="lualatex", numbers=False)
+    start = source.index(r"\pardir TRT\textdir TRT")
+    cells = re.findall(r"\\textdir TLT|^\}%|\{[^{}]*\}\{\}%|\\lrpxHebrew \w+", source[start:], flags=re.MULTILINE)
+    found = [cell.removeprefix("{").removesuffix("}{}%") for cell in cells]
+    assert found == [r"\lrpxHebrew שלום", ")", r"\textdir TLT", "ok", "no", "}%", "(", r"\lrpxHebrew עולם"]
+
+
+# PDF and SVG.
+
+
+@pytest.mark.parametrize(("kind", "start"), [("pdf", b"%PDF"), ("svg", b"<?xml"), ("png", b"\x89PNG")])
+def test_every_kind_of_picture_is_what_its_name_says_and_comes_out_the_same(tmp_path, kind, start):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    for name in ("a", "b"):
+        getattr(keys(), f"to_{kind}")(tmp_path / f"{name}.{kind}")
+    a, b = ((tmp_path / f"{name}.{kind}").read_bytes() for name in ("a", "b"))
+    assert a.startswith(start)
+    if kind != "svg":  # matplotlib gives the shapes of an SVG random names
+        assert a == b
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "instead"),
+    [
+        ("to_png", "x.pdf", r"use to_pdf\(\)"),
+        ("to_png", "x.SVG", r"use to_svg\(\)"),
+        ("to_pdf", "x.png", r"use to_png\(\)"),
+        ("to_svg", "x.html", r"use to_html\(\)"),
+        ("to_png", "x.jpg", "there are png, pdf, svg"),
+    ],
+)
+def test_a_name_of_another_format_is_refused(tmp_path, method, name, instead):
+    with pytest.raises(InputError, match=f"asks for another format: {instead}"):
+        getattr(keys(), method)(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+# Emoji and fonts.
+
+
+class Coloured:
+    """A colour font that has the key alone, as a red square."""
+
+    def __init__(self, files):
+        self.square = np.full((10, 10, 4), (200, 10, 20, 255), dtype=np.uint8)
+
+    def __contains__(self, character):
+        return character == "🔑"
+
+    def image(self, character):
+        return self.square
+
+
+def test_emoji_are_drawn_in_colour_where_a_font_has_them(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    e = explanation([("the", ["a"]), (" 🔑s", ["b"])], [1.0, 0.0])
+    assert count(pixels(zero(), tmp_path / "zero.png"), (200, 10, 20)) == 0
+    monkeypatch.setattr("lrpx.heatmap.fonts.EmojiFont", Coloured)
+    assert count(pixels(e, tmp_path / "map.png"), (200, 10, 20)) > 500
+    heatmap.to_pdf(e, tmp_path / "map.pdf")
+
+
+def test_an_installed_colour_font_has_pictures():
+    manager = pytest.importorskip("matplotlib.font_manager", reason="matplotlib is not installed")
+    from lrpx.heatmap.emoji import EmojiFont
+
+    font = EmojiFont(manager.findSystemFonts())
+    if font._font is None:
+        pytest.skip("no colour font is installed")
+    assert "🔑" in font
+    assert "a" not in EmojiFont([])
+    picture = font.image("🔑")
+    assert picture.shape[2] == 4
+    assert len(np.unique(picture[..., :3].reshape(-1, 3), axis=0)) > 10
+
+
+@pytest.mark.parametrize(
+    ("character", "expected"),
+    [("🔑", True), ("👩\u200d🚀", True), ("🇩🇪", True), ("❤\ufe0f", True), ("❤", False), ("1", False)],
+)
+def test_what_counts_as_emoji(character, expected):
+    from lrpx.heatmap.emoji import is_emoji
+
+    assert is_emoji(character) is expected
+
+
+def test_a_font_installed_after_matplotlib_listed_them_is_found(monkeypatch):
+    manager = pytest.importorskip("matplotlib.font_manager", reason="matplotlib is not installed")
+    from lrpx.heatmap.fonts import Typeface
+
+    listed = manager.fontManager.ttflist
+    have = next((f for f in listed if "CJK" in f.name or "Devanagari" in f.name), None)
+    if have is None:
+        pytest.skip("no font beside DejaVu is installed")
+    letter = "中" if "CJK" in have.name else "क"
+    only = [f for f in listed if f.name.startswith("DejaVu")]
+    monkeypatch.setattr(manager.fontManager, "ttflist", only)
+    monkeypatch.setattr(manager, "findSystemFonts", lambda: [have.fname])
+    assert Typeface(letter).text(letter) == letter

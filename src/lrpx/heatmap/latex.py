@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from ..errors import InputError, nearest
 from .cells import Cell, joined_pieces
 from .colours import colour, hex_colour, ink
-from .latex_scripts import fonts, in_reading_order, is_japanese, script_of
+from .latex_scripts import depths, fonts, in_reading_order, is_japanese, mirrored, script_of
+from .rtl import JOINER
 from .text import characters, code_point, mostly_rtl
 from .view import ALL_ZERO, MINUS, View
 
@@ -66,7 +67,7 @@ _PAGE = r"""\setlength{\textwidth}{16cm}\setlength{\oddsidemargin}{0pt}\setlengt
 """
 _COMMANDS = r"""
 % \lrpxcell{background}{ink}{text}{number below, may be empty}; \lrpxexplained: the same in a strong frame.
-\newlength{\lrpxwidth}\newlength{\lrpxbelow}
+\ifdefined\lrpxwidth\else\newlength{\lrpxwidth}\newlength{\lrpxbelow}\fi
 \newcommand{\lrpxbox}[6]{{\setlength{\fboxsep}{1.8pt}\setlength{\fboxrule}{#1}%
   \settowidth{\lrpxwidth}{#5}\settowidth{\lrpxbelow}{\tiny #6}%
   \ifdim\lrpxbelow>\lrpxwidth\setlength{\lrpxwidth}{\lrpxbelow}\fi
@@ -127,8 +128,7 @@ class _Writer:
         self._japanese = is_japanese("".join(cell.text for cell in view.cells))
         tex = self.tex
         value = rf" = \textbf{{{tex(view.equals(MINUS))}}}" if view.equals() else ""
-        pieces = joined_pieces(view.cells) if self.lua else (cell.pieces for cell in view.cells)
-        cells = [self._cell(view, cell, texts) for cell, texts in zip(view.cells, pieces, strict=True)]
+        cells = [self._cell(view, cell, cell.pieces) for cell in view.cells] if not self.lua else self._any_script(view)
         rtl = self.lua and view.rtl
         lines = [
             r"{\sffamily\raggedright\lineskip=4pt\lineskiplimit=2pt",
@@ -136,7 +136,7 @@ class _Writer:
             *(rf"{{\footnotesize {tex(line)}\par}}\nobreak" for line in view.below(MINUS)),
             r"\medskip",
             *([r"{\pardir TRT\textdir TRT%"] * rtl),
-            *(in_reading_order(view.cells, cells, view.rtl) if self.lua else cells),
+            *cells,
             r"\par" + "}" * rtl + r"\nobreak\medskip",
             self._bar(view)
             + r"\quad{\footnotesize framed: "
@@ -148,6 +148,13 @@ class _Writer:
             lines.append(rf"\smallskip{{\footnotesize outside the tokens: {outside}\par}}")
         # A line break before \par would add an empty line.
         return "\n".join(lines).replace("\\newline%\n\\par", "%\n\\par") + "}\n"
+
+    def _any_script(self, view: View) -> list[str]:
+        """The cells for ``lualatex``: Arabic joins across them, and each run has its direction."""
+        depth = depths(view.cells, view.rtl)
+        places = zip(view.cells, joined_pieces(view.cells), depth, strict=True)
+        cells = [self._cell(view, cell, mirrored(pieces, cell, level)) for cell, pieces, level in places]
+        return list(in_reading_order(cells, depth, view.rtl))
 
     def _cell(self, view: View, cell: Cell, pieces: Sequence[str]) -> str:
         """One unit, after a space or, inside a word, after a line break of last resort."""
@@ -193,16 +200,23 @@ class _Writer:
 
     def _runs(self, text: str) -> Iterator[tuple[str, str]]:
         """Parts of ``text`` that need one font: the script, empty for the document's own font, and the part."""
-        runs: list[tuple[str, str]] = []
+        script, part, between = "", "", ""  # between: spaces that belong to the script only if it goes on
         for char in characters(text):
-            plain = all(map(_typeset, char)) or not self.lua
-            script = "" if plain else script_of(char, self._japanese)
-            between_words = char == " " and runs and runs[-1][0]
-            if between_words or (runs and runs[-1][0] == script):
-                runs[-1] = (runs[-1][0], runs[-1][1] + char)
+            if char == " " and script:
+                between += char
+                continue
+            plain = not self.lua or all(map(_typeset, char))
+            found = "" if plain else script if char == JOINER and script else script_of(char, self._japanese)
+            if found == script or part == JOINER:
+                script, part = found, part + between + char
             else:
-                runs.append((script, char))
-        yield from runs
+                yield script, part
+                script, part = found, ("" if found else between) + char
+                if found and between:
+                    yield "", between
+            between = ""
+        yield script, part
+        yield "", between
 
     def _run(self, script: str, text: str) -> str:
         if not script:

@@ -42,6 +42,14 @@ _FONTS = {
 }
 _ANY = ("DejaVu Sans", "Noto Sans", "Noto Sans Symbols", "Noto Sans Symbols 2", "FreeSerif")
 
+# Letters of these scripts change with their neighbours, for which HarfBuzz has to know the script.
+_SHAPED = (
+    *("ARABIC", "BENGALI", "DEVANAGARI", "GUJARATI", "GURMUKHI", "HEBREW", "KANNADA", "KHMER", "LAO", "MALAYALAM"),
+    *("MONGOLIAN", "MYANMAR", "ORIYA", "SINHALA", "SYRIAC", "TAMIL", "TELUGU", "THAANA", "THAI", "TIBETAN"),
+)
+
+_MIRROR = str.maketrans("()[]{}<>«»", ")(][}{><»«")
+
 _EMOJI_CHARACTER = regex.compile(r"\p{Emoji_Presentation}|\p{Extended_Pictographic}|\p{Regional_Indicator}|.\uFE0F")
 
 
@@ -63,17 +71,29 @@ def fonts(scripts: Sequence[str]) -> Iterator[str]:
     for script in scripts:
         name = script.title()
         candidates = _FONTS.get(script, (f"Noto Sans {name}", f"Noto Serif {name}", *_ANY))
+        shaping = "Renderer=HarfBuzz" + f",Script={name}" * (script in _SHAPED)
         chosen = rf"\PackageWarning{{lrpx}}{{no font for {name}; install {candidates[0]}}}\newcommand\lrpx{name}{{}}"
         for font in reversed(candidates):
-            found = rf"\newfontfamily\lrpx{name}{{{font}}}[Renderer=HarfBuzz]"
+            found = rf"\newfontfamily\lrpx{name}{{{font}}}[{shaping}]"
             chosen = f"\\IfFontExistsTF{{{font}}}{{{found}}}{{{chosen}}}"
         yield chosen
 
 
-def in_reading_order(cells: Sequence[Cell], sources: Sequence[str], rtl: bool) -> Iterator[str]:
+def depths(cells: Sequence[Cell], rtl: bool) -> list[int]:
+    """The embedding level of each cell, as ``rtl.levels``."""
+    return levels([direction(cell.text) for cell in cells], rtl)
+
+
+def mirrored(pieces: Sequence[str], cell: Cell, depth: int) -> list[str]:
+    """The pieces with brackets turned round where they stand alone between right-to-left cells; fonts turn the others."""
+    return (
+        [piece.translate(_MIRROR) for piece in pieces] if depth % 2 and direction(cell.text) in " S" else list(pieces)
+    )
+
+
+def in_reading_order(sources: Sequence[str], depth: Sequence[int], rtl: bool) -> Iterator[str]:
     """The cells' sources with the direction of each run around it; numbers inside right-to-left text run to the right."""
-    depth, base = levels([direction(cell.text) for cell in cells], rtl), int(rtl)
-    opened = base
+    opened = base = int(rtl)
     for level, source in zip(depth, sources, strict=True):
         while opened > max(level, base):
             opened -= 1

@@ -18,7 +18,7 @@ from typing import Any
 from ..errors import InputError, import_optional
 from .cells import Cell, joined_pieces
 from .colours import Rgb, colour, ink
-from .fonts import DPI, Typeface
+from .fonts import DPI, Typeface, emoji_height
 from .rtl import RTL_MARK, direction, levels, visual_order
 from .text import characters
 from .view import ALL_ZERO, MINUS, View
@@ -65,7 +65,7 @@ def draw(views: Sequence[View], path: str | os.PathLike[str], kind: str) -> None
 
     with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()  # ignore the user's plot style; rc_context restores it
-        # Typeface has logged what cannot be drawn well; matplotlib would repeat it for every letter.
+        # Typeface has said what cannot be drawn well; matplotlib would repeat it for every letter.
         warnings.filterwarnings("ignore", message="(Glyph|Matplotlib currently does not support)", category=UserWarning)
         canvas = _Canvas(Typeface(_characters(views)))
         for view in views:
@@ -81,6 +81,9 @@ def draw(views: Sequence[View], path: str | os.PathLike[str], kind: str) -> None
         figure.savefig(path, format=kind, dpi=DPI, metadata=_METADATA[kind])
 
 
+# A word, or a token in quotes: its spaces and quotes go the way of its letters.
+_WORD = re.compile(r'(?:"[^"]*"\S*|\S+)\s*|\s+')
+
 # Without a date, so that the same map gives the same file.
 _METADATA = {
     "png": {"Software": "lrpx"},
@@ -92,10 +95,11 @@ _METADATA = {
 # Lines.
 
 
-def _characters(views: Iterable[View]) -> set[str]:
+def _characters(views: Iterable[View]) -> str:
+    """All text that will be drawn, for the choice of fonts."""
     texts = ["".join((view.explains(), *view.below(), *view.outside(), *view.legend(), view.method)) for view in views]
     pieces = (piece for view in views for texts in joined_pieces(view.cells) for piece in texts)
-    return set("".join([*texts, *pieces]))
+    return " ".join([*texts, *pieces])
 
 
 @dataclass(frozen=True)
@@ -196,12 +200,19 @@ class _Canvas:
         style = {
             "fontproperties": self.face.font(size, bold),
             "color": ink,
-            "ha": ha,
+            "ha": "left",
             "va": "baseline",
             "parse_math": False,
         }
-        self._marks.append(("text", (x, y, text), style))
-        self.right = max(self.right, x + (self.face.width(text, size, bold) if ha == "left" else 0))
+        width = self.face.width(text, size, bold)
+        left = x - {"left": 0.0, "center": width / 2, "right": width}[ha]
+        for offset, _, letters, image in self.face.laid_out(text, size, bold):
+            if image is None:
+                self._marks.append(("text", (left + offset, y, letters), style))
+            else:
+                height = emoji_height(size)
+                self._marks.append(("image", (left + offset, y + height * 0.2, height), {"image": image}))
+        self.right = max(self.right, left + width if ha == "left" else x)
 
     def box(
         self, x: float, y: float, width: float, height: float, fill: Any, edge: Any, line: float, layer: int = 1
@@ -217,7 +228,7 @@ class _Canvas:
         x, step = float(MARGIN), size * DPI / 72 * 1.45
         self.y += step
         for text, bold in parts:
-            for word in re.findall(r"\S+\s*|\s+", self.face.text(text)):
+            for word in _WORD.findall(self.face.text(text)):
                 width = self.face.width(word.rstrip(), size, bold)
                 if x > MARGIN and x + width > WIDTH - MARGIN:
                     x, self.y = float(MARGIN), self.y + step
@@ -226,6 +237,7 @@ class _Canvas:
 
     def paint(self, figure: Any, width: float, height: float) -> None:
         """Draw everything on ``figure``; one unit of its axes is one pixel."""
+        from matplotlib.image import AxesImage
         from matplotlib.patches import Rectangle
 
         axes = figure.add_axes((0, 0, 1, 1))
@@ -235,6 +247,12 @@ class _Canvas:
         for shape, place, style in self._marks:
             if shape == "text":
                 axes.text(*place, **style, zorder=3)
+            elif shape == "image":
+                x, bottom, tall = place
+                wide = tall * style["image"].shape[1] / style["image"].shape[0]
+                picture = AxesImage(axes, extent=(x, x + wide, bottom, bottom - tall), origin="upper", zorder=3)
+                picture.set_data(style["image"])
+                axes.add_image(picture)
             else:
                 axes.add_patch(Rectangle(place[:2], *place[2:], **style))
 
