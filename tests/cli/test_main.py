@@ -580,3 +580,30 @@ def test_check_of_no_model(lrpx_command):
     code, out, err = lrpx_command("check", "./none")
     assert (code, out) == (2, "")
     assert err.startswith("lrpx: ./none: no such file or folder.")
+
+
+# How maps are drawn
+
+
+def test_views_are_chosen_on_the_command_line(lrpx_command):
+    code, out, _ = lrpx_command("explain", TEXT, "--scale", "1e-9", "--hide", "first", "--numbers", "--format", "html")
+    assert code == 0
+    assert "beyond the scale (" in out
+    assert "hidden: " in out
+    assert out.count("<small>") > 2
+    _, plain, _ = lrpx_command("explain", TEXT, "--group", "words", "--scale", "max")
+    assert '"the"' in plain  # of the tokens "t" and "he"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("--scale", "high"), "--scale high: give 'robust', 'max' or a number above 0."),
+        (("--hide", "last"), "--hide last: give 'special', 'first' or both."),
+        (("--group", "letters"), "--group letters: give 'tokens' or 'words'."),
+    ],
+)
+def test_a_wrong_view_is_refused_before_a_model_is_loaded(lrpx_command, given, message):
+    code, out, err = lrpx_command("explain", TEXT, *given, model="nowhere")
+    assert (code, out) == (2, "")
+    assert message in " ".join(err.split())

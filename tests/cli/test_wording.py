@@ -60,7 +60,7 @@ SOURCE = Path(lrpx.__file__).parent
 SAYS = {"InputError", "LrpxError", "UnsupportedModelError", "NonFiniteError", "ImportError", "warn", "warning", "info"}
 # What only Python has: nobody who types a command can be told of these.
 PYTHON_ONLY = set(
-    "attention_type conditions errors filters group hide kind level measures methods n numbers scale skip_bad_rows tokenizer unknown".split()
+    "attention_type conditions errors filters kind level measures methods n skip_bad_rows tokenizer unknown".split()
 )
 
 

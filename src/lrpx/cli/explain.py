@@ -12,7 +12,7 @@ from ..errors import InputError, LrpxWarning
 from ..explanations import Explanations
 from ..methods import METHODS, get_method, methods_with_options
 from . import options
-from .output import Format, check_writable, format_of, write
+from .output import Format, check_writable, format_of, look_of, write
 from .texts import texts_of
 from .wording import ERROR, tell
 
@@ -100,6 +100,10 @@ def explain(
     compile: options.CompileOption = False,
     checkpoint: options.CheckpointOption = None,
     tf32: options.Tf32Option = False,
+    scale: options.ScaleOption = "robust",
+    hide: options.HideOption = None,
+    group: options.GroupOption = "tokens",
+    numbers: options.NumbersOption = None,
     format: Annotated[
         str | None,
         typer.Option(
@@ -140,6 +144,7 @@ def explain(
     output = None if str(output) == "-" else output
     check_writable(output)
     kind = format_of(format, output)
+    look = look_of(scale, hide, group, numbers)
     methods = list(dict.fromkeys(method or ["attnlrp"]))
     given: dict[str, Any] = {"at": at, "norm": norm, "rules": rules, "direct": direct}
     _check_options(methods, given)
@@ -184,7 +189,7 @@ def explain(
     for failure in explained.failures:
         tell(ERROR, f"{texts[failure.index].origin}: {failure.error}", context.find_root().command)
     if len(explained):
-        write(list(explained), kind, output)
+        write(list(explained), kind, output, look)
     if explained.failures:
         raise typer.Exit(1 if len(explained) else 2)
 

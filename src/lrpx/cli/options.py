@@ -67,6 +67,30 @@ ObjectiveOption = Annotated[
         "--objective", metavar="SCORE", help="What is explained of a token: its [b]logit[/b], or [b]logprob[/b]."
     ),
 ]
+
+
+def _view(*names: str, **settings: Any) -> Any:
+    return typer.Option(*names, rich_help_panel="The output", **settings)
+
+
+ScaleOption = Annotated[
+    str,
+    _view(
+        "--scale",
+        metavar="END",
+        help="Where the colours end: robust (the 95th percentile; tokens beyond are darkest), max, or a number.",
+    ),
+]
+HideOption = Annotated[
+    list[str] | None,
+    _view("--hide", metavar="TOKENS", help="Leave tokens without colour: special, or first. Repeatable."),
+]
+GroupOption = Annotated[
+    str, _view("--group", metavar="BY", help="tokens, or words: sums of their tokens.", show_default=False)
+]
+NumbersOption = Annotated[
+    bool | None, _view("--numbers/--no-numbers", help="Numbers below the tokens. Default: for up to 40 of them.")
+]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Say what is loaded and chosen.")]
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import importlib.util
 import io
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import typer
 from rich.console import Console
 
 from ..errors import InputError, nearest
+from ..heatmap import Look
 
 
 class Format(str, enum.Enum):
@@ -63,6 +65,18 @@ def format_of(format: str | None, output: Path | None) -> Format:
     return kind
 
 
+def look_of(scale: str, hide: list[str] | None, group: str, numbers: bool | None) -> Look:
+    """How maps are drawn, as asked for.
+
+    Raises:
+        InputError: A value that none of the options has.
+    """
+    end: Any = scale
+    with contextlib.suppress(ValueError):
+        end = float(scale)
+    return Look(end, cast("Any", tuple(hide or ())), cast("Any", group), numbers)
+
+
 def check_writable(output: Path | None) -> None:
     """Refuse an output that cannot be written, before anything is computed.
 
@@ -86,27 +100,27 @@ def check_writable(output: Path | None) -> None:
         output.unlink()
 
 
-def write(explanations: list[Any], kind: Format, output: Path | None) -> None:
+def write(explanations: list[Any], kind: Format, output: Path | None, look: Look) -> None:
     """Write the explanations to ``output``, or to standard output: as JSON a list, as JSON lines an object per line."""
     from .. import heatmap
 
     if kind is Format.terminal and output is None:
-        heatmap.show(explanations)
+        heatmap.show(explanations, look)
         return
     if kind in PICTURES and output is not None:
-        getattr(heatmap, f"to_{kind.name}")(explanations, output)
+        getattr(heatmap, f"to_{kind.name}")(explanations, output, look)
         return
     if kind in (Format.json, Format.jsonl):
         each = [e.to_dict() for e in explanations]
         documents = [each] if kind is Format.json else each
         content = "".join(json.dumps(one, ensure_ascii=False, allow_nan=False) + "\n" for one in documents)
     elif kind is Format.html:
-        content = heatmap.to_html(explanations)
+        content = heatmap.to_html(explanations, look=look)
     elif kind is Format.latex:
-        content = heatmap.to_latex(explanations)
+        content = heatmap.to_latex(explanations, look=look)
     else:
         page = io.StringIO()
-        Console(file=page, width=120).print(heatmap.render(explanations))
+        Console(file=page, width=120).print(heatmap.render(explanations, look=look))
         content = page.getvalue()
     if output is None:
         typer.echo(content.encode("utf-8"), nl=False)  # as bytes: the files say UTF-8, whatever the terminal's encoding

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from ..errors import InputError, nearest
+from ..errors import InputError
 
 Scale: TypeAlias = Literal["robust", "max"] | float
 Hide: TypeAlias = Literal["special", "first"] | Sequence[Literal["special", "first"]]
@@ -55,7 +55,7 @@ class Look:
             raise InputError(f"numbers={self.numbers!r}: give True or False.")
         for name in self.hidden:
             if name not in HIDEABLE:
-                raise InputError(f"hide={name!r}: give 'special', 'first' or both. {nearest(str(name), HIDEABLE)}")
+                raise InputError(f"hide={name!r}: give 'special', 'first' or both.")
 
     @property
     def hidden(self) -> tuple[str, ...]:
