@@ -1,6 +1,7 @@
 """``lrpx.explain``: a list is explained like its items one by one, padding carries nothing, and every option is heard."""
 
 import contextlib
+import inspect
 import json
 import math
 import sys
@@ -569,3 +570,32 @@ def test_all_texts_may_fail_and_one_alone_raises(gpt2):
         lrpx.explain(*gpt2, "", errors="collect")
     with pytest.raises(lrpx.InputError, match='errors=\'ignore\': give "raise" or "collect"'):
         lrpx.explain(*gpt2, ["a"], errors="ignore")
+
+
+# What an explainer is made of
+
+
+def test_an_unknown_keyword_names_all_options(gpt2):
+    for call in (lambda: lrpx.explain(*gpt2, TEXT, taget=" are"), lambda: lrpx.Explainer(*gpt2)(TEXT, taget=" are")):
+        with pytest.raises(
+            lrpx.InputError, match=r"unknown option 'taget'\. Did you mean 'target'\? Known: .*position"
+        ) as caught:
+            call()
+        assert "contrast" in str(caught.value)
+    with pytest.raises(lrpx.InputError, match="unknown option 'batch_token'. Did you mean 'batch_tokens'"):
+        lrpx.explain(*gpt2, TEXT, batch_token=1)
+    with pytest.raises(lrpx.InputError, match="attnlrp takes no option 'norm'"):
+        lrpx.explain(*gpt2, TEXT, norm="l2")
+
+
+def test_an_explainer_says_what_it_explains(gpt2):
+    assert repr(lrpx.Explainer(*gpt2, method="lrp")) == "<Explainer of GPT2LMHeadModel (GPT2LMHeadModel): lrp>"
+
+
+def test_without_a_model_the_default_one_is_taken(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        sys.modules["lrpx.explainer.api"], "load", lambda name: asked.append(name) or (tiny.build("causal:gpt2"), None)
+    )
+    lrpx.Explainer()
+    assert asked == ["smollm2-135m"] == [inspect.signature(lrpx.load).parameters["name"].default]

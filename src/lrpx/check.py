@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 
 from .errors import LrpxError
 from .models.placement import named_parameters, offloaded_as
+from .models.usable import usable_model
 from .passes.attribution import run
 from .passes.hidden_states import layer_count
 from .passes.validation import about_cuts, check_model
@@ -61,6 +62,7 @@ def check(model: PreTrainedModel, *, n_tokens: int = 16, seed: int = 0) -> Repor
     """Verify a causal or masked language model on random tokens; see the top of this file. The model is left as it was."""
     report = Report()
     try:
+        model = usable_model(model)
         check_model(model, "lrp")
         batch = _random_batch(model, n_tokens, seed)
         _check_forward(model, batch, report)

@@ -1,5 +1,6 @@
 """Names, folders and GGUF files become models that are ready to explain, or errors that say what to type."""
 
+import importlib.util
 import json
 import logging
 import shutil
@@ -175,6 +176,14 @@ def test_the_attention_implementation_is_passed_on(saved, attention):
 def test_an_attention_implementation_that_is_not_there(saved):
     with pytest.raises(InputError, match=r"cannot be loaded: .*sdpaa"):
         load(saved["llama"][0], attn_implementation="sdpaa")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("flash_attn") is not None, reason="flash_attn is installed")
+def test_flash_attention_that_is_not_installed_says_what_to_take(saved):
+    with pytest.raises(
+        InputError, match=r'cannot be loaded: .* Take attn_implementation="sdpa": flash attention hides'
+    ):
+        load(saved["llama"][0], attn_implementation="flash_attention_2")
 
 
 def test_the_log_says_what_was_chosen(saved, caplog):

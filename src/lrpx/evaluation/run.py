@@ -40,6 +40,7 @@ from ..models.positions import longest_alike
 from ..models.precision import is_exact
 from ..models.provenance import model_facts, provenance
 from ..models.signature import task_of
+from ..models.usable import usable_model
 from ..passes.dispatch import Execution, PassRunner
 from ..text.batching import allowed_waste
 from .external import check_relevances, manifest_entry, read_relevances
@@ -370,4 +371,4 @@ def _loaded(model: Any, tokenizer: Any, loading: dict[str, Any]) -> tuple[PreTra
         )
     if tokenizer is None:
         raise InputError("a loaded model needs its tokenizer: evaluate(directory, model, methods, out, tokenizer=...).")
-    return model, tokenizer
+    return usable_model(model), tokenizer

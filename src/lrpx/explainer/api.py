@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..errors import InputError
+from ..errors import InputError, nearest
 from ..explanation import Explanation
 from ..explanations import Explanations, Failure
 from ..generation import GenerationExplanation
-from ..methods import get_method, methods_with_options
+from ..methods import METHODS, get_method, methods_with_options
+from ..models.default.download import ALIAS
 from ..models.loading import load
 from ..models.lock import lock_of
 from ..models.placement import entry_device
+from ..models.provenance import model_identity
 from ..models.usable import usable_model
 from ..passes.dispatch import Execution, PassRunner
 from ..propagation.rulesets import RuleSet
@@ -59,7 +61,8 @@ class Explainer:
     An ``Explainer`` may be shared by threads: one at a time explains with a model.
 
     Args:
-        model: A causal or masked language model in eval mode, or a name or path for ``lrpx.load``.
+        model: A causal or masked language model in eval mode, also one with PEFT's adapters, or a name or path for
+            ``lrpx.load``. Default: the default model, ``"smollm2-135m"``.
         tokenizer: Its tokenizer; ``None`` if ``model`` is a name, or if ids are given for text, target and contrast.
         method: One of ``lrpx.METHODS``, used where a call names none.
         batch_tokens: Tokens per batch, padding included.
@@ -82,7 +85,7 @@ class Explainer:
 
     def __init__(
         self,
-        model: Model,
+        model: Model = ALIAS,
         tokenizer: PreTrainedTokenizerBase | None = None,
         *,
         method: OneMethod = "attnlrp",
@@ -101,6 +104,10 @@ class Explainer:
             tokenizer = loaded_tokenizer if tokenizer is None else tokenizer
         self.model, self.tokenizer = usable_model(model), tokenizer
         self._runner = PassRunner(self.model, execution)
+
+    def __repr__(self) -> str:
+        about = model_identity(self.model)
+        return f"<Explainer of {about['model']} ({type(self.model).__name__}): {self.method}>"
 
     def refresh(self) -> None:
         """Forget everything that is kept: after you have changed the model otherwise than its weights in place."""
@@ -178,6 +185,7 @@ class Explainer:
             raise InputError(f'errors={errors!r}: give "raise" or "collect".')
         if objective not in ("logit", "logprob"):
             raise InputError(f'objective={objective!r}: give "logit" or "logprob".')
+        _check_names(options, CallOptions)
         options |= {"at": at, "norm": norm, "direct": direct, "rules": rules}
         chosen = methods_with_options(self.method if method is None else method, options)
         if text is None:
@@ -310,6 +318,7 @@ def explain(
         >>> e = lrpx.explain(model, tokenizer, "The keys to the cabinet", target=" are", contrast=" is")
         >>> e.show()
     """
+    _check_names(options, ExplainOptions)
     options |= {"at": at, "norm": norm, "direct": direct, "rules": rules}
     methods_with_options(method, options)  # refused before a model is loaded
     Execution(fast, compile, checkpoint)
@@ -327,6 +336,13 @@ def explain(
         **options,
     }
     return explainer(text, method=method, errors=errors, progress=progress, **asked)
+
+
+def _check_names(options: Mapping[str, object], named: type[CallOptions]) -> None:
+    """Refuse a keyword that is neither an option of the call nor of any method."""
+    known = {"method", *named.__annotations__, *(option for m in METHODS.values() for option in m.options)}
+    for name in options.keys() - known:
+        raise InputError(f"unknown option {name!r}. {nearest(name, known)}")
 
 
 _calls: weakref.WeakKeyDictionary[PreTrainedModel, int] = weakref.WeakKeyDictionary()

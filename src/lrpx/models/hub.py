@@ -6,7 +6,7 @@ import contextlib
 import logging
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,6 +67,27 @@ def resolve_commit(name: str, revision: str | None, token: str | bool | None, *,
 
 
 _FILE = "config.json"
+
+
+def adapter_on_hub(name: str, revision: str | None, token: str | bool | None, config: str) -> Pinned | None:
+    """The commit of an adapter of PEFT, whose configuration is the file ``config``; ``None`` if there is none."""
+    state = Pinned(revision or "main", local=False)
+    file = fetched(name, state, token, (config,)) or fetched(name, state._replace(local=True), token, (config,))
+    return None if file is None else Pinned(file.parent.name, local=False)
+
+
+def fetched(name: str, state: Pinned, token: str | bool | None, files: Sequence[str]) -> Path | None:
+    """The first of ``files`` that the repository has, in the local cache."""
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    for file in files:
+        with contextlib.suppress(OSError, errors.HTTPError, errors.HFValidationError):
+            found = huggingface_hub.hf_hub_download(
+                name, file, revision=state.commit, token=token, local_files_only=state.local
+            )
+            return Path(found)
+    return None
 
 
 def _explain(error: Exception, name: str, revision: str | None, hint: str) -> str:

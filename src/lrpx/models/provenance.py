@@ -12,6 +12,7 @@ import transformers
 from transformers import PreTrainedModel
 
 from ..version import __version__
+from .adapters import adapters_of
 from .placement import described, entry_device, named_parameters, stored_parameters
 
 
@@ -35,6 +36,7 @@ def provenance(
     return {
         **model_identity(model),
         "architecture": type(model).__name__,
+        **({"adapters": adapters} if (adapters := adapters_of(model)) else {}),
         "dtype": str(weight.dtype).removeprefix("torch."),
         "device": described(model),
         "attn_implementation": getattr(model.config, "_attn_implementation", None),

@@ -7,15 +7,18 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from ..errors import InputError
+from .adapters import without_peft
 from .placement import is_unloaded
 
 
 def usable_model(model: Any) -> PreTrainedModel:
-    """The model itself.
+    """The model itself; of a ``PeftModel`` the one inside, with its adapters.
 
     Raises:
         InputError: It is none of transformers, it was compiled, or its weights are not loaded.
+        UnsupportedModelError: It has an adapter that works outside of the model, as in prompt tuning.
     """
+    model = without_peft(model)
     if isinstance(getattr(model, "_orig_mod", None), PreTrainedModel):
         raise InputError(
             "the model was compiled by torch.compile, which hides its operations. Give what that wraps, model._orig_mod; "
