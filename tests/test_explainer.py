@@ -582,7 +582,7 @@ def test_an_unknown_keyword_names_all_options(gpt2):
         ) as caught:
             call()
         assert "contrast" in str(caught.value)
-    with pytest.raises(lrpx.InputError, match="unknown option 'batch_token'. Did you mean 'batch_tokens'"):
+    with pytest.raises(lrpx.InputError, match=r"unknown option 'batch_token'\. Did you mean 'batch_tokens'"):
         lrpx.explain(*gpt2, TEXT, batch_token=1)
     with pytest.raises(lrpx.InputError, match="attnlrp takes no option 'norm'"):
         lrpx.explain(*gpt2, TEXT, norm="l2")

@@ -113,6 +113,8 @@ def test_a_folder_with_an_adapter_loads_both(stored):
 
 def test_an_adapter_with_its_own_tokenizer_and_more_tokens(stored):
     base, folder, _ = stored
+    config = type(tiny_files.CONFIGS["llama"])(**tiny_files.CONFIGS["llama"].to_dict() | {"tie_word_embeddings": False})
+    tiny_files.save(base, LlamaForCausalLM, config)
     tokenizer = tiny_files.tokenizer()
     tokenizer.add_tokens(["<new>"])
     model = LlamaForCausalLM.from_pretrained(base)
@@ -121,7 +123,7 @@ def test_an_adapter_with_its_own_tokenizer_and_more_tokens(stored):
         r=4, target_modules=TARGETS, modules_to_save=["embed_tokens", "lm_head"], task_type="CAUSAL_LM"
     )
     model = adapted(config, model)
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, save_embedding_layers=True)
     tokenizer.save_pretrained(folder)
     loaded, found = lrpx.load(folder)
     assert len(found) == len(tokenizer) == loaded.get_input_embeddings().weight.shape[0]

@@ -48,7 +48,7 @@ def adapters_of(model: Any) -> list[str]:
     configs = getattr(model, "peft_config", None)
     if not isinstance(configs, dict):
         return []
-    active = next(
+    active: list[str] = next(
         (m.active_adapters for m in model.modules() if isinstance(getattr(m, "active_adapters", None), list)), []
     )
     return [f"{name} ({getattr(c.peft_type, 'value', c.peft_type)})" for name, c in configs.items() if name in active]
