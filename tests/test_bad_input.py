@@ -173,7 +173,7 @@ def test_an_unknown_method(gpt2):
 
 
 def test_an_option_the_method_does_not_take(gpt2):
-    refused(gpt2, InputError, "attnlrp takes no option 'nrom'. It takes: rules, at", nrom="l2")
+    refused(gpt2, InputError, "unknown option 'nrom'. Did you mean 'norm'", nrom="l2")
     refused(gpt2, InputError, "unknown norm 'l3'. Did you mean 'l2'", method="gradient", norm="l3")
     refused(gpt2, InputError, "unknown rule set 'lpr'. Did you mean 'lrp'", rules="lpr")
 
