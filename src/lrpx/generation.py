@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from . import heatmap
 from .errors import InputError, NonFiniteError, import_optional
 from .explanation import Explanation, Measures, Token, Unit
 
@@ -45,6 +46,7 @@ class GenerationExplanation:
         hops: How often what generated tokens took was passed on to the tokens before them.
         method, at, measures, notes, provenance: As of an ``Explanation``.
         text: The prompt's text, or ``None`` when token ids were given.
+        special: Positions of the tokenizer's special tokens.
     """
 
     tokens: list[str]
@@ -63,6 +65,7 @@ class GenerationExplanation:
     hops: int = 0
     at: str = "input"
     text: str | None = None
+    special: tuple[int, ...] = ()
     measures: Measures = "parts"
     notes: tuple[str, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)
@@ -170,7 +173,8 @@ class GenerationExplanation:
             measures=self.measures,
             notes=tuple(notes),
             provenance=self.provenance,
-            explains=self._what(stop - start),
+            explains=self.what(stop - start),
+            special=tuple(i for i in self.special if i < read),
             span=(start - 1, stop - 1) if stop - start > 1 else None,
         )
 
@@ -181,8 +185,8 @@ class GenerationExplanation:
         shown = "".join(unit.text for unit in inside) if whole else ""  # not half of a character
         return Token(self.token_ids[start], "".join(self.tokens[start:stop]), shown)
 
-    def _what(self, count: int) -> str:
-        """What is explained, where it is not one logit or a difference of two."""
+    def what(self, count: int) -> str:
+        """What is explained of ``count`` tokens, in words, where it is not one logit or a difference of two."""
         return explained(self.objective, self.contrast if isinstance(self.contrast, str) else None, count)
 
     # Views
@@ -191,6 +195,21 @@ class GenerationExplanation:
     def generated_text(self) -> str:
         """The continuation as readable text."""
         return "".join(unit.text for unit in self.units if unit.start >= self.prompt_length)
+
+    def show(self) -> None:
+        """Print the text, with what was strongest for each token, to the terminal; or display it in a notebook."""
+        heatmap.show_generated(self)
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """A self-contained page in which one marks generated tokens and sees their map; also written to ``path`` if given."""
+        return heatmap.html_of_generated(self, path)
+
+    def to_png(self, path: str | os.PathLike[str]) -> None:
+        """Draw the matrix of rows and tokens into a PNG file (needs the extra ``viz``)."""
+        heatmap.png_of_generated(self, path)
+
+    def _repr_html_(self) -> str:
+        return heatmap.html_of_generated(self, fragment=True)
 
     def __repr__(self) -> str:
         beginning = self.generated_text[:40]
@@ -250,6 +269,7 @@ class GenerationExplanation:
                 "spans": [(start, stop) for start, stop in fields["spans"]],
                 "contrast": tuple(Token(*each) for each in contrast) if isinstance(contrast, list) else contrast,
                 "notes": tuple(fields["notes"]),
+                "special": tuple(fields["special"]),
                 "relevance": np.reshape(np.asarray(fields["relevance"], dtype=np.float64), (len(fields["spans"]), -1)),
             }
             for name in ("values", "residuals", "probabilities", "weights"):

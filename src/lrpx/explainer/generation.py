@@ -37,7 +37,7 @@ from ..text.items import item_of
 from ..text.suspect import notes_of
 from ..text.targets import resolve_continuation, resolve_token
 from ..text.tokenization import Encoded, encode
-from ..text.units import predicted_token
+from ..text.units import predicted_token, special_ids
 
 FEW = 8  # tokens that show whether a model reads forward only
 
@@ -207,6 +207,7 @@ def explain_continuation(
         hops=asked.hops,
         at=spec.at[0],
         text=prompt.text,
+        special=tuple(n for n, i in enumerate(whole.token_ids) if i in special_ids(tokenizer)),
         measures=method.measures,
         notes=(*notes, *item.notes, *(hop_notes(asked.hops, sorted(kept)) if asked.hops else ())),
         provenance=provenance(model, method.name, settings, execution),

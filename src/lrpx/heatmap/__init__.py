@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from .drawable import Drawable
+from .drawable import Drawable, Generated
 from .look import Look
 from .view import views
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
 
 __all__ = ["Look", "html_fragment", "render", "show", "to_html", "to_latex", "to_pdf", "to_png", "to_svg"]
 
@@ -143,6 +144,57 @@ def to_pdf(explanations: Drawables, path: str | os.PathLike[str], look: Look = _
 def to_svg(explanations: Drawables, path: str | os.PathLike[str], look: Look = _LOOK) -> None:
     """As ``to_png``, as an SVG: its letters are shapes, so it looks the same wherever it is opened."""
     _draw(explanations, path, look, "svg")
+
+
+def show_generated(generated: Generated) -> None:
+    """Print generated text to the terminal, with what was strongest for each token; in a notebook, display it as HTML."""
+    from . import notebook
+    from .generated import generated_view
+
+    if notebook.running():
+        from .generated_html import fragment
+
+        notebook.display_html(fragment(generated_view(generated)))
+        return
+    from rich.console import Console
+
+    from .generated_terminal import TerminalGenerated
+
+    Console().print(TerminalGenerated(generated_view(generated)))
+
+
+def html_of_generated(
+    generated: Generated, path: str | os.PathLike[str] | None = None, *, fragment: bool = False
+) -> str:
+    """Generated text as a page in which one marks a token or a span; also written to ``path`` if given.
+
+    Args:
+        generated: A ``GenerationExplanation``.
+        path: File to write.
+        fragment: Not a page, but a part of one, without the script.
+
+    Raises:
+        OSError: ``path`` cannot be written.
+    """
+    from . import generated_html as renderer
+    from .generated import generated_view
+
+    return _written((renderer.fragment if fragment else renderer.page)(generated_view(generated)), path)
+
+
+def png_of_generated(generated: Generated, path: str | os.PathLike[str]) -> None:
+    """Generated text as a matrix in a PNG file, with matplotlib (extra ``viz``): a row per value, a column per token.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        InputError: The matrix is too large for a picture, or the suffix is that of another format.
+        OSError: ``path`` cannot be written.
+    """
+    from . import generated_matrix, picture
+    from .generated import generated_view
+
+    picture.check_suffix(path, "png")
+    generated_matrix.draw(generated_view(generated), path)
 
 
 def _draw(explanations: Drawables, path: str | os.PathLike[str], look: Look, kind: str) -> None:

@@ -96,3 +96,70 @@ class Drawable(Protocol):
 
     @property
     def provenance(self) -> Mapping[str, Any]: ...
+
+
+class Made(Protocol):
+    """What says how an explanation was made."""
+
+    @property
+    def method(self) -> str: ...
+
+    @property
+    def at(self) -> str: ...
+
+    @property
+    def provenance(self) -> Mapping[str, Any]: ...
+
+
+class Generated(Protocol):
+    """A ``lrpx.GenerationExplanation``, which describes each attribute."""
+
+    @property
+    def tokens(self) -> Sequence[str]: ...
+
+    @property
+    def token_ids(self) -> Sequence[int]: ...
+
+    @property
+    def units(self) -> Sequence[tuple[int, int, str]]: ...
+
+    @property
+    def special(self) -> Sequence[int]: ...
+
+    @property
+    def prompt_length(self) -> int: ...
+
+    @property
+    def spans(self) -> Sequence[tuple[int, int]]: ...
+
+    @property
+    def relevance(self) -> np.ndarray: ...
+
+    @property
+    def values(self) -> np.ndarray: ...
+
+    @property
+    def residuals(self) -> np.ndarray | None: ...
+
+    @property
+    def probabilities(self) -> np.ndarray | None: ...
+
+    @property
+    def per_token(self) -> bool: ...
+
+    @property
+    def method(self) -> str: ...
+
+    @property
+    def at(self) -> str: ...
+
+    @property
+    def measures(self) -> str: ...
+
+    @property
+    def notes(self) -> Sequence[str]: ...
+
+    @property
+    def provenance(self) -> Mapping[str, Any]: ...
+
+    def what(self, count: int) -> str: ...

@@ -74,7 +74,11 @@ background:linear-gradient(90deg,#{hex_colour(BLUE)},#{hex_colour(WHITE)},#{hex_
 
 def page(views: Sequence[View]) -> str:
     """A complete page."""
-    title = f"{views[0].method}: {views[0].explains(MINUS)}"
+    return document(f"{views[0].method}: {views[0].explains(MINUS)}", fragment(views))
+
+
+def document(title: str, body: str) -> str:
+    """A complete page around sections of class ``lrpx``."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width,initial-scale=1">\n'
@@ -82,7 +86,7 @@ def page(views: Sequence[View]) -> str:
         "<style>:root{color-scheme:light dark}body{margin:24px;background:#f6f7f9}"
         "@media (prefers-color-scheme:dark){body{background:#121316}}"
         "section.lrpx{margin-left:auto;margin-right:auto}"
-        f"</style>\n</head>\n<body>\n{fragment(views)}</body>\n</html>\n"
+        f"</style>\n</head>\n<body>\n{body}</body>\n</html>\n"
     )
 
 
@@ -134,7 +138,8 @@ def _cells(view: View) -> Iterator[str]:
         lines = (
             [*inside, end] if end else inside
         )  # a final line break goes outside the cell, which would otherwise continue on the next line
-        shown = f'<span class="{kind}" style="{_style(view.fill(cell))}" title="{tip}">{"<br>".join(map(escape, lines))}</span>'
+        style = cell_style(view.fill(cell))
+        shown = f'<span class="{kind}" style="{style}" title="{tip}">{"<br>".join(map(escape, lines))}</span>'
         if with_numbers:
             shown = f'<span class="numbered">{shown}<small>{"" if cell.hidden else number}</small></span>'
         # What is read aloud stands behind the cell: inside, it would begin a line of its own where the cell ends one.
@@ -147,7 +152,8 @@ def _tooltip(view: View, cell: Cell) -> list[str]:
     return [f"sum of {len(lines)} tokens   {view.number(cell.value, MINUS)}", *lines] if len(lines) > 1 else lines
 
 
-def _style(background: Rgb) -> str:
+def cell_style(background: Rgb) -> str:
+    """The colours of a cell."""
     return f"background:#{hex_colour(background)};color:#{hex_colour(ink(background))}"
 
 
@@ -175,7 +181,7 @@ def _numbers(view: View) -> str:
             # The scale is that of the units; a single token of a unit can exceed it and gets the end colour.
             rows.append(
                 f'<tr title="{escape(legible(raw))}"><td>{position}</td><td>{i}</td><td class="text"><bdi>{text}</bdi></td>'
-                f'<td class="value" style="{_style(view.colour(value))}">{view.number(value, MINUS)}</td></tr>'
+                f'<td class="value" style="{cell_style(view.colour(value))}">{view.number(value, MINUS)}</td></tr>'
             )
     return f"<table>{''.join(rows)}</table>"
 
@@ -192,7 +198,7 @@ def _layers(view: View) -> Iterator[str]:
         yield f"<tr><td>{layer}</td>"
         for _, column in columns:
             value = float(column[layer]) if layer < len(column) else None
-            style = _style(colour(value / largest) if value else WHITE)
+            style = cell_style(colour(value / largest) if value else WHITE)
             yield (
                 "<td></td>"
                 if value is None

@@ -53,12 +53,7 @@ def draw(views: Sequence[View], path: str | os.PathLike[str], kind: str) -> None
         ImportError: matplotlib is not installed.
         InputError: The suffix is that of another format, or the text is too long for a picture.
     """
-    suffix = Path(path).suffix.lower().removeprefix(".")
-    if suffix != kind and (suffix in METHODS or suffix in ("jpg", "jpeg", "eps", "ps", "gif", "webp", "tif", "tiff")):
-        instead = f"use {METHODS[suffix]}" if suffix in METHODS else f"there are {', '.join(PICTURES)}"
-        raise InputError(
-            f"{METHODS[kind]} writes {kind.upper()}, and {os.fspath(path)!r} asks for another format: {instead}."
-        )
+    check_suffix(path, kind)
     matplotlib = import_optional("matplotlib", METHODS[kind], extra="viz")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -90,6 +85,20 @@ _METADATA = {
     "pdf": {"Creator": "lrpx", "CreationDate": None},
     "svg": {"Creator": "lrpx", "Date": None},
 }
+
+
+def check_suffix(path: str | os.PathLike[str], kind: str) -> None:
+    """Refuse a file whose suffix means another format than ``kind``.
+
+    Raises:
+        InputError: It does.
+    """
+    suffix = Path(path).suffix.lower().removeprefix(".")
+    if suffix != kind and (suffix in METHODS or suffix in ("jpg", "jpeg", "eps", "ps", "gif", "webp", "tif", "tiff")):
+        instead = f"use {METHODS[suffix]}" if suffix in METHODS else f"there are {', '.join(PICTURES)}"
+        raise InputError(
+            f"{METHODS[kind]} writes {kind.upper()}, and {os.fspath(path)!r} asks for another format: {instead}."
+        )
 
 
 # Lines.

@@ -71,6 +71,11 @@ def _encodable(view: View, encoding: str) -> tuple[View, tuple[str, str]]:
 # With colours.
 
 
+def style_for(console: Console, share: float) -> Style:
+    """The style of a share of the scale, from -1 to 1 and beyond, on a console with colours."""
+    return (_few_colours if console.color_system in ("standard", "windows") else _shades)(share)
+
+
 def _shades(share: float) -> Style:
     background = colour(share)
     return Style(color=Color.from_rgb(*ink(background)), bgcolor=Color.from_rgb(*background))

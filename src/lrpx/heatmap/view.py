@@ -17,7 +17,7 @@ import numpy as np
 from ..errors import InputError
 from .cells import Cell, cells_of, explained_span
 from .colours import HIDDEN, Rgb, colour
-from .drawable import Drawable, VocabularyEntry
+from .drawable import Drawable, Made, VocabularyEntry
 from .look import Look
 from .text import half_character, legible, mostly_rtl, readable, visible
 
@@ -207,7 +207,7 @@ def view(e: Drawable, look: Look = Look()) -> View:  # noqa: B008
         what=legible(e.explains),
         position=e.position,
         span=explained_span(e),
-        notes=tuple(map(legible, _notes(e))),
+        notes=tuple(map(legible, model_and_settings(e))),
         measures=e.measures,
         predictions=tuple(_predictions(e, entry)),
         remarks=tuple(map(legible, [*_halves(e), *e.notes])),
@@ -220,7 +220,8 @@ def view(e: Drawable, look: Look = Look()) -> View:  # noqa: B008
     )
 
 
-def _notes(e: Drawable) -> list[str]:
+def model_and_settings(e: Made) -> list[str]:
+    """The model, where relevance was taken, and the options of the method."""
     model, options = e.provenance.get("model"), e.provenance.get("options")
     name = [os.path.basename(model) if os.path.isabs(model) else model] if isinstance(model, str) else []
     chosen = options.items() if isinstance(options, dict) else ()

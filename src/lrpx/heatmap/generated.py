@@ -1,0 +1,140 @@
+"""What every view of generated text draws: the cells of prompt and continuation, and a row of numbers for each value.
+
+A row has one number per cell, the sum over the cell's tokens. What comes after a row's own tokens has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .cells import Cell, cells_of
+from .drawable import Generated
+from .look import Look
+from .text import legible, mostly_rtl
+from .view import MINUS, model_and_settings, probability, short
+
+STRONGEST = 3  # tokens that are named for each generated one
+
+
+@dataclass(frozen=True)
+class Row:
+    """One value, and what the cells before it contributed."""
+
+    cells: tuple[int, int]  # the cells whose tokens are explained, as (start, stop)
+    end: int  # cells from here on took no part
+    text: str  # of the explained tokens
+    value: float
+    residual: float | None
+    probability: float | None
+    relevance: np.ndarray  # [cells]
+
+    def strongest(self, count: int = STRONGEST) -> list[int]:
+        """The cells of the largest absolute relevance, the largest first."""
+        order = np.argsort(-np.abs(self.relevance[: self.end]), kind="stable")
+        return [int(i) for i in order[:count] if self.relevance[i]]
+
+
+@dataclass(frozen=True)
+class GeneratedView:
+    """Generated text, ready to draw. Its text is visible text, not yet escaped for any format."""
+
+    method: str
+    cells: tuple[Cell, ...]
+    first: int  # the first generated cell
+    rows: tuple[Row, ...]
+    per_token: bool
+    additive: bool  # rows may be added up
+    one: str  # what a value is, before the text of one token: ``logit``
+    many: str  # before that of several
+    notes: tuple[str, ...]
+    remarks: tuple[str, ...]
+    rtl: tuple[bool, bool]  # whether prompt and continuation run from right to left
+
+    @property
+    def whole(self) -> Row:
+        """All rows together where they add up, or else the first."""
+        if not (self.per_token and self.additive and len(self.rows) > 1):
+            return self.rows[0]
+        residuals = [row.residual for row in self.rows if row.residual is not None]
+        return Row(
+            cells=(self.rows[0].cells[0], self.rows[-1].cells[1]),
+            end=self.rows[-1].end,
+            text="".join(self.text(i) for i in range(self.first, len(self.cells))),
+            value=sum(row.value for row in self.rows),
+            residual=sum(residuals) if residuals else None,
+            probability=None,
+            relevance=np.sum([row.relevance for row in self.rows], axis=0),
+        )
+
+    def text(self, cell: int) -> str:
+        """The text of a cell with the space before it."""
+        return " " * self.cells[cell].gap + self.cells[cell].text
+
+    def explains(self, row: Row) -> str:
+        """What a row's value is: ``sum of the logits of``."""
+        return self.one if row.cells[1] - row.cells[0] == 1 else self.many
+
+    def sums(self, row: Row) -> list[str]:
+        """Probability, sum and residual of a row, each with its name."""
+        parts = [] if row.probability is None else [f"p {probability(row.probability)}"]
+        if row.residual is not None:
+            parts += [f"sum {short(float(row.relevance.sum()), MINUS)}", f"residual {short(row.residual, MINUS)}"]
+        return parts
+
+
+@dataclass(frozen=True)
+class _Text:
+    """All tokens, as ``cells_of`` reads them."""
+
+    tokens: Sequence[str]
+    token_ids: Sequence[int]
+    units: Sequence[tuple[int, int, str]]
+    special: Sequence[int]
+    relevance: np.ndarray
+    position: int = -1
+    span: tuple[int, int] | None = (-1, -1)
+
+
+def generated_view(g: Generated) -> GeneratedView:
+    """The view of a ``GenerationExplanation``."""
+    count = len(g.tokens)
+    cells = cells_of(_Text(g.tokens, g.token_ids, g.units, g.special, np.zeros(count)), Look())  # type: ignore[arg-type]
+    of_token = np.repeat(np.arange(len(cells)), [len(cell.tokens) for cell in cells])
+    view = GeneratedView(
+        method=g.method,
+        cells=tuple(cells),
+        first=int(of_token[g.prompt_length]),
+        rows=(),
+        per_token=g.per_token,
+        additive=g.measures == "parts",
+        one=legible(g.what(1)) or "logit",
+        many=legible(g.what(2)),
+        notes=tuple(map(legible, model_and_settings(g))),
+        remarks=tuple(map(legible, g.notes)),
+        rtl=(
+            mostly_rtl("".join(text for start, _, text in g.units if start < g.prompt_length)),
+            mostly_rtl("".join(text for start, _, text in g.units if start >= g.prompt_length)),
+        ),
+    )
+    rows = []
+    for i, (start, stop) in enumerate(g.spans):
+        start, stop = start + g.prompt_length, stop + g.prompt_length
+        relevance = np.zeros(len(cells))
+        np.add.at(relevance, of_token[: count - 1], g.relevance[i])
+        explained = (int(of_token[start]), int(of_token[stop - 1]) + 1)
+        likely = None if g.probabilities is None else g.probabilities[start - g.prompt_length : stop - g.prompt_length]
+        rows.append(
+            Row(
+                cells=explained,
+                end=int(of_token[stop - 2]) + 1,
+                text="".join(view.text(k) for k in range(*explained)),
+                value=float(g.values[i]),
+                residual=None if g.residuals is None else float(g.residuals[i]),
+                probability=None if likely is None else float(np.prod(likely)),
+                relevance=relevance,
+            )
+        )
+    return GeneratedView(**{**vars(view), "rows": tuple(rows)})

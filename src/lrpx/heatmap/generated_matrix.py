@@ -1,0 +1,110 @@
+"""Generated text as a picture: a matrix with a row per generated token (or span) and a column per token before."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError, import_optional
+from .colours import BEYOND_BLUE, BEYOND_RED, BLUE, RED, WHITE, hex_colour
+from .emoji import is_emoji
+from .fonts import DPI, Typeface
+from .generated import GeneratedView
+from .look import Look
+from .text import characters, code_point
+from .view import MINUS, fixed
+
+CELL, GAP = 0.22, 0.15  # inches
+LARGEST = 65_000  # pixels, of matplotlib
+LABEL = 24  # characters of a label at most
+SIZE = 9.0  # points
+
+
+def draw(view: GeneratedView, path: str | os.PathLike[str], kind: str = "png") -> None:
+    """Draw the matrix into the file ``path``.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        InputError: It is too large for a picture.
+    """
+    matplotlib = import_optional("matplotlib", "to_png()", extra="viz")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.figure import Figure
+
+    rows, columns = len(view.rows), max(row.end for row in view.rows)
+    numbers = np.full((rows, columns), np.nan)
+    for line, row in zip(numbers, view.rows, strict=True):
+        line[: row.end] = row.relevance[: row.end]
+    scale = Look().end_of_scale(np.abs(numbers[np.isfinite(numbers)]).tolist()) or 1.0
+    if max(rows, columns) * CELL * DPI > LARGEST - 3000:
+        raise InputError(f"a matrix of {rows} x {columns} is too large for a picture. Use to_html(), or spans=.")
+    below = [_label(view.text(i)) for i in range(columns)]
+    beside = [_label(row.text) for row in view.rows]
+    face = Typeface("".join([*below, *beside, view.method, *view.notes, view.one, view.many]))
+    left, under = (
+        max(face.width(face.text(text), SIZE) for text in texts) / DPI + 2 * GAP for texts in (beside, below)
+    )
+    width, height = columns * CELL, rows * CELL
+    size = left + max(width, 4.5) + 4 * GAP, under + height + 0.9
+    colours = [tuple(c / 255 for c in rgb) for rgb in (BLUE, WHITE, RED)]
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        matplotlib.rcdefaults()
+        # Typeface has logged what cannot be drawn well; matplotlib would repeat it for every letter.
+        warnings.filterwarnings("ignore", message="(Glyph|Matplotlib currently does not support)", category=UserWarning)
+        figure = Figure(figsize=size, dpi=DPI, facecolor="white")
+        FigureCanvasAgg(figure)
+        axes = figure.add_axes((left / size[0], under / size[1], width / size[0], height / size[1]))
+        low = -scale if view.additive else 0.0
+        palette = LinearSegmentedColormap.from_list("lrpx", colours if view.additive else colours[1:]).with_extremes(
+            bad="#eceef1", over=f"#{hex_colour(BEYOND_RED)}", under=f"#{hex_colour(BEYOND_BLUE)}"
+        )
+        image = axes.imshow(numbers, cmap=palette, vmin=low, vmax=scale, aspect="auto", interpolation="nearest")
+        style = {"fontproperties": face.font(SIZE, False), "parse_math": False}
+        axes.set_xticks(range(columns), [face.text(text) for text in below], rotation=90, **style)
+        axes.set_yticks(range(rows), [face.text(text) for text in beside], **style)
+        axes.tick_params(length=0)
+        axes.set_xticks(np.arange(-0.5, columns), minor=True)
+        axes.set_yticks(np.arange(-0.5, rows), minor=True)
+        axes.grid(which="minor", color="#d4d6db", linewidth=0.4)
+        axes.tick_params(which="minor", length=0)
+        if view.first < columns:
+            axes.axvline(view.first - 0.5, color="black", linewidth=1)
+        title = f"{view.method}: {view.one if view.per_token else view.many} each row's text"
+        _head(figure, face, size, left, title, view)
+        beyond = (np.nanmin(numbers) < low, np.nanmax(numbers) > scale)
+        _bar(figure, face, image, size, left, (low, scale), beyond)
+        figure.savefig(path, format=kind, dpi=DPI)
+
+
+def _head(figure: Any, face: Typeface, size: tuple[float, float], left: float, title: str, view: GeneratedView) -> None:
+    lines = [(title, SIZE + 1, "black", 0.2), (" · ".join(view.notes), SIZE - 1, "#5d6169", 0.4)]
+    for text, points, ink, down in lines:
+        figure.text(
+            left / size[0], 1 - down / size[1], face.text(text), fontproperties=face.font(points, False), color=ink,
+            va="center", parse_math=False,
+        )  # fmt: skip
+
+
+def _bar(
+    figure: Any, face: Typeface, image: Any, size: tuple[float, float], left: float, ends: tuple[float, float],
+    beyond: tuple[bool, bool],
+) -> None:  # fmt: skip
+    """The colour bar; its arrows have the colours of what lies beyond the scale."""
+    extend = {(True, True): "both", (True, False): "min", (False, True): "max"}.get(beyond, "neither")
+    place = figure.add_axes((left / size[0], 1 - 0.66 / size[1], 2.4 / size[0], 0.09 / size[1]))
+    bar = figure.colorbar(image, cax=place, orientation="horizontal", extend=extend)
+    ticks = sorted({ends[0], 0.0, ends[1]})
+    bar.set_ticks(
+        ticks, labels=[fixed(tick, ends[1], MINUS) for tick in ticks], fontproperties=face.font(SIZE - 2, False)
+    )
+    place.tick_params(length=0, pad=2)
+
+
+def _label(text: str) -> str:
+    """A token as a label: the space before it is left out, a long one is cut, an emoji is its code point."""
+    text = "".join("".join(map(code_point, c)) if is_emoji(c) else c for c in characters(text.strip() or text))
+    return text if len(text) <= LABEL else text[: LABEL - 1] + "…"

@@ -1,0 +1,60 @@
+"""Generated text in the terminal: the text, and for each generated token what was strongest for it.
+
+On a terminal with colours the strongest tokens have the colours of the row's map; without, the same lines carry the numbers only.
+"""
+
+from __future__ import annotations
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from .generated import GeneratedView, Row
+from .look import Look
+from .terminal import style_for
+from .view import probability, short
+
+
+class TerminalGenerated:
+    """What ``rich`` prints of generated text."""
+
+    def __init__(self, view: GeneratedView) -> None:
+        self.view = view
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """A header, the text, and a table with one line per value."""
+        view, plain = self.view, console.color_system is None or console.no_color
+
+        def fit(text: str) -> str:
+            return text.encode(options.encoding, "backslashreplace").decode(options.encoding)
+
+        yield Text.assemble((view.method, "" if plain else "bold"), f": {fit(', '.join(view.notes))}")
+        for remark in view.remarks:
+            yield Text(f"note: {fit(remark)}")
+        texts = [
+            "".join(view.text(i) for i in range(*part)) for part in ((0, view.first), (view.first, len(view.cells)))
+        ]
+        yield Text.assemble(fit(texts[0]), (fit(texts[1]), "bold"))
+        yield Text()
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
+        likely = any(row.probability is not None for row in view.rows)
+        for name in ("explained", *["p"] * likely, "value", "strongest"):
+            table.add_column(
+                name, justify="right" if name in ("p", "value") else "left", header_style="dim", overflow="fold"
+            )
+        for row in view.rows:
+            p = [] if row.probability is None else [probability(row.probability).strip("= ")]
+            table.add_row(Text(f'"{fit(row.text)}"'), *p, short(row.value), self._strongest(row, console, plain, fit))
+        yield table
+        what = view.one if view.per_token else view.many
+        yield Text(f"value: {what.removesuffix(', of').removesuffix(' of')}", "dim")
+
+    def _strongest(self, row: Row, console: Console, plain: bool, fit) -> Text:  # type: ignore[no-untyped-def]
+        scale, text = Look().end_of_scale(row.relevance[: row.end].tolist()), Text()
+        for n, i in enumerate(row.strongest()):
+            value = float(row.relevance[i])
+            shown = f'"{fit(self.view.text(i))}"'
+            text.append("  " if n else "")
+            text.append(shown, "" if plain or not scale else style_for(console, value / scale))
+            text.append(f" {short(value)}")
+        return text

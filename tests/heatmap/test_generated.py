@@ -1,0 +1,239 @@
+"""Views of generated text: the numbers that they show, and that nothing in a text can break a page."""
+
+import io
+import json
+import re
+import shutil
+import subprocess
+from html import unescape
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from lrpx.errors import InputError
+from lrpx.explanation import Token, Unit
+from lrpx.generation import GenerationExplanation
+from lrpx.heatmap.colours import colour, hex_colour
+from lrpx.heatmap.generated import generated_view
+from lrpx.heatmap.generated_terminal import TerminalGenerated
+
+PROMPT, REPLY = ["Say", " hi", "."], [" Hello", " the", "re"]
+NASTY = ["</script><script>alert(1)</script>", "<b>&amp;", '" onclick="x']
+
+
+def generation(pieces=(PROMPT, REPLY), **changes):
+    tokens = [*pieces[0], *pieces[1]]
+    first, count = len(pieces[0]), len(pieces[1])
+    relevance = np.zeros((count, len(tokens) - 1))
+    for i in range(count):
+        relevance[i, : first + i] = np.random.default_rng(i).normal(size=first + i)
+    values = np.arange(1.0, count + 1)
+    given = {
+        "tokens": tokens, "token_ids": list(range(10, 10 + len(tokens))), "method": "attnlrp", "prompt_length": first,
+        "units": [Unit(i, i + 1, t) for i, t in enumerate(tokens)], "spans": [(i, i + 1) for i in range(count)],
+        "relevance": relevance, "values": values, "residuals": values - relevance.sum(1), "contrast": "mean",
+        "probabilities": np.linspace(0.2, 0.8, count), "provenance": {"model": "tiny"},
+    }  # fmt: skip
+    return GenerationExplanation(**given | changes)
+
+
+def spans(**changes):
+    g = generation()
+    rows = {name: getattr(g, name)[:2] for name in ("relevance", "values", "residuals")}
+    return generation(spans=[(0, 2), (0, 3)], probabilities=None, **rows | changes)
+
+
+def data_of(page):
+    return json.loads(re.search(r'class="data">(.*?)</script>', page, flags=re.S)[1])
+
+
+def test_rows_are_summed_over_the_tokens_of_a_cell():
+    units = [Unit(0, 1, "Say"), Unit(1, 3, " hi."), Unit(3, 4, " Hello"), Unit(4, 6, " there")]
+    g = generation(units=units)
+    view = generated_view(g)
+    assert (view.first, [cell.text for cell in view.cells]) == (2, ["Say", "hi.", "Hello", "there"])
+    assert [row.cells for row in view.rows] == [(2, 3), (3, 4), (3, 4)]
+    assert [row.end for row in view.rows] == [2, 3, 4]
+    np.testing.assert_allclose(
+        view.rows[2].relevance, [g.relevance[2, 0], g.relevance[2, 1:3].sum(), *g.relevance[2, 3:]]
+    )
+    assert view.rows[1].strongest(2) == sorted(range(3), key=lambda i: -abs(view.rows[1].relevance[i]))[:2]
+
+
+def test_the_whole_is_the_sum_of_the_rows():
+    g = generation()
+    whole = generated_view(g).whole
+    np.testing.assert_allclose(whole.relevance[:5], g.span(0).relevance)
+    assert whole.value == g.values.sum()
+    assert whole.text == " Hello there"
+    gradient = generation(method="gradient", measures="sensitivity", residuals=None)
+    assert generated_view(gradient).whole.text == " Hello"  # which does not add up
+
+
+# HTML
+
+
+def test_a_page_has_the_numbers_for_its_script():
+    g = generation()
+    data = data_of(g.to_html())
+    for i, row in enumerate(data["rows"]):
+        np.testing.assert_allclose(row["relevance"], g.relevance[i, : 3 + i], rtol=1e-5)
+        assert row["value"] == g.values[i]
+        assert row["cells"] == [3 + i, 4 + i]
+    assert (data["first"], data["single"], data["additive"], data["probable"]) == (3, True, True, True)
+    assert data["text"] == ["Say", " hi", ".", " Hello", " the", "re"]
+    assert data["one"] == "logit minus mean logit, of"
+
+
+def test_a_page_can_be_read_without_its_script(tmp_path):
+    g = generation()
+    page = g.to_html(tmp_path / "x.html")
+    assert (tmp_path / "x.html").read_text(encoding="utf-8") == page
+    static = re.sub(r"<script.*?</script>", "", page, flags=re.S)
+    whole = g.span(0)
+    strongest = np.abs(whole.relevance).max()
+    for cell, value in zip(
+        re.findall(r'class="cell[^"]*" style="background:#(\w+)', static), whole.relevance, strict=False
+    ):
+        assert cell == hex_colour(colour(value / strongest))
+    assert "sum of logits minus mean logit, of" in static
+    assert "The strongest tokens for each value" in static
+    assert '<p class="soft how" hidden>' in static  # what only the script can do
+    assert g._repr_html_() in page.replace(re.search(r'<script type="app.*</script>\n', page, flags=re.S)[0], "")
+
+
+def test_nothing_is_loaded_from_elsewhere():
+    assert not re.search(r"(src|href)=|url\(|@import|fetch\(|https?://", generation().to_html())
+
+
+def test_text_cannot_break_out_of_the_page():
+    page = generation((NASTY, NASTY), notes=("<i>note</i>",), provenance={"model": "<u>"}).to_html()
+    scripts = re.findall(r"<script[^>]*>(.*?)</script>", page, flags=re.S)
+    assert len(scripts) == 2
+    assert "alert" not in scripts[1]
+    assert data_of(page)["text"][:3] == NASTY
+    outside = re.sub(r"<script.*?</script>", "", page, flags=re.S)
+    for tag in ("<b>", "<i>note", "<u>", "<script"):
+        assert tag not in outside
+    names = set()
+
+    class Attributes(HTMLParser):
+        def handle_starttag(self, tag, attributes):
+            names.update(name for name, _ in attributes)
+
+    Attributes().feed(page)
+    assert "title" in names
+    assert "onclick" not in names
+    assert "</script><script>alert(1)</script>" in unescape(outside)
+
+
+def test_pages_of_spans_have_a_button_for_each():
+    page = spans().to_html()
+    assert page.count('data-row="') == 2
+    assert data_of(page)["single"] is False
+    assert data_of(page)["probable"] is False
+
+
+def in_chromium(page, events, tmp_path):
+    """The page after what a user does, as Chromium has it."""
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("needs Chromium")
+    (tmp_path / "x.html").write_text(page.replace("</body>", f"<script>{events}</script></body>"), encoding="utf-8")
+    command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", f"file://{tmp_path / 'x.html'}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    return re.sub(r"<script.*?</script>", "", done.stdout, flags=re.S)
+
+
+POINT = """
+const cells=document.querySelectorAll(".reply .cell");
+const point=(type,i)=>cells[i].dispatchEvent(new PointerEvent(type,{bubbles:true,button:0}));
+const key=(i,key,shiftKey)=>cells[i].dispatchEvent(new KeyboardEvent("keydown",{key,shiftKey,bubbles:true}));
+"""
+DONE = {
+    "nothing": ("", (0, 3)),
+    "a click": ('point("pointerdown",1);point("pointerup",1)', (1, 2)),
+    "a drag": ('point("pointerdown",2);point("pointerover",1);point("pointerup",1)', (1, 3)),
+    "keys": ('point("pointerdown",0);point("pointerup",0);key(0,"ArrowRight");key(1,"ArrowRight",true)', (1, 3)),
+    "escape": ('point("pointerdown",1);point("pointerup",1);key(1,"Escape")', (0, 3)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", DONE)
+def test_marking_tokens_shows_their_map(what, tmp_path):
+    g = generation()
+    events, (start, stop) = DONE[what]
+    page = in_chromium(g.to_html(), POINT + events, tmp_path)
+    e = g.span(start, stop)
+    assert f'"{"".join(REPLY[start:stop])}"' in unescape(page)
+    assert f'class="number">+{e.value:g}<' in page
+    shown = re.findall(r'<bdi class="read">(.*?)</bdi>', page)
+    numbers = [float(re.sub(r"[ ()]", "", text).replace("−", "-")) for text in shown if text]
+    np.testing.assert_allclose(numbers, e.relevance, atol=1e-3)
+    assert page.count('aria-pressed="true"') == stop - start
+    assert len(re.findall(r'class="cell[^"]* explained', page)) == stop - start
+
+
+# Terminal and picture
+
+
+def printed(g, **options):
+    console = Console(file=io.StringIO(), width=100, **options)
+    console.print(TerminalGenerated(generated_view(g)))
+    return console.file.getvalue()
+
+
+def test_in_the_terminal():
+    g = generation(notes=("a note",))
+    lines = printed(g).splitlines()
+    assert lines[0] == "attnlrp: tiny, relevance at the input"
+    assert lines[1] == "note: a note"
+    assert lines[2] == "Say hi. Hello there"
+    assert lines[4].split() == ["explained", "p", "value", "strongest"]
+    for i, line in enumerate(lines[5:8]):
+        strongest = int(np.abs(g.relevance[i]).argmax())
+        assert line.startswith(f'"{REPLY[i]}"')
+        assert f'+{i + 1}  "{g.tokens[strongest]}" {g.relevance[i, strongest]:+.4g}' in line
+    assert lines[-1] == "value: logit minus mean logit"
+    assert "\x1b[" in printed(g, force_terminal=True, color_system="truecolor")
+    assert "value: sum of logits minus mean logit" in printed(spans())
+
+
+def test_rich_markup_in_a_text_is_text():
+    assert "[bold]x[/bold]" in printed(generation((["[bold]x[/bold]"], [" [red]"])))
+
+
+def test_a_picture(tmp_path):
+    pytest.importorskip("matplotlib")
+    from matplotlib.image import imread
+
+    for n, g in enumerate(
+        (generation(), spans(), generation(method="gradient", measures="sensitivity", residuals=None))
+    ):
+        g.to_png(tmp_path / f"{n}.png")
+        assert imread(tmp_path / f"{n}.png").shape[1] > 500
+    with pytest.raises(InputError, match=r"to_png\(\) writes PNG"):
+        generation().to_png(tmp_path / "x.html")
+
+
+def test_a_matrix_that_is_too_large(tmp_path):
+    pytest.importorskip("matplotlib")
+    tokens = ["a"] * 2000
+    g = generation(
+        (tokens, ["b"]),
+        units=[Unit(i, i + 1, "a") for i in range(2001)],
+        relevance=np.ones((1, 2000)),
+        values=np.ones(1),
+    )
+    with pytest.raises(InputError, match="too large for a picture"):
+        g.to_png(tmp_path / "x.png")
+
+
+def test_a_contrast_of_tokens_and_special_tokens():
+    g = generation(contrast=(Token(1, "x"), Token(2, "y"), Token(3, "z")), special=(0,))
+    assert generated_view(g).one == "logit"
+    assert generated_view(g).cells[0].special
+    assert g[0].special == (0,)
