@@ -372,7 +372,7 @@ def passes(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", slow_but(METHODS, "lrp", "alti-logit"))
 @pytest.mark.parametrize(
     "options",
     [

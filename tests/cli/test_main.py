@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tiny_files
 import typer
+from support import slow_but
 from transformers import BertForMaskedLM, GPT2LMHeadModel, MambaConfig, MambaForCausalLM
 
 import lrpx
@@ -114,7 +115,7 @@ STARTS = {
 }
 
 
-@pytest.mark.parametrize("suffix", STARTS)
+@pytest.mark.parametrize("suffix", slow_but(STARTS, ".html", ".tex"))
 def test_the_suffix_of_the_output_is_the_format(lrpx_command, tmp_path, suffix):
     if suffix in PICTURES:
         pytest.importorskip("matplotlib", reason="matplotlib is not installed")

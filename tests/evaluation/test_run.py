@@ -171,7 +171,8 @@ def test_options_that_change_none_do_not(sva, tmp_path, small_parts, monkeypatch
 # What is recorded
 
 
-@pytest.mark.parametrize("pair", slow_but([gpt2, bert], gpt2))
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", [gpt2, bert], ids=["causal", "masked"])
 def test_records_are_the_explanations_of_the_predicted_form(sva, tmp_path, pair):
     """One by one, with the prediction made first: the definition."""
     model, _ = pair()

@@ -32,8 +32,10 @@ CORE = ("causal:gpt2", "causal:llama", "masked:bert")
 
 
 def slow_but(values, *quick):
-    """Values to parametrise over; all but ``quick`` are marked as slow."""
-    return [value if value in quick else pytest.param(value, marks=pytest.mark.slow) for value in values]
+    """Values to parametrise over, tuples for several names at once; all but ``quick`` are marked as slow."""
+    each = [value if isinstance(value, tuple) else (value,) for value in values]
+    marks = [() if value in quick else pytest.mark.slow for value in values]
+    return [pytest.param(*value, marks=mark) for value, mark in zip(each, marks, strict=True)]
 
 
 def families(names, quick=COMMON):

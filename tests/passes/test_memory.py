@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import tiny
 import torch
+from support import slow_but
 
 from lrpx.passes import memory as module
 from lrpx.passes.forward_backward import PassSpec, compute
@@ -134,7 +135,7 @@ ESTIMATED += [("causal:mixtral", "sdpa"), ("masked:modernbert", "sdpa"), ("maske
 ESTIMATED += [("causal:bloom", "eager"), ("causal:mpt", "eager")]
 
 
-@pytest.mark.parametrize(("family", "attention"), ESTIMATED)
+@pytest.mark.parametrize(("family", "attention"), slow_but(ESTIMATED, *ESTIMATED[:4]))
 def test_the_estimate_is_of_the_right_size(family, attention):
     """Within a factor of three of what is saved; in a model of this width the MLP is smaller than in a large one."""
     model = tiny.build(family, dtype=torch.float32, attn_implementation=attention)

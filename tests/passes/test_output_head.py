@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 import tiny
 import torch
-from support import runner_of, slow_but
+from support import runner_of
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaForCausalLM
@@ -253,7 +253,8 @@ def test_a_model_that_treats_its_logits_unlike_is_noticed(change):
         compute(model, batch_for(model), PassSpec({}))
 
 
-@pytest.mark.parametrize("target", slow_but([TARGET, None], TARGET))
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [TARGET, None], ids=["chosen", "top"])
 @pytest.mark.parametrize("change", [name for name in UNLIKE if not name.startswith("positions")])
 def test_and_explained_by_all_its_logits(change, target):
     check_against_plain(changed(UNLIKE[change]), target=target)
