@@ -51,11 +51,10 @@ def test_texts_longer_than_the_configuration_says_are_explained_and_said(model, 
     assert context_length(model) is None
     assert made_for(model) == reach
     within, beyond = IDS[:reach], IDS[: reach + 1]
-    assert lrpx.explain(model, None, within, target=11).notes == ()
+    assert not any("was made for" in note for note in lrpx.explain(model, None, within, target=11).notes)
     with pytest.warns(UserWarning, match=f"{reach + 1} tokens, and .* was made for {reach}, by its configuration"):
         e = lrpx.explain(model, None, beyond, target=11)
-    (note,) = e.notes
-    assert note.startswith(f"the text has {reach + 1} tokens")
+    assert any(note.startswith(f"the text has {reach + 1} tokens") for note in e.notes)
     with torch.no_grad(), fresh_rotations(model):
         expected = float(model(torch.tensor([beyond])).logits[0, -1, 11])
     assert e.value == pytest.approx(expected, rel=1e-9)
