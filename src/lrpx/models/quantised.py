@@ -37,9 +37,13 @@ def check_quantised(model: PreTrainedModel, modules: Iterable[nn.Module], *, lin
     Raises:
         UnsupportedModelError: A kernel gives no gradient for its input, or the rule cannot read its weights.
     """
-    kinds = {(type(m), type(m._parameters.get("weight"))): m for m in modules if _is_quantised(m)}
+    kinds = {  # a few, of hundreds of modules
+        (type(m), type(p), getattr(p, "dtype", None)): m for m in modules for p in m._parameters.values() or (None,)
+    }
     tried = _problems.setdefault(model, {})
     for kind, module in kinds.items():
+        if not _is_quantised(module):
+            continue
         if kind not in tried:
             tried[kind] = _problem(module, model.dtype)
         problem = tried[kind] or (f"no rule can read the weights of {kind[0].__name__}" if linear_rule else None)
