@@ -163,6 +163,7 @@ def test_importing_lrpx_loads_no_torch(program):
     assert loaded_by(program) == []
 
 
+@pytest.mark.slow
 def test_the_check_for_torch_can_fail():
     assert loaded_by("import lrpx; lrpx.Explainer") == HEAVY
 

@@ -45,6 +45,7 @@ def test_no_torch_is_loaded(arguments, status):
     assert ended(*arguments) == (status, "[]")
 
 
+@pytest.mark.slow
 def test_the_check_can_fail():
     assert ended("explain", "a", "--model", "./none")[1] == "['torch', 'transformers']"
 
