@@ -220,7 +220,7 @@ def test_hops_by_passes_are_hops_by_rows(explainer):
 
 REFUSED = {
     "nothing to generate": ({}, "max_new_tokens=20"),
-    "both": ({"max_new_tokens": 2, "continuation": " are"}, "both given"),
+    "both": ({"max_new_tokens": 2, "continuation": " are"}, "max_new_tokens=2 and continuation=' are' are both given"),
     "a configuration for nothing": ({"continuation": " are", "generation_config": {}}, "nothing is generated"),
     "no tokens": ({"max_new_tokens": 0}, "max_new_tokens=0: give a number of tokens from 1"),
     "no number": ({"max_new_tokens": True}, "max_new_tokens=True"),

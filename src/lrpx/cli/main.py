@@ -16,6 +16,7 @@ from ..methods import METHODS
 from . import benchmark as cli_benchmark
 from .check import check
 from .explain import explain
+from .generate import generate
 from .wording import ERROR, NOTE, tell
 
 app = typer.Typer(
@@ -89,6 +90,7 @@ def traits_table() -> Table:
 
 
 app.command()(explain)
+app.command()(generate)
 app.command()(methods)
 app.command()(check)
 app.add_typer(cli_benchmark.benchmark, name="benchmark")

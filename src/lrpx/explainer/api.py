@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import reprlib
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -247,7 +248,8 @@ class Explainer:
         [(chosen, settings)] = methods_with_options([self.method if method is None else method], options)
         if max_new_tokens is not None and continuation is not None:
             raise InputError(
-                "max_new_tokens and continuation are both given: either the model goes on, or you say how."
+                f"max_new_tokens={max_new_tokens!r} and continuation={reprlib.repr(continuation)} are both given: either the "
+                "model goes on, or you say how."
             )
         if generation_config is not None and continuation is not None:
             raise InputError("generation_config and continuation are both given: nothing is generated. Leave one out.")

@@ -158,9 +158,15 @@ def show_generated(generated: Generated) -> None:
         return
     from rich.console import Console
 
+    Console().print(render_generated(generated))
+
+
+def render_generated(generated: Generated) -> RenderableType:
+    """Generated text, with what was strongest for each token, as something ``rich`` can print."""
+    from .generated import generated_view
     from .generated_terminal import TerminalGenerated
 
-    Console().print(TerminalGenerated(generated_view(generated)))
+    return TerminalGenerated(generated_view(generated))
 
 
 def html_of_generated(

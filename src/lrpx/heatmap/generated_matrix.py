@@ -41,7 +41,7 @@ def draw(view: GeneratedView, path: str | os.PathLike[str], kind: str = "png") -
         line[: row.end] = row.relevance[: row.end]
     scale = Look().end_of_scale(np.abs(numbers[np.isfinite(numbers)]).tolist()) or 1.0
     if max(rows, columns) * CELL * DPI > LARGEST - 3000:
-        raise InputError(f"a matrix of {rows} x {columns} is too large for a picture. Use to_html(), or spans=.")
+        raise InputError(f"a matrix of {rows} x {columns} is too large for a picture. HTML holds it.")
     below = [_label(view.text(i)) for i in range(columns)]
     beside = [_label(row.text) for row in view.rows]
     face = Typeface("".join([*below, *beside, view.method, *view.notes, view.one, view.many]))

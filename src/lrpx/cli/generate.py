@@ -1,0 +1,176 @@
+"""``lrpx generate``: what a model goes on with, and what each token of that was made of; shown or written to a file."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from ..errors import InputError
+from ..methods import methods_with_options
+from . import options
+from .output import Format, check_writable, format_of
+from .texts import texts_of
+
+FORMATS = (Format.terminal, Format.json, Format.html, Format.png)
+
+
+def generate(
+    prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="- or nothing: standard input.")] = None,
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option("--max-new-tokens", metavar="N", help="How many tokens to generate at most. Default: 20."),
+    ] = None,
+    continuation: Annotated[
+        str | None, typer.Option("--continuation", metavar="TEXT", help="Explain this instead of generating.")
+    ] = None,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="The prompt is what a user says: put the model's chat template around it.")
+    ] = False,
+    objective: options.ObjectiveOption = "logit",
+    contrast: Annotated[
+        str | None,
+        typer.Option(
+            "--contrast",
+            metavar="WHAT",
+            help="Subtracted at each position: mean (the mean logit), top10 (that of the ten largest; any number) or a token.",
+        ),
+    ] = None,
+    span: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--span",
+            metavar="START:STOP",
+            help="Explain these generated tokens together, counted from 0. Repeatable. Default: each token.",
+        ),
+    ] = None,
+    hops: Annotated[
+        int,
+        typer.Option(
+            "--hops", metavar="N", help="Pass on what generated tokens took to the tokens before them, N times."
+        ),
+    ] = 0,
+    method: Annotated[
+        str, typer.Option("--method", metavar="METHOD", help="lrp, attnlrp, lrp-uniform-gate or a gradient method.")
+    ] = "attnlrp",
+    at: Annotated[str | None, typer.Option("--at", metavar="PLACE", help="input or embedding. Default: input.")] = None,
+    norm: Annotated[
+        str | None,
+        typer.Option("--norm", metavar="NORM", help="For the method gradient: l1 or l2 (squared). Default: l1."),
+    ] = None,
+    rules: options.RulesOption = None,
+    verbose: options.VerboseOption = False,
+    model: options.ModelOption = options.DEFAULT_MODEL,
+    dtype: options.DtypeOption = None,
+    device: options.DeviceOption = None,
+    device_map: options.DeviceMapOption = None,
+    attn_implementation: options.AttentionOption = None,
+    revision: options.RevisionOption = None,
+    token: options.TokenOption = None,
+    checkpoint: options.CheckpointOption = None,
+    tf32: options.Tf32Option = False,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            rich_help_panel="The output",
+            help="terminal, json, html (a page in which one marks tokens) or png (a matrix). Default: by the suffix of "
+            "--output.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            rich_help_panel="The output",
+            help="Write here instead of standard output.",
+        ),
+    ] = None,
+) -> None:
+    """Let a model go on with a prompt, and show what each generated token was made of.
+
+    [b]lrpx generate "The capital of France is" --max-new-tokens 8 -o paris.html[/b]
+
+    Why the model gave this answer, traced through its own words to the prompt:
+
+    [b]lrpx generate "..." --continuation " So it is Paris." --span 3:4 --hops 2[/b]
+    """
+    options.set_logging(verbose)
+    output = None if str(output) == "-" else output
+    check_writable(output)
+    kind = format_of(format, output)
+    if kind not in FORMATS:
+        raise InputError(f"{kind.name} is for lrpx explain; lrpx generate has {', '.join(f.name for f in FORMATS)}.")
+    if continuation is None and max_new_tokens is None:
+        max_new_tokens = 20
+    given: dict[str, Any] = {"at": at, "norm": norm, "rules": rules}
+    methods_with_options([method], given)  # refused before a model is loaded
+    spans = None if not span else [_span(text) for text in span]
+    [one] = texts_of(None if prompt is None else [prompt], None, jsonl=False, chat=chat)
+
+    from ..explainer import Explainer
+    from ..models.loading import load
+
+    options.set_precision(tf32)
+    loaded, tokenizer = load(
+        model,
+        dtype=dtype,
+        device=device,
+        device_map=device_map,
+        attn_implementation=attn_implementation,
+        revision=revision,
+        token=token,
+    )
+    found = Explainer(loaded, tokenizer, checkpoint=checkpoint).generate(
+        one.text,
+        max_new_tokens=max_new_tokens,
+        continuation=continuation,
+        method=method,
+        objective=objective,  # type: ignore[arg-type]
+        contrast=contrast,
+        spans=spans,
+        hops=hops,
+        progress=output is not None,
+        **given,
+    )
+    if kind is Format.png:
+        assert output is not None
+        found.to_png(output)
+    elif kind is Format.terminal and output is None:
+        found.show()
+    else:
+        _write(_content(found, kind), output)
+
+
+def _content(found: Any, kind: Format) -> str:
+    if kind is Format.json:
+        return json.dumps(found.to_dict(), ensure_ascii=False, allow_nan=False) + "\n"
+    if kind is Format.html:
+        return str(found.to_html())
+    from ..heatmap import render_generated
+
+    page = io.StringIO()
+    Console(file=page, width=120).print(render_generated(found))
+    return page.getvalue()
+
+
+def _write(content: str, output: Path | None) -> None:
+    if output is None:
+        typer.echo(content.encode("utf-8"), nl=False)  # as bytes, as in ``output.py``
+    else:
+        output.write_text(content, encoding="utf-8")
+
+
+def _span(text: str) -> tuple[int, int]:
+    """``3:5`` -> ``(3, 5)``."""
+    if (found := re.fullmatch(r"(-?\d+):(-?\d+)", text)) is None:
+        raise InputError(f"--span {text}: give START:STOP, counted over the generated tokens, such as 0:3.")
+    return int(found[1]), int(found[2])
