@@ -3,6 +3,7 @@
 import ast
 import csv
 import io
+import itertools
 import logging
 import re
 import shutil
@@ -25,7 +26,10 @@ from lrpx.report import FORMATS, paper, report, tables, write
 from lrpx.report.examples import examples, units_from_tokens
 from lrpx.report.results import method_label, methods_in, results_of
 
+pq = pytest.importorskip("pyarrow.parquet")
+
 METHODS = ["lrp", "attnlrp", "gradient-l1", "gradient-l2", "gradient-x-input", "alti-logit"]
+TEXTS = [format for format in FORMATS if format != "parquet"]
 ROLES = ("subject", "attractor", "other", "special")
 
 
@@ -200,7 +204,7 @@ def test_a_method_without_a_correct_sample_is_left_out(tmp_path, caplog):
     (found,) = results_of([run])
     assert found.methods == {}
     assert "lrp: no correctly predicted sample was explained" in caplog.text
-    for kind in FORMATS:
+    for kind in TEXTS:
         assert "0.000" in report([run.path], format=kind) or kind == "csv"
 
 
@@ -319,11 +323,69 @@ def test_csv_has_every_number(two):
                 )
                 assert pair == scored.roles[role]
         assert float(found[r.label, "", "accuracy"]["mean"]) == r.accuracy.mean
+        for fact in ("layers", "heads", "width", "vocabulary"):
+            assert int(found[r.label, "", fact]["mean"]) == r.facts[fact]
+        assert found[r.label, "", "tokenizer"]["text"] == r.facts["tokenizer"]
+        assert int(found[r.label, "", "correct"]["mean"]) == r.correct
         assert float(found[r.label, "random", "mrr"]["std"]) == r.random["mrr"][1]
     assert {x["source"] for x in lines} == {"run"}
     assert "paper" in {
         x["source"] for x in csv.DictReader(io.StringIO(report([two], format="csv", compare_paper=True)))
     }
+
+
+def test_parquet_has_the_numbers_of_the_csv(two, tmp_path):
+    write([two], output=tmp_path / "report.parquet")
+    table = pq.read_table(tmp_path / "report.parquet").to_pylist()
+    lines = list(csv.DictReader(io.StringIO(report([two], format="csv"))))
+    assert len(table) == len(lines) > 50
+    for row, line in zip(table, lines, strict=True):
+        assert row.keys() == line.keys()
+        for name, value in row.items():
+            if isinstance(value, float):
+                assert float(line[name]) == value
+            else:
+                assert line[name] == ("" if value is None else str(value))
+    with pytest.raises(InputError, match=r"Parquet needs a file: --output report\.parquet"):
+        write([two], format="parquet")
+    with pytest.raises(InputError, match="Parquet needs a file"):
+        report([two], format="parquet")
+
+
+@pytest.mark.parametrize("format", ["terminal", "markdown", "latex", "html"])
+def test_models_on_different_samples_are_warned_of_in_every_head(tmp_path, format):
+    made_up(tmp_path / "a", ["lrp"], samples=20, model={"name": "a"})
+    made_up(tmp_path / "b", ["lrp"], samples=20, model={"name": "b"})
+    assert "different samples" not in report([tmp_path], format=format)
+    made_up(tmp_path / "c", ["lrp"], samples=12, model={"name": "c"})
+    told = " ".join(report([tmp_path], format=format).split())
+    warned = told.count("The models are scored on different samples: a 20; b 20; c 12; 12 of them are the same.")
+    tables = {"terminal": 3, "markdown": 4, "latex": 4, "html": 3}[format]
+    assert warned == tables
+    head = told.index("The models are scored")
+    assert told.index("Accuracy of the explanations") < head < told.index("Random, mean")
+
+
+def test_subject_and_attractor_differ_for_people_who_do_not_see_green():
+    """In lightness, too: the colours of the page, as deuteranopes see them (Machado et al. 2009)."""
+    css = (Path(package.__file__).parent / "page.css").read_text(encoding="utf-8")
+    named = dict(re.findall(r"\.(subject|attractor|other|special)\{fill:(#\w{6})", css))
+    seen = np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]])
+
+    def lab(colour):
+        srgb = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+        linear = seen @ np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+        to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+        x, y, z = np.cbrt(to_xyz @ linear.clip(0, 1) / [0.9505, 1, 1.089])
+        return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+    def distance(a, b):
+        return np.linalg.norm(lab(a) - lab(b))
+
+    assert distance(named["subject"], named["attractor"]) > 80
+    assert distance("#2a8f5b", "#d4572f") < 40  # a pair that is told apart by its hue alone
+    assert min(distance(a, b) for a, b in itertools.combinations(named.values(), 2)) > 20
+    assert "url(#hatch)" in css
 
 
 def table_numbers(text):
@@ -426,9 +488,9 @@ def test_html_is_one_self_contained_page(two):
     text = report([two], format="html", compare_paper=True)
     page = Page(text)
     assert not {"script", "link", "img", "iframe"} & set(page.tags)
-    assert not re.search(r"https?://|url\(|@import", text)
+    assert not re.search(r"https?://|url\((?!#)|@import", text)
     assert not any(name.startswith("on") or name in ("href", "src") for name, _ in page.attributes)
-    assert page.tags.count("svg") == 4 + 2  # a chart per metric, and the roles of each model
+    assert page.tags.count("svg") == 4 + 2 + 1  # a chart per metric, the roles of each model, and the hatching
     told = "".join(page.data)
     assert "a_model & <co>" in told  # escaped once, and everywhere
     assert "theirs|own" in told
@@ -518,6 +580,9 @@ def test_raw_pieces_become_readable(tokens, special, texts):
     assert units[-1].end == len(tokens)
 
 
+SUBJECT = '<u class="s">'
+
+
 def test_the_sentence_of_an_example(tmp_path):
     def causal(record):
         tokens = ["the", "Ġkey", "s", "Ġ<b>"]
@@ -541,8 +606,8 @@ def test_the_sentence_of_an_example(tmp_path):
         )
 
     for change, sentence in [
-        (causal, 'the <u>key</u><u>s</u> &lt;b&gt; <span class="verb">are</span>'),
-        (masked, '<u>key</u><u>s</u> <span class="verb">are</span> old'),
+        (causal, f'the {SUBJECT}key</u>{SUBJECT}s</u> <u class="a">&lt;b&gt;</u> <span class="verb">are</span>'),
+        (masked, f'{SUBJECT}key</u>{SUBJECT}s</u> <span class="verb">are</span> old'),
     ]:
         run = made_up(tmp_path / change.__name__, ["lrp"], change=change)
         assert f'<p class="sentence">{sentence}</p>' in report([run.path], format="html", examples=1)
@@ -659,7 +724,7 @@ def test_the_pointing_game_of_any_k(run, k):
     assert found.random[f"pg{k}"] == pytest.approx((baseline.mean[f"pg{k}"], baseline.std[f"pg{k}"]))
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", TEXTS)
 def test_reports_of_another_k(two, format):
     """The paper's numbers are for k = 2: there is no such column of theirs."""
     text = report([two], format=format, k=4, compare_paper=True)

@@ -196,7 +196,7 @@ def report(
     format: Annotated[
         str | None,
         typer.Option(
-            "--format", metavar="FORMAT", help="terminal, markdown, latex, html or csv. Default: by --output."
+            "--format", metavar="FORMAT", help="terminal, markdown, latex, html, csv or parquet. Default: by --output."
         ),
     ] = None,
     compare: Annotated[

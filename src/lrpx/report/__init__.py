@@ -16,13 +16,20 @@ from typing import Any
 
 from ..errors import InputError, nearest
 from ..evaluation.records import find_runs
-from ..files import write_text
-from .results import results_of
+from ..files import atomic_write, write_text
+from .results import Result, results_of
 
 __all__ = ["FORMATS", "SUFFIXES", "report", "write"]
 
-FORMATS = ("terminal", "markdown", "latex", "html", "csv")
-SUFFIXES = {".txt": "terminal", ".md": "markdown", ".tex": "latex", ".html": "html", ".csv": "csv"}
+FORMATS = ("terminal", "markdown", "latex", "html", "csv", "parquet")
+SUFFIXES = {
+    ".txt": "terminal",
+    ".md": "markdown",
+    ".tex": "latex",
+    ".html": "html",
+    ".csv": "csv",
+    ".parquet": "parquet",
+}
 
 
 def report(
@@ -40,7 +47,8 @@ def report(
     Args:
         runs: Folders that ``lrpx evaluate`` wrote: runs, or folders of runs. Runs of one model on the same samples stand in
             one column.
-        format: One of ``FORMATS``. ``html`` is one self-contained page and has charts and heatmaps besides the tables.
+        format: One of ``FORMATS``, but Parquet, which only ``write`` writes. ``html`` is one self-contained page and has charts
+            and heatmaps besides the tables; ``csv`` has every number of every table, one per line.
         compare_paper: Show the numbers of Arras et al. (2025) too: beside a model that is one of their six, the others last.
         examples: HTML and LaTeX: how many samples per model to show as heatmaps, those with the highest difference of logits.
         k: How many of the most relevant tokens the pointing game PGk looks at. The paper's numbers are for 2.
@@ -53,11 +61,11 @@ def report(
     """
     if format not in FORMATS:
         raise InputError(f"unknown format {format!r}. {nearest(format, FORMATS)}")
+    if format == "parquet":
+        raise InputError("Parquet needs a file. Type: lrpx.report.write(runs, output='report.parquet')")
     if isinstance(examples, bool) or not isinstance(examples, int) or examples < 0:
         raise InputError(f"examples={examples!r}: give the number of samples to show as heatmaps, 0 for none.")
-    if isinstance(runs, str | os.PathLike):
-        runs = [runs]
-    results = results_of(find_runs([os.fspath(run) for run in runs]), compare_paper=compare_paper, k=k)
+    results = _results(runs, compare_paper=compare_paper, k=k)
     if format == "html":
         from . import html
 
@@ -66,11 +74,18 @@ def report(
         from . import latex
 
         return latex.report_document(results, examples)
+    if format == "csv":
+        from . import numbers
+
+        return numbers.comma_separated(results)
     from . import text
 
-    if format == "terminal":
-        return text.terminal(results, color=color, width=width)
-    return text.markdown(results) if format == "markdown" else text.comma_separated(results)
+    return text.terminal(results, color=color, width=width) if format == "terminal" else text.markdown(results)
+
+
+def _results(runs: Sequence[str | os.PathLike[str]], *, compare_paper: bool, k: int) -> list[Result]:
+    several = [runs] if isinstance(runs, str | os.PathLike) else runs
+    return results_of(find_runs([os.fspath(run) for run in several]), compare_paper=compare_paper, k=k)
 
 
 def write(
@@ -104,6 +119,15 @@ def write(
     kind = format or (SUFFIXES.get(path.suffix.lower()) if path else "terminal")
     if kind is None:
         raise InputError(f"{output}: no format is known for {path.suffix!r}. Say which: --format html." if path else "")
+    if kind == "parquet":
+        if path is None:
+            raise InputError("Parquet needs a file: --output report.parquet.")
+        from . import numbers
+
+        _check_output(path)
+        with atomic_write(path) as temporary:
+            numbers.write_parquet(_results(runs, compare_paper=compare == "paper", k=k), temporary)
+        return
     chosen: dict[str, Any] = {"format": kind, "compare_paper": compare == "paper", "examples": examples, "k": k}
     if path is None:
         color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")

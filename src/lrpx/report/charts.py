@@ -102,6 +102,14 @@ def role_bars(result: Result) -> str:
     return _svg(height, f"Relevance by role, {result.label}", marks(), width)
 
 
+# Of attractors, whose colour alone does not have to tell them from subjects. It stands in the page once.
+HATCHING = (
+    '<svg style="position:absolute;width:0;height:0" aria-hidden="true"><defs><pattern id="hatch" width="6" height="6" '
+    'patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><line x1="1" x2="1" y1="0" y2="6" stroke="#fff" '
+    'stroke-opacity=".35" stroke-width="1.5"/></pattern></defs></svg>'
+)
+
+
 def _parts(scored: Scored) -> list[tuple[str, str, float, int]]:
     """What a bar is made of: tooltip, role, share, side."""
     right = [("positive relevance", role, scored.roles[role][0], 1) for role in ROLES]
@@ -126,7 +134,8 @@ def _stack(
         start, ends[side] = ends[side], ends[side] + side * share * scale
         x, width = min(start, ends[side]), share * scale
         yield f"<g><title>{escape(f'{name}, {role}: {what} {share:.3f}')}</title>"
-        yield f'<rect class="{role} {kind}" x="{x:.1f}" y="{top:.1f}" width="{width:.1f}" height="{bar}"/>'
+        place = f'x="{x:.1f}" y="{top:.1f}" width="{width:.1f}" height="{bar}"'
+        yield f'<rect class="{role} {kind}" {place}/>' + f'<rect class="hatch" {place}/>' * (role == "attractor")
         if width > 34:
             at = f'x="{x + width / 2:.1f}" y="{top + bar / 2 + 4:.1f}"'
             yield f'<text class="inside" {at} text-anchor="middle">{share:.2f}</text>'

@@ -56,9 +56,14 @@ def _body(results: Sequence[Result], count: int) -> Iterator[str]:
 
 def _card(table: Table) -> str:
     return (
-        f'<section class="card"><h2>{escape(table.title)}</h2>\n<div class="scroll">{"".join(_table(table))}</div>\n'
+        f'<section class="card"><h2>{escape(table.title)}</h2>\n{_warning(table)}'
+        f'<div class="scroll">{"".join(_table(table))}</div>\n'
         f'<p class="soft">{escape(table.caption)}</p></section>\n'
     )
+
+
+def _warning(table: Table) -> str:
+    return f'<p class="warning">{escape(table.warning)}</p>\n' if table.warning else ""
 
 
 def _fitting(table: Table) -> Iterator[Table]:
@@ -142,10 +147,12 @@ def _is_twin(results: Sequence[Result], place: int) -> bool:
 
 def _role_charts(results: Sequence[Result]) -> str:
     legend = "".join(f'<span><i class="{role}"></i>{role}</span>' for role in ROLES)
-    drawn = "".join(f"<h3>{escape(r.label)}</h3>{charts.role_bars(r)}" for r in results if r.token_roles)
+    drawn = charts.HATCHING + "".join(
+        f"<h3>{escape(r.label)}</h3>{charts.role_bars(r)}" for r in results if r.token_roles
+    )
     table = tables.roles(results)
     return (
-        f'<section class="card"><h2>{escape(table.title)}</h2><div class="legend">{legend}</div>{drawn}'
+        f'<section class="card"><h2>{escape(table.title)}</h2>{_warning(table)}<div class="legend">{legend}</div>{drawn}'
         f'<p class="soft">{escape(table.caption)} To the right: relevance for the predicted form; to the left: against it.</p>'
         '<details><summary class="soft">Numbers</summary>'
         f'<div class="scroll">{"".join(_table(table))}</div></details></section>\n'
@@ -159,7 +166,8 @@ def _examples(result: Result, count: int) -> Iterator[str]:
     yield f'<section class="card"><h2>Clearest predictions of {escape(result.label)}</h2>\n'
     yield (
         f'<p class="soft">The {len(found)} correctly predicted samples with the highest difference of logits. The subject is '
-        '<u>underlined</u>, the predicted verb is <span class="verb">green</span>. Red speaks '
+        '<u class="s">underlined</u>, attractors are <u class="a">dotted</u>, the predicted verb is '
+        '<span class="verb">green</span>. Red speaks '
         "for it, blue for the other form; each map has its own scale. Hover over a token for its number.</p>\n"
     )
     for example in found:
@@ -174,7 +182,7 @@ def _examples(result: Result, count: int) -> Iterator[str]:
 
 
 def _sentence(example: Example) -> str:
-    """The sentence with its subject underlined and the predicted verb in its place, without special tokens."""
+    """The sentence, its subject underlined, attractors dotted, the predicted verb in its place, without special tokens."""
     pieces = []
     verb = f' <span class="verb">{escape(example.predicted)}</span>'
     for unit in example.units:
@@ -185,7 +193,8 @@ def _sentence(example: Example) -> str:
         text = escape(unit.text)
         body = text.lstrip(" ")
         lead = text[: len(text) - len(body)]
-        pieces.append(lead + (f"<u>{body}</u>" if "subject" in roles else body))
+        line = "s" if "subject" in roles else "a" if "attractor" in roles else ""
+        pieces.append(lead + (f'<u class="{line}">{body}</u>' if line else body))
     masked = "special" in {example.roles[example.position]}
     return "".join(pieces).strip() + ("" if masked else verb)
 

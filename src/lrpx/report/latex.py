@@ -51,6 +51,8 @@ def _table(table: Table) -> Iterator[str]:
     yield r"\begin{table}[htbp]"
     yield r"\centering\small"
     yield f"\\caption{{{escape(table.title)}. {escape(table.caption)}}}"
+    if table.warning:
+        yield f"\\parbox{{\\linewidth}}{{\\centering\\bfseries {escape(table.warning)}}}\\par\\medskip"
     for n, block in enumerate(table.blocks(3)):
         if n:
             yield r"\par\medskip"

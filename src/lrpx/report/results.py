@@ -76,6 +76,8 @@ class Result:
         notes: What a reader must know, in sentences.
         runs: The runs it comes from.
         k: Of the pointing game PGk.
+        source: Checksum of the sentences that the samples come from; empty if not known.
+        sample_ids: Rows of the source that were predicted; empty if not known.
     """
 
     label: str
@@ -91,6 +93,8 @@ class Result:
     notes: tuple[str, ...] = ()
     runs: tuple[Run, ...] = ()
     k: int = 2
+    source: str = ""
+    sample_ids: frozenset[int] = frozenset()
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -191,6 +195,8 @@ def _result(runs: Sequence[Run], k: int, compare_paper: bool) -> Result:
         of_paper=False,
         facts=runs[0].manifest["model"],
         samples=len(predicted),
+        source=str(runs[0].manifest["benchmark"]["source"]),
+        sample_ids=frozenset(predicted.column("sample_id").to_pylist()),
         correct=int(correct.sum()),
         failed=len(failures),
         accuracy=bootstrap(correct.astype(np.float64)),

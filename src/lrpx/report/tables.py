@@ -56,6 +56,7 @@ class Table:
         groups: Name of a group of columns (a model, or nothing) and its columns.
         rows: Name of a row and, per group, its cells.
         summary: Number of rows at the end that stand apart from the others.
+        warning: What a reader must know before comparing columns, or nothing.
     """
 
     title: str
@@ -63,11 +64,12 @@ class Table:
     groups: list[tuple[str, list[str]]]
     rows: list[tuple[str, list[list[TableCell]]]]
     summary: int = 0
+    warning: str = ""
 
     def part(self, start: int, stop: int) -> Table:
         """The groups from ``start`` up to ``stop``."""
         rows = [(name, cells[start:stop]) for name, cells in self.rows]
-        return Table(self.title, self.caption, self.groups[start:stop], rows, self.summary)
+        return Table(self.title, self.caption, self.groups[start:stop], rows, self.summary, self.warning)
 
     def blocks(self, most: int) -> Iterator[Table]:
         """The same table in pieces of at most ``most`` groups each, to stand below one another."""
@@ -104,7 +106,8 @@ def scores(results: Sequence[Result]) -> Table:
         caption += f" (paper): {SOURCE}."
     if any(r.is_extension(m) for r in results for m in r.methods):
         caption += f" {EXTENSION}: an extension of lrpx; there is no published ALTI-Logit for masked models."
-    return Table("Accuracy of the explanations", caption, _groups(results), body, summary=2)
+    warning = different_samples(results)
+    return Table("Accuracy of the explanations", caption, _groups(results), body, summary=2, warning=warning)
 
 
 def intervals(results: Sequence[Result]) -> Table:
@@ -115,7 +118,7 @@ def intervals(results: Sequence[Result]) -> Table:
         for m in methods_in(own)
     ]
     caption = "Bootstrap over samples, 1,000 resamples, percentiles."
-    return Table("95 % confidence intervals", caption, _groups(own), body)
+    return Table("95 % confidence intervals", caption, _groups(own), body, warning=different_samples(own))
 
 
 def norms(results: Sequence[Result]) -> Table | None:
@@ -125,7 +128,7 @@ def norms(results: Sequence[Result]) -> Table | None:
         return None
     body = _ranked([(method_label(n), [_scores(r, n) for r in both]) for n in NORMS], second=False)
     caption = "The better one by the average of the four metrics is the row Gradient of the main table."
-    return Table("Norms of the gradient", caption, _groups(both), body)
+    return Table("Norms of the gradient", caption, _groups(both), body, warning=different_samples(both))
 
 
 def roles(results: Sequence[Result]) -> Table:
@@ -142,7 +145,8 @@ def roles(results: Sequence[Result]) -> Table:
         "Positive and negative relevance as shares of the sum of absolute relevance of a sample, averaged over the correctly "
         "predicted samples. Attractors: nouns of the other number between subject and verb."
     )
-    return Table("Relevance by role of the token", caption, [(r.label, list(ROLES)) for r in own], body)
+    groups = [(r.label, list(ROLES)) for r in own]
+    return Table("Relevance by role of the token", caption, groups, body, warning=different_samples(own))
 
 
 def accuracy(results: Sequence[Result]) -> Table:
@@ -162,7 +166,20 @@ def accuracy(results: Sequence[Result]) -> Table:
         return [*first, TableCell(size), *(NONE if value is None else TableCell(str(value)) for value in rest)]
 
     caption = "Share of all samples in which the model gives the right verb form the larger logit."
-    return Table("Prediction accuracy", caption, [("", columns)], [(r.label, [row(r)]) for r in results])
+    rows = [(r.label, [row(r)]) for r in results]
+    return Table("Prediction accuracy", caption, [("", columns)], rows, warning=different_samples(results))
+
+
+def different_samples(results: Sequence[Result]) -> str:
+    """A warning if one's own models are not scored on the same samples; the paper's set-up is compared in the notes."""
+    own = [r for r in results if not r.of_paper]
+    if len({(r.source, r.sample_ids) for r in own}) < 2:
+        return ""
+    told = "; ".join(f"{r.label} {r.samples:,}" for r in own)
+    if len({r.source for r in own}) > 1:
+        return f"Different sources of sentences, so the models cannot be compared: {told} samples."
+    common = len(frozenset.intersection(*(r.sample_ids for r in own)))
+    return f"The models are scored on different samples: {told}; {common:,} of them are the same. Compare with care."
 
 
 def _groups(results: Sequence[Result]) -> list[tuple[str, list[str]]]:

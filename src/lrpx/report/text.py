@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
-from ..benchmark.folder import ROLES
 from .results import Result, notes
 from .tables import Table, TableCell, all_tables
 
@@ -25,6 +23,8 @@ def terminal(results: Sequence[Result], *, color: bool, width: int) -> str:
     )
     for table in all_tables(results, with_intervals=False):
         console.print(Text(table.title, style="bold"))
+        if table.warning:
+            console.print(Text(table.warning, style="bold yellow"))
         for block in _fitting(table, width):
             console.print()
             for line in _lines(block, marked=not color and _has_ranks(table)):
@@ -91,7 +91,8 @@ def markdown(results: Sequence[Result]) -> str:
     """Tables in GitHub's Markdown: best bold, second underlined, confidence intervals in a table of their own."""
     lines = []
     for table in all_tables(results):
-        lines += [f"## {table.title}", "", table.caption, ""]
+        lines += [f"## {table.title}", "", *([f"> **{_escape(table.warning)}**", ""] if table.warning else [])]
+        lines += [table.caption, ""]
         for block in table.blocks(3):
             lines += [*_markdown(block), ""]
     lines += [f"> {note}" for note in notes(results)]
@@ -112,36 +113,6 @@ def _markdown_cell(cell: TableCell) -> str:
 
 def _escape(text: str) -> str:
     return text.replace("|", "\\|").replace("*", "\\*").replace("_", "\\_").replace("<", "&lt;")
-
-
-def comma_separated(results: Sequence[Result]) -> str:
-    """One number per line: ``model, source, method, metric, mean, low, high, std, samples``.
-
-    ``source`` is ``run`` or ``paper``. Besides the four metrics, ``metric`` is ``accuracy`` (no method), or
-    ``subject_positive``, ``subject_negative`` and so on: shares of relevance by role. Empty: not known.
-    """
-    file = io.StringIO()
-    write = csv.writer(file, lineterminator="\n").writerow
-    write(["model", "source", "method", "metric", "mean", "low", "high", "std", "samples"])
-    for r in results:
-        start = [r.label, "paper" if r.of_paper else "run"]
-
-        def ends(interval: tuple[float, float, float], known: bool = not r.of_paper) -> list[float | str]:
-            return [interval[0], interval[1], interval[2]] if known else [interval[0], "", ""]
-
-        write([*start, "", "accuracy", *ends(r.accuracy), "", r.samples])
-        for method, scored in r.methods.items():
-            size = "" if r.of_paper else scored.samples
-            for metric, interval in scored.scores.items():
-                write([*start, method, metric, *ends(interval), "", size])
-            for role, shares in scored.roles.items():
-                for sign, share in zip(("positive", "negative"), shares, strict=True):
-                    write([*start, method, f"{role}_{sign}", share, "", "", "", size])
-        for metric, (mean, std) in r.random.items():
-            write([*start, "random", metric, mean, "", "", std, r.samples])
-        for role in ROLES if r.token_roles else ():
-            write([*start, "", f"{role}_tokens", r.token_roles[role], "", "", "", r.correct])
-    return file.getvalue()
 
 
 def _has_ranks(table: Table) -> bool:
