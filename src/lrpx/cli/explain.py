@@ -148,8 +148,9 @@ def explain(
     methods = list(dict.fromkeys(method or ["attnlrp"]))
     given: dict[str, Any] = {"at": at, "norm": norm, "rules": rules, "direct": direct}
     _check_options(methods, given)
-    if (target is not None and target_id is not None) or (contrast is not None and contrast_id is not None):
-        raise InputError("give a token as text or as an id, not both.")
+    for role, as_text, as_id in (("target", target, target_id), ("contrast", contrast, contrast_id)):
+        if as_text is not None and as_id is not None:
+            raise InputError(f"give --{role} or --{role}-id, not both.")
     texts = texts_of(text, file, jsonl=jsonl, chat=chat)
 
     from ..explainer import Explainer

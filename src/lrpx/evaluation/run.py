@@ -349,7 +349,7 @@ def _check_engine(engine: str, model: Any, **options: Any) -> None:
             "stays in this process. Save it with save_pretrained, or use engine='local'."
         )
     if engine == "ray" and options["device_map"] is not None:
-        raise InputError("device_map: with engine='ray' each worker has one GPU. A divided model needs engine='local'.")
+        raise InputError("with engine='ray' each worker has one GPU. A divided model needs engine='local'.")
 
 
 def _cluster(engine: str, address: str | None, workers: int | None, device: Any) -> AbstractContextManager[Any]:
