@@ -5,6 +5,8 @@ import logging
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 from contextlib import nullcontext
 from pathlib import Path
@@ -398,3 +400,47 @@ def test_a_cluster_that_is_not_there(monkeypatch):
         connect(None, None, None).__enter__()
     with pytest.raises(InputError, match="address=5: give 'HOST:PORT'"):
         connect(5, None, None).__enter__()
+
+
+# The machine's own Ray
+
+WITNESSED = """
+import os, sys
+from lrpx.evaluation.ray_engine import _witness
+with _witness("it ended"):
+    if sys.argv[1] == "dies":
+        os._exit(1)
+"""
+NODE_DIES = """
+import os, signal, threading
+from lrpx.evaluation.ray_engine import connect
+if __name__ == "__main__":
+    with connect(None, 1, "cpu"):
+        import ray
+        for process in ray._private.worker._global_node.all_processes["gcs_server"]:
+            os.kill(process.process.pid, signal.SIGKILL)
+        threading.Event().wait()
+"""
+
+
+def ended(program, *arguments, **env):
+    """The exit status of a program, and what it wrote to standard error."""
+    env = os.environ | env | {"PYTHONPATH": str(Path(lrpx.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], env=env, capture_output=True, text=True, timeout=300, check=False
+    )
+    return done.returncode, done.stderr
+
+
+def test_another_process_says_that_this_one_ended():
+    assert ended(WITNESSED, "dies") == (1, "it ended\n")
+    assert ended(WITNESSED, "lives") == (0, "")
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
+def test_where_the_only_node_dies_it_is_said_what_to_type():
+    """Ray ends this process then, in a way that nothing in it can see."""
+    status, said = ended(NODE_DIES, RAY_gcs_rpc_server_reconnect_timeout_s="2")
+    assert status == 1
+    assert "Most likely the Ray node of this machine died" in said
+    assert "run the same command again to go on" in said

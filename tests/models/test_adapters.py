@@ -111,6 +111,7 @@ def test_a_folder_with_an_adapter_loads_both(stored):
     assert found.provenance["adapters"] == ["default (LORA)"]
 
 
+@pytest.mark.filterwarnings("ignore:Model has .tie_word_embeddings=True:UserWarning")  # PEFT's, with transformers 5.0
 def test_an_adapter_with_its_own_tokenizer_and_more_tokens(stored):
     base, folder, _ = stored
     config = type(tiny_files.CONFIGS["llama"])(**tiny_files.CONFIGS["llama"].to_dict() | {"tie_word_embeddings": False})

@@ -51,13 +51,15 @@ def test_texts_longer_than_the_configuration_says_are_explained_and_said(model, 
     assert context_length(model) is None
     assert made_for(model) == reach
     within, beyond = IDS[:reach], IDS[: reach + 1]
-    assert not any("was made for" in note for note in lrpx.explain(model, None, within, target=11).notes)
+    pair = {"target": 11, "contrast": 13}  # without a contrast, a negative logit has a note of its own
+    assert lrpx.explain(model, None, within, **pair).notes == ()
     with pytest.warns(UserWarning, match=f"{reach + 1} tokens, and .* was made for {reach}, by its configuration"):
-        e = lrpx.explain(model, None, beyond, target=11)
-    assert any(note.startswith(f"the text has {reach + 1} tokens") for note in e.notes)
+        e = lrpx.explain(model, None, beyond, **pair)
+    (note,) = e.notes
+    assert note.startswith(f"the text has {reach + 1} tokens")
     with torch.no_grad(), fresh_rotations(model):
-        expected = float(model(torch.tensor([beyond])).logits[0, -1, 11])
-    assert e.value == pytest.approx(expected, rel=1e-9)
+        logits = model(torch.tensor([beyond])).logits[0, -1]
+    assert e.value == pytest.approx(float(logits[11] - logits[13]), rel=1e-9)
 
 
 @support.families(tiny.FAMILIES)
@@ -95,8 +97,9 @@ def test_a_text_gets_the_same_whatever_was_read_before():
     alone = lrpx.explain(qwen(DYNAMIC), None, IDS[:10], target=11)
     np.testing.assert_allclose(together[2].relevance, alone.relevance, rtol=1e-9, atol=1e-12)
     assert support.fingerprint(used) == before
-    with torch.no_grad():  # the check above can fail
-        assert not torch.allclose(used(torch.tensor([IDS[:40]])).logits, fresh(torch.tensor([IDS[:40]])).logits)
+    with torch.no_grad():  # the check above can fail; of which length, that depends on the version of transformers
+        pairs = [(used(torch.tensor([IDS[:n]])).logits, fresh(torch.tensor([IDS[:n]])).logits) for n in (10, 40)]
+    assert not all(torch.allclose(a, b) for a, b in pairs)
 
 
 def test_learned_positions_are_still_a_limit():

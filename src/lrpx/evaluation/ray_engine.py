@@ -19,6 +19,8 @@ import os
 import pickle
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -213,12 +215,35 @@ def connect(address: str | None, workers: int | None, device: Any) -> Iterator[C
     on_terminate = signal.getsignal(signal.SIGTERM)
     alone = started and _start(ray, address)
     try:
-        yield _cluster(ray, workers, _kind(device), min(5.0, PATIENCE) if alone else PATIENCE)
+        with _witness(_ENDED):
+            yield _cluster(ray, workers, _kind(device), min(5.0, PATIENCE) if alone else PATIENCE)
     finally:
         if started:
             ray.shutdown()
             if on_terminate is not None and threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, on_terminate)
+
+
+_ENDED = (
+    "lrpx: this process was ended from outside. Most likely the Ray node of this machine died (it may have run out of memory): "
+    "Ray then ends what is connected to it. What was finished is kept: run the same command again to go on."
+)
+_WATCH = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+if not sys.stdin.read():
+    print(sys.argv[1], file=sys.stderr, flush=True)
+"""
+
+
+@contextmanager
+def _witness(message: str) -> Iterator[None]:
+    """If this process ends inside the block, another one says ``message``: Ray ends it in a way that nothing in it can see."""
+    other = subprocess.Popen([sys.executable, "-c", _WATCH, message], stdin=subprocess.PIPE, text=True)
+    try:
+        yield
+    finally:
+        other.communicate("left")
 
 
 def _ray(module: str = "ray") -> Any:
