@@ -12,6 +12,8 @@ from transformers import (
     LlavaForConditionalGeneration,
     T5Config,
     T5ForConditionalGeneration,
+    ViTConfig,
+    ViTForImageClassification,
 )
 
 import lrpx
@@ -94,3 +96,10 @@ def test_check_and_explain_refuse_the_same(kind):
     with pytest.raises(lrpx.UnsupportedModelError) as caught:
         lrpx.explain(model, None, IDS)
     assert [line for ok, line in check(model).lines if ok is False] == [str(caught.value)]
+
+
+def test_a_model_that_reads_no_text_is_refused_by_name():
+    config = ViTConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64)
+    model = ViTForImageClassification(config).eval()
+    with pytest.raises(lrpx.UnsupportedModelError, match="ViTForImageClassification is neither a causal nor a masked"):
+        lrpx.explain(model, None, IDS)

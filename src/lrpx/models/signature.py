@@ -119,12 +119,13 @@ class ModelSignature:
     @classmethod
     def of(cls, model: PreTrainedModel) -> ModelSignature:
         """Read it off the model and its configuration."""
+        task = task_of(model)  # first: a model that reads no text has no vocabulary either
         extras = frozenset(name for name in ("token_type_ids",) if takes(model, name))
         vocabulary = model.config.get_text_config().vocab_size
         limits = context_length(model), made_for(model)
         named = (getattr(model.config, name, None) for name in _PLACEHOLDERS)
         placeholders = frozenset(i for i in named if isinstance(i, int))
-        return cls(type(model).__name__, task_of(model), vocabulary, *limits, extras, placeholders)
+        return cls(type(model).__name__, task, vocabulary, *limits, extras, placeholders)
 
 
 _PLACEHOLDERS = [
