@@ -25,7 +25,12 @@ SOURCE = ROOT / "src"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"(?:<!-- skip: (?P<reason>.+?) -->\n+)?^```python\n(?P<code>.*?)^```$", flags=re.M | re.S)
 NAMES = ("openai-community/gpt2", "org/name")  # of the models that the pages load
-NEEDS = {"README": ("matplotlib", "pandas"), "benchmark": ("spacy", "pyarrow"), "large_models": ("accelerate",)}
+NEEDS = {
+    "README": ("matplotlib", "pandas"),
+    "heatmaps": ("matplotlib",),
+    "benchmark": ("spacy", "pyarrow"),
+    "large_models": ("accelerate",),
+}
 
 
 def program(page):

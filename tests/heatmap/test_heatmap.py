@@ -463,12 +463,12 @@ def test_show_displays_html_where_a_notebook_kernel_runs(monkeypatch, capsys):
 # LaTeX.
 
 
-def compiled(source: str, folder: Path) -> str:
-    """The log of ``pdflatex`` on ``source``."""
-    if shutil.which("pdflatex") is None:
-        pytest.skip("pdflatex is not installed")
+def compiled(source: str, folder: Path, engine: str = "pdflatex") -> str:
+    """The log of a LaTeX engine on ``source``."""
+    if shutil.which(engine) is None:
+        pytest.skip(f"{engine} is not installed")
     (folder / "map.tex").write_text(source, encoding="utf-8")
-    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "map.tex"]
+    command = [engine, "-interaction=nonstopmode", "-halt-on-error", "map.tex"]
     done = subprocess.run(command, cwd=folder, capture_output=True, check=False)
     log = (folder / "map.log").read_text(encoding="utf-8", errors="replace")
     assert done.returncode == 0, log[-3000:]
@@ -897,6 +897,11 @@ def test_lualatex_sets_every_script_in_a_font_of_its_own():
     assert r"{\lrpxDevanagari न्दी}" in hindi
     japanese = explanation([("鍵", ["a"]), ("です", ["b"])], [1.0, -1.0]).to_latex(engine="lualatex")
     assert r"{\lrpxHiragana 鍵}" in japanese  # ideographs of a text with kana look Japanese
+
+
+def test_lualatex_compiles(tmp_path):
+    log = compiled(heatmap.to_latex([hard(), bert(), zero()], engine="lualatex"), tmp_path, "lualatex")
+    assert "Overfull" not in log
 
 
 def test_lualatex_runs_right_to_left_text_from_right_to_left():

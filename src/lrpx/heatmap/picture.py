@@ -296,9 +296,10 @@ def _map(canvas: _Canvas, view: View, numbers: bool) -> None:
 
 def _draw_box(canvas: _Canvas, view: View, box: _Box, cell: Cell, x: float) -> None:
     background = view.fill(cell)
-    edge, line, layer = ("black", 1.6, 2) if cell.explained else (FRAME, 0.5, 1)
     centre, height = x + box.width / 2, LINE - 14
-    canvas.box(x, canvas.y, box.width, height, _unit(background), edge, line, layer)
+    canvas.box(x, canvas.y, box.width, height, _unit(background), FRAME, 0.5)
+    if cell.explained:  # around the cell, to be seen on a dark one
+        canvas.box(x - 4, canvas.y - 4, box.width + 8, height + 8, "none", "black", 1.6, 2)
     canvas.text(
         centre, canvas.y + height * 0.72, canvas.face.text(box.text), BODY, ink=_unit(ink(background)), ha="center"
     )

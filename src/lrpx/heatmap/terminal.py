@@ -82,13 +82,13 @@ def _shades(share: float) -> Style:
 
 
 def _few_colours(share: float) -> Style:
-    """Black on white near 0, then red or blue on white, then white on red or blue; yellow on them beyond the scale.
+    """Black on white near 0, then red or blue on white, then white on red or blue; red or blue on black beyond the scale.
 
     The nearest of 16 colours would be grey.
     """
     hue = "red" if share > 0 else "blue"
     if abs(share) > 1:
-        return Style(color="bright_yellow", bgcolor=hue, bold=True)
+        return Style(color=f"bright_{hue}", bgcolor="black", bold=True)
     if abs(share) < 0.1:
         return Style(color="black", bgcolor="bright_white")
     if abs(share) < 0.5:
@@ -128,7 +128,7 @@ class _Coloured:
 
     def _legend(self) -> list[str]:
         lines = self.view.legend(self.minus)
-        return [line.replace("darkest", "yellow") for line in lines] if self.on is _few_colours else lines
+        return [line.replace("darkest", "on black") for line in lines] if self.on is _few_colours else lines
 
     def _fill(self, cell: Cell) -> Style:
         if not cell.hidden:

@@ -127,7 +127,7 @@ class View:
 
     def below(self, sign: str = "-", dot: str = " · ") -> list[str]:
         """The lines below the header: sums and settings, what the model predicts, and what a reader must know."""
-        lines = [dot.join([*self.sums(sign), *self.notes]), dot.join(self.predictions), dot.join(self.holds(sign))]
+        lines = [dot.join([*self.sums(sign), *self.notes]), dot.join(self.predictions), *self.holds(sign)]
         return [line for line in (*lines, *(f"note: {remark}" for remark in self.remarks)) if line]
 
     def explains(self, sign: str = "-") -> str:
