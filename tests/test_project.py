@@ -118,6 +118,13 @@ def test_prose_ends_at_120_characters():
         assert not long, f"{path.name}: {long[0]}"
 
 
+def test_the_readme_has_every_extra():
+    listed = re.findall(
+        r"^\| `([\w-]+)` \|", read("README.md").split("| extra | what for |")[1].split("##")[0], flags=re.M
+    )
+    assert set(listed) == set(EXTRAS) - {"test", "dev"}
+
+
 def test_the_changelog_has_this_version_and_what_comes_next():
     versions = re.findall(r"^## \[(.+?)\]", read("CHANGELOG.md"), flags=re.M)
     assert versions[:2] == ["Unreleased", lrpx.__version__]
