@@ -176,6 +176,19 @@ def test_words_of_hindi_and_arabic_stay_whole():
 # Numbers.
 
 
+def test_blocks_with_numbers_keep_the_direction_of_their_letters():
+    e = explanation([" the", " של", "ום", " end", " of"], [1.0] * 5)
+    shown = e.to_html(numbers=True)
+    assert shown.count('&rlm;<span class="numbered">') == 2
+    assert shown.count('&lrm;<span class="numbered">') == 3
+    assert "&rlm;" not in e.to_html()
+    arabic = explanation(["مر", "حبا"], [1.0, 2.0])
+    assert "حبا" in arabic.to_html(numbers=True)
+    halves = explanation(["مفا", "تي", "ح"], [1.0, 2.0, 3.0]).to_html(numbers=True)
+    assert "تي\u200d<" in halves
+    assert "\u200dح<" in halves
+
+
 def test_numbers_can_be_asked_for_and_left_out():
     assert "<small>+5.000</small>" in heatmap.to_html(chat(), look=Look(numbers=True))
     assert "<small>" not in heatmap.to_html(chat())

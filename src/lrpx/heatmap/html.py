@@ -12,7 +12,7 @@ from html import escape
 
 import numpy as np
 
-from .cells import Cell
+from .cells import Cell, joined_pieces
 from .colours import BEYOND_BLUE, BEYOND_RED, BLUE, RED, WHITE, Rgb, colour, hex_colour, ink
 from .text import legible
 from .view import ALL_ZERO, MINUS, View, fixed
@@ -128,13 +128,15 @@ def _cells(view: View) -> Iterator[str]:
     """The running text. Only the ends of words get padding and round corners; inside a word they would break Arabic joins."""
     starts = [cell.gap or not n or len(view.cells[n - 1].pieces) > 1 for n, cell in enumerate(view.cells)]
     with_numbers = view.look.numbers is True  # otherwise they are in the tooltips
-    for cell, first, last in zip(view.cells, starts, [*starts[1:], True], strict=True):
+    # Blocks with numbers would cut Arabic joins.
+    texts = joined_pieces(view.cells) if with_numbers else (cell.pieces for cell in view.cells)
+    for cell, pieces, first, last in zip(view.cells, texts, starts, [*starts[1:], True], strict=True):
         left, right = (last, first) if cell.rtl else (first, last)
         kind = "cell" + " left" * left + " right" * right + " explained" * cell.explained + " hidden" * cell.hidden
         tip = "&#10;".join(map(escape, _tooltip(view, cell)))
         number = "hidden" if cell.hidden else view.number(cell.value, MINUS)
         read = number + ", explained position" * cell.explained
-        *inside, end = cell.pieces
+        *inside, end = pieces
         lines = (
             [*inside, end] if end else inside
         )  # a final line break goes outside the cell, which would otherwise continue on the next line
@@ -142,6 +144,8 @@ def _cells(view: View) -> Iterator[str]:
         shown = f'<span class="{kind}" style="{style}" title="{tip}">{"<br>".join(map(escape, lines))}</span>'
         if with_numbers:
             shown = f'<span class="numbered">{shown}<small>{"" if cell.hidden else number}</small></span>'
+            mark = "&rlm;" if cell.rtl else "&lrm;"  # a block has no direction of its own, by which its place is found
+            shown = f"{mark}{shown}{mark}"
         # What is read aloud stands behind the cell: inside, it would begin a line of its own where the cell ends one.
         yield f'{" " * cell.gap}{shown}<bdi class="read"> ({read}) </bdi>{"" if end else "<br>"}'
 
