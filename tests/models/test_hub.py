@@ -1,6 +1,7 @@
 """Models on the Hub, with a small Hub of our own: a web server in this process, asked by a process beside it."""
 
 import http.server
+import importlib.util
 import io
 import json
 import logging
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
 
 import pytest
@@ -27,7 +29,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """Serves one model, org/tiny, and answers for others as the Hub does."""
+    """Serves one model, org/tiny, and an adapter of it, and answers for others as the Hub does."""
 
     folder: Path
     up = True
@@ -45,7 +47,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)  # the line goes dead
         elif "org/gated" in self.path:
             self.fail(403, "GatedRepo")
-        elif "org/tiny" not in self.path and "org/bare" not in self.path:
+        elif not any(f"org/{name}" in self.path for name in ("tiny", "bare", "adapter")):
             self.fail(401, "RepoNotFound")
         elif "/resolve/" not in self.path:
             self.fail(404, "EntryNotFound")
@@ -54,7 +56,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
             self.serve(repository, *rest.split("/", 1), body=body)
 
     def serve(self, repository, revision, file, *, body):
-        path = self.folder / file
+        path = (self.folder.parent / "adapter" if repository == "/org/adapter" else self.folder) / file
         if revision not in ("main", "v1", COMMIT):
             self.fail(404, "RevisionNotFound")
             return
@@ -89,6 +91,7 @@ ASK = """
 import json, sys, time, warnings
 warnings.simplefilter("error")
 warnings.filterwarnings("ignore", "Implicitly cleaning up", ResourceWarning)  # a folder that torch 2.6 makes on import
+warnings.filterwarnings("ignore", ".is_gradient_checkpointing. is deprecated", FutureWarning)  # PEFT's
 time.sleep = lambda seconds: None  # Hugging Face waits between attempts
 import lrpx.models.hub, lrpx.models.loading, lrpx.models.provenance
 for line in sys.stdin:
@@ -99,10 +102,25 @@ for line in sys.stdin:
             huggingface_hub.constants.HF_HUB_OFFLINE = ask.pop("offline")
         model, tokenizer = lrpx.models.loading.load(**ask)
         answer = lrpx.models.provenance.model_identity(model) | {"class": type(model).__name__, "words": len(tokenizer)}
+        if adapters := lrpx.models.adapters.adapters_of(model):
+            answer["adapters"] = adapters
     except lrpx.LrpxError as error:
         answer = {"error": f"{type(error).__name__}: {error}"}
     print(json.dumps(answer), flush=True)
 """
+
+
+def save_adapter(folder):
+    """A LoRA for org/tiny, with the tokenizer that it was trained with."""
+    import peft
+
+    config = peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True, task_type="CAUSAL_LM")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".is_gradient_checkpointing. is deprecated", FutureWarning)
+        model = peft.get_peft_model(GPT2LMHeadModel(tiny_files.CONFIGS["gpt2"]), config)
+        model.peft_config["default"].base_model_name_or_path = "org/tiny"
+        model.save_pretrained(folder, save_embedding_layers=False)  # else PEFT asks the Hub
+    tiny_files.tokenizer().save_pretrained(folder)
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +129,8 @@ def ask(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hub")
     Hub.folder = folder / "tiny"
     tiny_files.save(Hub.folder, GPT2LMHeadModel, tiny_files.CONFIGS["gpt2"])
+    if importlib.util.find_spec("peft") is not None:
+        save_adapter(folder / "adapter")
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     env = os.environ | {
@@ -164,6 +184,18 @@ def test_what_was_loaded_once_loads_without_a_network(ask):
     assert ask(name="org/tiny", offline=True) == TINY
     assert Hub.asked == []
     assert "error" in ask(name="org/other", offline=False)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="needs the package peft")
+@pytest.mark.parametrize("revision", [None, COMMIT])
+def test_an_adapter_on_the_hub_is_loaded_with_its_model(ask, revision):
+    adapted = TINY | {"adapters": ["default (LORA)"]}
+    assert ask(name="org/adapter", revision=revision) == adapted
+    Hub.up = False
+    try:
+        assert ask(name="org/adapter", revision=revision) == adapted  # from the local cache
+    finally:
+        Hub.up = True
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,9 @@ class Pinned(NamedTuple):
     local: bool  # the Hub could not be asked: read from the local cache only
 
 
-def resolve_commit(name: str, revision: str | None, token: str | bool | None, *, hint: str = "") -> Pinned:
+def resolve_commit(
+    name: str, revision: str | None, token: str | bool | None, *, hint: str = "", file: str = "config.json"
+) -> Pinned:
     """The commit of ``revision`` on the Hub or, if the Hub does not answer, in the local cache.
 
     All files are then read from this one commit. If the Hub does not answer, transformers is told so; otherwise it
@@ -33,6 +35,7 @@ def resolve_commit(name: str, revision: str | None, token: str | bool | None, *,
         revision: Branch, tag or commit; ``None`` for the main branch.
         token: Token for gated or private models.
         hint: Added to the error if the name may be misspelt.
+        file: One that such a repository has.
 
     Raises:
         InputError: There is no such model or revision, it is gated, or the Hub cannot be reached, and the local cache
@@ -48,32 +51,30 @@ def resolve_commit(name: str, revision: str | None, token: str | bool | None, *,
     )  # the Hub's own errors, no network, a full disk; the latter is httpx's, or httpx2's
     problem: Exception | None = None
     try:
-        huggingface_hub.get_hf_file_metadata(huggingface_hub.hf_hub_url(name, _FILE, revision=revision), token=token)
+        huggingface_hub.get_hf_file_metadata(huggingface_hub.hf_hub_url(name, file, revision=revision), token=token)
     except (errors.HFValidationError, errors.RevisionNotFoundError, errors.EntryNotFoundError) as error:
         raise InputError(_explain(error, name, revision, hint)) from error
     except failed as error:  # no answer, or no access
         problem = error
     try:
-        file = huggingface_hub.hf_hub_download(
-            name, _FILE, revision=revision, token=token, local_files_only=problem is not None
+        found = huggingface_hub.hf_hub_download(
+            name, file, revision=revision, token=token, local_files_only=problem is not None
         )
     except failed as error:
         problem = problem or error
         raise InputError(_explain(problem, name, revision, hint)) from problem
     commit = Path(
-        file
+        found
     ).parent.name  # .../snapshots/<commit>/config.json: huggingface.co/docs/huggingface_hub/guides/manage-cache
     return Pinned(commit, local=problem is not None)
 
 
-_FILE = "config.json"
-
-
 def adapter_on_hub(name: str, revision: str | None, token: str | bool | None, config: str) -> Pinned | None:
     """The commit of an adapter of PEFT, whose configuration is the file ``config``; ``None`` if there is none."""
-    state = Pinned(revision or "main", local=False)
-    file = fetched(name, state, token, (config,)) or fetched(name, state._replace(local=True), token, (config,))
-    return None if file is None else Pinned(file.parent.name, local=False)
+    try:
+        return resolve_commit(name, revision, token, file=config)
+    except InputError:
+        return None
 
 
 def fetched(name: str, state: Pinned, token: str | bool | None, files: Sequence[str]) -> Path | None:
