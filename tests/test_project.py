@@ -110,6 +110,12 @@ def test_links_within_the_documentation_lead_somewhere():
                 assert anchor in slugs, f"{path.name}: {target}#{anchor}"
 
 
+def test_the_readme_links_to_every_page():
+    readme = read("README.md")
+    missing = [path.name for path in (ROOT / "docs").glob("*.md") if f"](docs/{path.name})" not in readme]
+    assert not missing
+
+
 def test_prose_ends_at_120_characters():
     """Tables, code and links may be longer."""
     for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
