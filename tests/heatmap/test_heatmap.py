@@ -392,6 +392,14 @@ def test_html_tells_apart_explanations_that_differ_in_an_option():
     assert "norm=l2" in shown
 
 
+def test_html_keeps_the_digits_of_a_number_together():
+    """Anything between them, even unseen, would swap them in right-to-left text."""
+    source = heatmap.html_fragment(
+        explanation([("כולל", ["a"]), (" 4", ["b"]), ("2", ["c"]), (" גד", ["d"])], [1, 2, 3, 4])
+    )
+    assert re.search(r">4</span><span [^>]*>2</span><bdi class=\"read\"> \(\+2.000; \+3.000\) </bdi> ", source)
+
+
 def test_html_follows_the_direction_of_the_text():
     def directions(e):
         return [attrs["dir"] for tag, attrs in Page(heatmap.html_fragment(e)).tags if attrs.get("class") == "map"]

@@ -179,7 +179,7 @@ def test_words_of_hindi_and_arabic_stay_whole():
 def test_blocks_with_numbers_keep_the_direction_of_their_letters():
     e = explanation([" the", " של", "ום", " end", " of"], [1.0] * 5)
     shown = e.to_html(numbers=True)
-    assert shown.count('&rlm;<span class="numbered">') == 2
+    assert shown.count('&rlm;<span class="numbered" dir="rtl">') == 2
     assert shown.count('&lrm;<span class="numbered">') == 3
     assert "&rlm;" not in e.to_html()
     arabic = explanation(["مر", "حبا"], [1.0, 2.0])

@@ -128,6 +128,7 @@ def _cells(view: View) -> Iterator[str]:
     """The running text. Only the ends of words get padding and round corners; inside a word they would break Arabic joins."""
     starts = [cell.gap or not n or len(view.cells[n - 1].pieces) > 1 for n, cell in enumerate(view.cells)]
     with_numbers = view.look.numbers is True  # otherwise they are in the tooltips
+    reads: list[str] = []
     # Blocks with numbers would cut Arabic joins.
     texts = joined_pieces(view.cells) if with_numbers else (cell.pieces for cell in view.cells)
     for cell, pieces, first, last in zip(view.cells, texts, starts, [*starts[1:], True], strict=True):
@@ -143,11 +144,18 @@ def _cells(view: View) -> Iterator[str]:
         style = cell_style(view.fill(cell))
         shown = f'<span class="{kind}" style="{style}" title="{tip}">{"<br>".join(map(escape, lines))}</span>'
         if with_numbers:
-            shown = f'<span class="numbered">{shown}<small>{"" if cell.hidden else number}</small></span>'
-            mark = "&rlm;" if cell.rtl else "&lrm;"  # a block has no direction of its own, by which its place is found
+            # A block has no direction of its own, by which its place is found and its brackets are mirrored.
+            rtl = cell.rtl and not cell.text.isdigit()
+            side = ' dir="rtl"' * rtl
+            shown = f'<span class="numbered"{side}>{shown}<small>{"" if cell.hidden else number}</small></span>'
+            mark = "&rlm;" if rtl else "&lrm;"
             shown = f"{mark}{shown}{mark}"
         # What is read aloud stands behind the cell: inside, it would begin a line of its own where the cell ends one.
-        yield f'{" " * cell.gap}{shown}<bdi class="read"> ({read}) </bdi>{"" if end else "<br>"}'
+        reads.append(read)
+        # Not between the digits of a number, which would swap places in right-to-left text.
+        told = "" if cell.text[-1:].isdigit() and not last else f'<bdi class="read"> ({"; ".join(reads)}) </bdi>'
+        reads = reads if not told else []
+        yield f"{' ' * cell.gap}{shown}{told}{'' if end else '<br>'}"
 
 
 def _tooltip(view: View, cell: Cell) -> list[str]:
