@@ -237,6 +237,7 @@ def test_the_value_of_a_masked_model_is_at_the_mask(bert):
     assert math.isclose(e.value, float(logits[are] - logits[is_]), rel_tol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore:.* far less probable here than:lrpx.LrpxWarning")  # by chance, of random weights
 def test_one_value_for_all_texts_or_one_each(gpt2):
     texts = [TEXT, "the key", "The"]
     for_all = lrpx.explain(*gpt2, texts, target=" are", contrast=" is")
