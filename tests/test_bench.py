@@ -360,3 +360,23 @@ def test_where_time_goes(bench, work, tmp_path):
     assert kinds["attention"]["kernels"] >= 2  # forward and backward
     assert "matrix products" in printed
     assert json.loads(trace.read_text())["traceEvents"]
+
+
+def test_generation(bench):
+    found, printed = bench("generation", "--smoke", "--device", "cpu")
+    check_facts(found, "generation")
+    results = found["results"]
+    assert list(results["contenders"]) == [
+        "one call per token",
+        "generate",
+        "one backward pass per token",
+        "repeated rows",
+        "a span of all",
+        "one target",
+    ]
+    for figures in results["contenders"].values():
+        check_timing(figures, rounds=1)
+    assert results["difference"] < 1e-4
+    assert "4 generated tokens on a prompt of 12" in printed
+    found, _ = bench("generation", "--smoke", "--device", "cpu", "--spans-only")
+    assert list(found["results"]["contenders"]) == ["a span of all", "one target"]

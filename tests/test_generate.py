@@ -45,6 +45,23 @@ def test_every_row_is_what_a_call_gives(explainer, method):
         np.testing.assert_array_equal(g.relevance[i, end:], 0)
 
 
+@pytest.mark.parametrize("method", ["alti-logit", "alti", "attention-rollout"])
+def test_methods_without_a_backward_pass(explainer, method):
+    g = explainer.generate(PROMPT, continuation=" cabinet are here", method=method, contrast=7)
+    for i, e in enumerate(g):
+        end = g.prompt_length + i
+        one = explainer(g.token_ids[:end], target=g.token_ids[end], contrast=7, method=method)
+        np.testing.assert_allclose(e.relevance, one.relevance, rtol=0, atol=1e-10)
+        assert e.value == pytest.approx(one.value, abs=1e-10)
+        assert e.measures == one.measures
+    if method == "alti-logit":
+        assert g.notes == ("The residuals hold what MLPs and biases gave, which alti-logit assigns to no token.",)
+        spans = explainer.generate(PROMPT, continuation=" cabinet are here", method=method, contrast=7, spans=[(0, 2)])
+        np.testing.assert_allclose(spans[0].relevance, g.span(0, 2).relevance, rtol=0, atol=1e-12)
+    else:
+        assert g.residuals is None
+
+
 def test_options_of_the_methods(explainer):
     l2 = explainer.generate(PROMPT, continuation=" are", method="gradient", norm="l2", at="embedding")
     one = explainer(PROMPT, target=" are", method="gradient", norm="l2", at="embedding")
@@ -235,7 +252,13 @@ REFUSED = {
     "objective": ({"continuation": " are", "objective": "p"}, "objective='p': give \"logit\" or \"logprob\""),
     "hops": ({"continuation": " are", "hops": -1}, "hops=-1: give a number from 0"),
     "hops of a norm": ({"continuation": " are", "hops": 1, "method": "gradient"}, "does not decompose"),
-    "method": ({"continuation": " are", "method": "alti-logit"}, "alti-logit does not explain several tokens in one pass; lrp, "),
+    "a mean of other methods": (
+        {"continuation": " are", "method": "alti-logit", "contrast": "mean"}, "explains logits of tokens"
+    ),
+    "probabilities of other methods": (
+        {"continuation": " are", "method": "alti-logit", "objective": "logprob"}, "explains logits of tokens"
+    ),
+    "spans of mixtures": ({"continuation": " are", "method": "alti", "spans": [(0, 1)]}, "spans have no map"),
     "place": ({"continuation": " are", "at": "transformer.h.0"}, 'at "input" or at "embedding"'),
     "norm": ({"continuation": " are", "method": "gradient", "norm": "l3"}, "unknown norm 'l3'"),
     "span outside": ({"continuation": " are", "spans": [(0, 2)]}, "holds none of the 1 generated tokens"),

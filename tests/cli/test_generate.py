@@ -88,7 +88,7 @@ def test_from_standard_input(generate):
         ([PROMPT, "--span", "3"], "--span 3: give START:STOP"),
         ([PROMPT, "--continuation", " 1", "--span", "5:6"], "holds none of the"),
         ([PROMPT, "--format", "latex"], "latex is for lrpx explain; lrpx generate has terminal, json, html, png."),
-        ([PROMPT, "--method", "alti-logit"], "alti-logit does not explain several tokens"),
+        ([PROMPT, "--method", "alti-logit", "--contrast", "mean"], "alti-logit explains logits of tokens"),
         ([PROMPT, "--objective", "p"], "--objective p: give"),
         (["", "--max-new-tokens", "2"], "is empty"),
     ],

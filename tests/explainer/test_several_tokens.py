@@ -116,6 +116,7 @@ def test_in_the_middle_of_a_text(explainer):
     assert e.value == pytest.approx(before.value)
 
 
+@pytest.mark.filterwarnings("ignore::lrpx.errors.LrpxWarning")  # as likely as random weights have it
 def test_among_other_texts_and_methods(explainer):
     """Each text gets what it gets alone; those that cannot be explained are collected."""
     texts, targets = [TEXT, "The", "The keys"], [" keys are", " key", "  are"]

@@ -55,9 +55,7 @@ def generate(
             "--hops", metavar="N", help="Pass on what generated tokens took to the tokens before them, N times."
         ),
     ] = 0,
-    method: Annotated[
-        str, typer.Option("--method", metavar="METHOD", help="lrp, attnlrp, lrp-uniform-gate or a gradient method.")
-    ] = "attnlrp",
+    method: Annotated[str, typer.Option("--method", metavar="METHOD", help="See [b]lrpx methods[/b].")] = "attnlrp",
     at: Annotated[str | None, typer.Option("--at", metavar="PLACE", help="input or embedding. Default: input.")] = None,
     norm: Annotated[
         str | None,

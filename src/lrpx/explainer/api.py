@@ -224,7 +224,8 @@ class Explainer:
             max_new_tokens: Let the model generate up to so many tokens; it stops by itself at an end token.
             continuation: Explain this instead: a string, which must not change the tokens of the prompt, or ids.
             generation_config: How ``model.generate`` chooses; a ``GenerationConfig`` or its arguments. Default: greedily.
-            method: ``"lrp"``, ``"attnlrp"``, ``"lrp-uniform-gate"``, ``"gradient-x-input"`` or ``"gradient"``.
+            method: One of ``lrpx.METHODS``. Default: the explainer's. ``alti-logit``, ``alti`` and ``attention-rollout`` explain
+                one token after the other.
             objective: The score of a token: its ``"logit"``, or ``"logprob"``, the logarithm of its probability.
             contrast: Subtracted from the logit at each position: ``"mean"``, the mean of all logits; ``"top10"``, the mean of the
                 ten largest (any number); a token or one per position. With hops, ``"mean"`` by default.
@@ -232,7 +233,7 @@ class Explainer:
             weights: One per generated token, by which its score is multiplied in spans.
             hops: Pass on what generated tokens took to the tokens before them, so many times; one backward pass each.
             progress: Show a progress bar.
-            **options: ``at`` (``"input"`` or ``"embedding"``), ``norm`` and ``rules``, as in a call.
+            **options: ``at`` (``"input"`` or ``"embedding"``), ``norm``, ``direct`` and ``rules``, as in a call.
 
         Raises:
             InputError: Something that cannot be used, or a text that the model cannot read.
@@ -259,7 +260,9 @@ class Explainer:
         else:
             new = continuation_of(encoded, continuation, self.tokenizer, self.model)
         asked = Asked(objective, contrast, spans, weights, hops)
-        return explain_continuation(self._runner, self.tokenizer, encoded, new, chosen, settings, asked, progress)
+        return explain_continuation(
+            self._runner, self.tokenizer, encoded, new, chosen, settings, asked, progress, self.batch_tokens
+        )
 
 
 @overload

@@ -54,6 +54,7 @@ class GenerateOptions(TypedDict, total=False):
 
     at: str | Sequence[str] | None
     norm: Literal["l1", "l2"] | None
+    direct: bool | None
     rules: str | RuleSet | None
 
 

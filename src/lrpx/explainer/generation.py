@@ -22,13 +22,14 @@ from ..errors import InputError
 from ..explanation import Token, Unit
 from ..generation import GenerationExplanation, checked_span, checked_weights, hop, hop_notes
 from ..methods import Method
-from ..methods.generated import how
+from ..methods.generated import OneByOne, how, is_one_pass
 from ..models.lock import lock_of
 from ..models.placement import entry_device
 from ..models.precision import matmul_precision
 from ..models.provenance import provenance
 from ..models.signature import ModelSignature, filler, padding_id
 from ..passes.dispatch import PassRunner
+from ..passes.forward_backward import PassSpec
 from ..passes.many_targets import ManyTargets, check_reads_forward, explain_many
 from ..passes.scoring import Average, Objective, Scoring
 from ..text.batching import Item, pad
@@ -131,6 +132,7 @@ def explain_continuation(
     settings: dict[str, Any],
     asked: Asked,
     progress: bool | None,
+    batch_tokens: int,
 ) -> GenerationExplanation:
     """Explain the tokens of a continuation.
 
@@ -140,7 +142,7 @@ def explain_continuation(
         NonFiniteError: NaN or infinity appeared.
     """
     model, count, first = runner.model, len(continuation), len(prompt.token_ids)
-    spec, combine = how(method, settings)
+    spec, combine = how(method, settings) if is_one_pass(method) else (PassSpec({}), torch.mul)
     if asked.objective not in ("logit", "logprob"):
         raise InputError(f'objective={asked.objective!r}: give "logit" or "logprob".')
     if isinstance(asked.hops, bool) or not isinstance(asked.hops, int) or asked.hops < 0:
@@ -171,7 +173,7 @@ def explain_continuation(
         row[start:stop] = weights[start:stop]
     kept: set[int] = set()
 
-    def ask(many: ManyTargets) -> tuple[ManyTargets, np.ndarray]:
+    def ask(many: ManyTargets | OneByOne) -> tuple[ManyTargets | OneByOne, np.ndarray]:
         with tqdm(total=len(factors), desc=method.name, unit="token", disable=progress is not True) as bar:
             found = many.relevance(factors, combine, tell=bar.update)
         for i in range(len(found) * bool(asked.hops)):
@@ -181,11 +183,21 @@ def explain_continuation(
             kept.update(stayed)
         return many, found
 
-    with lock_of(model):
-        if asked.spans is not None:
-            few = {name: values[:FEW] for name, values in item.extras.items()}
-            check_reads_forward(runner, pad([Item(ids[:FEW], 0, None, None, few)], model), spec)
-        many, relevance = explain_many(runner, pad([item], model), spec, scoring, ask)
+    many: ManyTargets | OneByOne
+    if is_one_pass(method):
+        with lock_of(model):
+            if asked.spans is not None:
+                few = {name: values[:FEW] for name, values in item.extras.items()}
+                check_reads_forward(runner, pad([Item(ids[:FEW], 0, None, None, few)], model), spec)
+            many, relevance = explain_many(runner, pad([item], model), spec, scoring, ask)
+    else:
+        _check_one_by_one(method, asked, contrast)
+        others = contrast if isinstance(contrast, tuple) else [None] * count
+        items = [
+            Item(ids[:end], end - 1, ids[end], others[end - first], {k: v[:end] for k, v in item.extras.items()})
+            for end in range(first, first + count)
+        ]
+        many, relevance = ask(OneByOne(runner, method, settings, items, batch_tokens))
     values = factors @ many.scores
     [notes] = notes_of([prompt], tokenizer, padding_id(model, tokenizer))
     whole = _whole(prompt, continuation, tokenizer)
@@ -209,9 +221,28 @@ def explain_continuation(
         text=prompt.text,
         special=tuple(n for n, i in enumerate(whole.token_ids) if i in special_ids(tokenizer)),
         measures=method.measures,
-        notes=(*notes, *item.notes, *(hop_notes(asked.hops, sorted(kept)) if asked.hops else ())),
+        notes=(*notes, *item.notes, *_outside(method), *(hop_notes(asked.hops, sorted(kept)) if asked.hops else ())),
         provenance=provenance(model, method.name, settings, execution),
     )
+
+
+def _outside(method: Method) -> tuple[str, ...]:
+    """A note on what a row leaves out."""
+    if method.name != "alti-logit":
+        return ()
+    return ("The residuals hold what MLPs and biases gave, which alti-logit assigns to no token.",)
+
+
+def _check_one_by_one(method: Method, asked: Asked, contrast: Sequence[int] | Average | None) -> None:
+    """Refuse what only a method of one pass can explain."""
+    if isinstance(contrast, Average) or asked.objective != "logit":
+        raise InputError(
+            f"{method.name} explains logits of tokens, one at a time: give tokens as contrast, or none, and no other objective."
+        )
+    if asked.spans is not None and method.measures != "parts":
+        raise InputError(
+            f"{method.name} does not decompose the explained value, so spans have no map. Leave out spans."
+        )
 
 
 def _contrast(

@@ -1,22 +1,36 @@
-"""Methods on generated text: what each makes of hidden states and gradients when many tokens are explained at once.
+"""Methods on generated text.
 
-For the methods that are one backward pass: LRP and its relatives, and gradients. Their equations are in ``lrp.py`` and
-``gradient.py``.
+LRP and its relatives and the gradients are backward passes, so many tokens are explained at once; their equations are in
+``lrp.py`` and ``gradient.py``. Other methods (``alti-logit``) explain one prediction at a time: ``OneByOne``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..errors import InputError
+from ..models.positions import longest_alike
+from ..models.signature import task_of
+from ..passes.dispatch import PassRunner
 from ..passes.forward_backward import PassSpec
 from ..passes.many_targets import Combine
+from ..text.batching import Item, allowed_waste, pad
+from ..text.items import groups_of
 from . import METHODS, Method
 from .gradient import norm_of
 from .rule_names import named_rules
+
+_ONE_PASS = ("lrp:explain", "gradient:times_input", "gradient:explain")
+
+
+def is_one_pass(method: Method) -> bool:
+    """Whether a method explains several tokens in one pass."""
+    return method.function in _ONE_PASS
 
 
 def how(method: Method, settings: Mapping[str, Any]) -> tuple[PassSpec, Combine]:
@@ -30,8 +44,8 @@ def how(method: Method, settings: Mapping[str, Any]) -> tuple[PassSpec, Combine]
         "gradient:times_input": lambda: ({}, torch.mul),
         "gradient:explain": lambda: ({}, norm_of(settings["norm"])),
     }
-    if method.function not in known:
-        names = ", ".join(name for name, each in METHODS.items() if each.function in known)
+    if not is_one_pass(method):
+        names = ", ".join(name for name, each in METHODS.items() if is_one_pass(each))
         raise InputError(
             f"{method.name} does not explain several tokens in one pass; {names} do. Explain one token at a time: "
             "explainer(text, target=...)."
@@ -42,3 +56,36 @@ def how(method: Method, settings: Mapping[str, Any]) -> tuple[PassSpec, Combine]
         raise InputError(f'at={at!r}: generated tokens are explained at "input" or at "embedding".')
     rules, combine = known[method.function]()
     return PassSpec(rules, places), combine
+
+
+class OneByOne:
+    """As ``ManyTargets``, for a method that explains one prediction at a time: a call for each, and sums of their rows.
+
+    Args:
+        runner: Of the model.
+        method: The method.
+        settings: Its options.
+        items: The text before each token, which is its target.
+        batch_tokens: Tokens per batch.
+    """
+
+    log_probabilities = None
+
+    def __init__(
+        self, runner: PassRunner, method: Method, settings: Mapping[str, Any], items: list[Item], batch_tokens: int
+    ) -> None:
+        function, model = method.run_by(runner), runner.model
+        self.scores = np.zeros(len(items))
+        self._rows = np.zeros((len(items), len(items[-1].token_ids)))
+        waste = allowed_waste(model, task_of(model))
+        for group in groups_of(items, batch_tokens, waste, partial(longest_alike, model)):
+            found = function(pad([items[i] for i in group], model), **settings)
+            for i, one in zip(group, found, strict=True):
+                self.scores[i] = one.value
+                self._rows[i, : len(one.relevance)] = one.relevance
+
+    def relevance(
+        self, weights: np.ndarray, combine: Combine | None = None, tell: Callable[[int], object] | None = None
+    ) -> np.ndarray:
+        """``[V, T]`` of the weighted sums ``[V, P]`` of the scores."""
+        return np.asarray(weights @ self._rows)
