@@ -42,7 +42,8 @@ def made_for(model: PreTrainedModel) -> int | None:
 
 def _configured(model: PreTrainedModel) -> int | None:
     config = model.config.get_text_config()
-    limit = getattr(config, "max_position_embeddings", None) or getattr(config, "max_seq_len", None)  # the latter: MPT
+    names = ("max_position_embeddings", "max_seq_len", "max_target_positions")  # the last two: MPT, Whisper
+    limit = next((found for name in names if (found := getattr(config, name, None))), None)
     return limit if limit is not None and limit > 0 else None
 
 
