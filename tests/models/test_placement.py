@@ -416,7 +416,8 @@ def test_the_command_line_divides_too(folders, monkeypatch, capsys):
     with pytest.raises(SystemExit) as end:
         cli.main()
     assert not end.value.code
-    assert json.loads(capsys.readouterr().out)["provenance"]["device"] == "cpu, offloaded"
+    (explained,) = json.loads(capsys.readouterr().out)
+    assert explained["provenance"]["device"] == "cpu, offloaded"
     monkeypatch.setattr("sys.argv", [*command, "atuo"])
     with pytest.raises(SystemExit, match="2"):
         cli.main()

@@ -68,7 +68,7 @@ def _is_quantised(module: nn.Module) -> bool:
     return any(
         p is not None
         and p.ndim > 1
-        and (not p.is_floating_point() or p.element_size() == 1 or type(p).__module__.partition(".")[0] != "torch")
+        and (not p.is_floating_point() or p.element_size() == 1 or type(p).__module__.partition(".")[0] in KERNELS)
         for p in module._parameters.values()
     )
 
