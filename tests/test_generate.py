@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+import tiny
 import tiny_tokenizers
 import torch
-from support import fingerprint
+from support import fingerprint, lift_float32_norms
 from transformers import GenerationConfig
 
 import lrpx
@@ -231,6 +232,23 @@ def test_hops_by_passes_are_hops_by_rows(explainer):
         assert by_passes[0].notes == by_rows.notes
         assert by_passes.hops == hops
     assert explainer.generate(PROMPT, continuation=" are", hops=1).contrast == "mean"
+
+
+def test_without_biases_all_relevance_arrives_at_the_prompt():
+    """LRP conserves relevance, and what the model chose greedily has a positive score: nothing is lost or kept on the way."""
+    model = tiny.build("causal:llama")
+    explainer = lrpx.Explainer(model, None, method="lrp")
+    with lift_float32_norms(model):
+        prompt = tiny.inputs(model, n_tokens=6)["input_ids"][0].tolist()
+        settings = {"max_new_tokens": 4, "generation_config": {"eos_token_id": None}, "contrast": "mean"}
+        direct = explainer.generate(prompt, **settings, spans=[(3, 4)])
+        traced = [explainer.generate(prompt, **settings, spans=[(3, 4)], hops=hops) for hops in (1, 2, 3)]
+    assert np.abs(direct.relevance[0, 6:]).max() > 1e-3 * np.abs(direct.relevance).max()
+    for hops, g in enumerate(traced, 1):
+        assert g.relevance.sum() == pytest.approx(float(g.values[0]))
+        assert g.residuals[0] == pytest.approx(0, abs=1e-9)
+        np.testing.assert_allclose(g.relevance[0, 9 - hops :], 0, atol=1e-12)  # no later token holds any of it
+    assert traced[2].relevance[0, :6].sum() == pytest.approx(float(direct.values[0]))
 
 
 # What cannot be used
