@@ -286,7 +286,21 @@ def test_a_model_that_looks_ahead_is_refused():
     answer(model, "lrp", ids, np.ones((1, N - PROMPT)))  # which cannot be seen in a sum that reaches to the end
     with pytest.raises(UnsupportedModelError, match="depends on tokens after it"):
         check_reads_forward(runner_of(model), batch_of(model, ids[:4]), PassSpec("lrp"))
-    check_reads_forward(runner_of(model_of("causal:llama")), batch_of(model, ids[:4]), PassSpec("lrp"))
+    assert not runner_of(model).reads_forward
+
+
+def test_that_a_model_reads_forward_is_remembered(monkeypatch):
+    model = tiny.build("causal:llama")
+    ids, runner, calls = ids_of(model), runner_of(model), []
+    real = many_targets.explain_many
+    monkeypatch.setattr(many_targets, "explain_many", lambda *args: calls.append(args) or real(*args))
+    for _ in range(2):
+        check_reads_forward(runner, batch_of(model, ids[:1]), PassSpec("lrp"))  # which shows nothing
+    for _ in range(2):
+        check_reads_forward(runner, batch_of(model, ids[:3]), PassSpec("lrp"))
+    assert len(calls) == 3
+    runner.refresh()
+    assert not runner.reads_forward
 
 
 def test_numbers_that_are_not_finite():

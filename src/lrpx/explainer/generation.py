@@ -30,7 +30,7 @@ from ..models.provenance import provenance
 from ..models.signature import ModelSignature, filler, padding_id
 from ..passes.dispatch import PassRunner
 from ..passes.forward_backward import PassSpec
-from ..passes.many_targets import ManyTargets, check_reads_forward, explain_many
+from ..passes.many_targets import FEW, ManyTargets, check_reads_forward, explain_many
 from ..passes.scoring import Average, Objective, Scoring
 from ..text.batching import Item, pad
 from ..text.given import as_python, split
@@ -39,8 +39,6 @@ from ..text.suspect import notes_of
 from ..text.targets import resolve_continuation, resolve_token
 from ..text.tokenization import Encoded, encode
 from ..text.units import predicted_token, special_ids
-
-FEW = 8  # tokens that show whether a model reads forward only
 
 
 @dataclass(frozen=True)

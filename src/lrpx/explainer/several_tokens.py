@@ -22,15 +22,13 @@ from ..models.lock import lock_of
 from ..models.signature import ModelSignature
 from ..passes.dispatch import PassRunner
 from ..passes.forward_backward import explained_logits
-from ..passes.many_targets import Combine, ManyTargets, check_reads_forward, explain_many
+from ..passes.many_targets import FEW, Combine, ManyTargets, check_reads_forward, explain_many
 from ..passes.scoring import Objective, Scoring
 from ..text.batching import Attribution, Item, pad
 from ..text.items import item_of
 from ..text.targets import SeveralTokens, resolve_tokens
 from ..text.tokenization import Encoded
 from ..text.units import predicted_token
-
-FEW = 8  # tokens that show whether a model reads forward only
 
 
 @dataclass(frozen=True)

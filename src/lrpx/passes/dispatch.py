@@ -75,6 +75,7 @@ class PassRunner:
     Attributes:
         graphs, compiled: What is kept.
         whole_head: The model's logits cannot be computed one by one.
+        reads_forward: Its predictions were seen to depend on no token after them.
         state: The model as it was when the first of these was made; ``None``: nothing is kept.
     """
 
@@ -90,7 +91,7 @@ class PassRunner:
 
     def _forget(self) -> None:
         self.graphs, self.compiled = Graphs(self.model), CompiledPasses(self.model)
-        self.whole_head = False
+        self.whole_head = self.reads_forward = False
         self.state: ModelState | None = None
         self._uses: Counter[Hashable] = Counter()
         self._refused: set[Hashable] = set()

@@ -38,6 +38,8 @@ from .validation import check_model, check_not_compiled, where_not_finite
 
 logger = logging.getLogger("lrpx")
 
+FEW = 3  # tokens that show whether a model reads forward only
+
 Combine = Callable[[Tensor, Tensor], Tensor]  # hidden state and gradient -> relevance, element by element
 Answer = TypeVar("Answer")
 
@@ -202,13 +204,15 @@ def explain_many(
 def check_reads_forward(runner: PassRunner, batch: Batch, spec: PassSpec) -> None:
     """Refuse a model whose predictions depend on tokens after them, by the first of a few tokens ``batch``.
 
-    ``ManyTargets.relevance`` sees that by itself, but not of a value that the last token is a part of.
+    ``ManyTargets.relevance`` sees that by itself, but not of a value that the last token is a part of. The runner remembers it.
 
     Raises:
         UnsupportedModelError: It is such a model.
     """
-    scoring = Scoring([0], [int(batch.inputs["input_ids"][0, -1])])
-    explain_many(runner, batch, spec, scoring, lambda many: many.relevance(np.ones((1, 1)), torch.mul))
+    if not runner.reads_forward:
+        scoring = Scoring([0], [int(batch.inputs["input_ids"][0, -1])])
+        explain_many(runner, batch, spec, scoring, lambda many: many.relevance(np.ones((1, 1)), torch.mul))
+        runner.reads_forward = batch.inputs["input_ids"].shape[1] > 1  # a single token shows nothing
 
 
 class _NotCutOff(Exception):
