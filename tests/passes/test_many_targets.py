@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import warnings
 
 import numpy as np
 import pytest
@@ -227,6 +228,21 @@ def test_what_vmap_cannot_do_is_done_one_by_one(monkeypatch, caplog):
         found = answer(model, "attnlrp", ids)[1]
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-14)
     assert "LlamaForCausalLM goes backwards once per value: vmap" in caplog.text
+
+
+def test_vmap_may_loop_over_a_kernel(monkeypatch):
+    model = model_of("causal:llama")
+    real = torch.autograd.grad
+
+    def grad(*args, **kwargs):
+        if kwargs.get("is_grads_batched"):
+            warnings.warn(
+                "There is a performance drop because we have not yet implemented ...", UserWarning, stacklevel=1
+            )
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(torch.autograd, "grad", grad)
+    answer(model, "attnlrp", ids_of(model))  # any other warning is an error here
 
 
 def test_checkpointed():

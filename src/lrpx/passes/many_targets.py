@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
@@ -69,9 +70,9 @@ class ManyTargets:
         self._name, self._scoring = type(model).__name__, scoring
         self._root, self._seed, self._together = scores.root, scores.seed, together
         self._length = now.batch.inputs["input_ids"].shape[1]
-        self.scores = scores.values.detach().double().cpu().numpy()
+        self.scores = scores.values.detach().cpu().double().numpy()
         found = scores.log_probabilities
-        self.log_probabilities = None if found is None else found.double().cpu().numpy()
+        self.log_probabilities = None if found is None else found.cpu().double().numpy()
 
     def relevance(
         self, weights: np.ndarray, combine: Combine, tell: Callable[[int], object] | None = None
@@ -113,18 +114,21 @@ class ManyTargets:
     def _gradients(self, weights: np.ndarray, *, batched: bool = True) -> Tensor:
         """The gradients of a group of V values, or of one value, at the first place ``[V, T, width]``."""
         wide = torch.promote_types(self._seed.dtype, torch.float32)
-        factors = torch.as_tensor(weights, device=self._seed.device).to(wide)
+        factors = torch.as_tensor(weights, dtype=wide, device=self._seed.device)
         seeds = (factors.unsqueeze(2) * self._seed.to(wide)).to(self._root.dtype)  # [V, P, n]
         found: tuple[Tensor | None, ...] = (None,)
         if self._state.requires_grad:
-            found = torch.autograd.grad(
-                self._root,
-                [self._state, *self._beside],
-                grad_outputs=seeds if batched else seeds[0],
-                is_grads_batched=batched,
-                retain_graph=True,
-                allow_unused=True,
-            )
+            with warnings.catch_warnings():
+                # Where vmap has no rule for a kernel (fused attention on some devices), it loops, and warns of that.
+                warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)
+                found = torch.autograd.grad(
+                    self._root,
+                    [self._state, *self._beside],
+                    grad_outputs=seeds if batched else seeds[0],
+                    is_grads_batched=batched,
+                    retain_graph=True,
+                    allow_unused=True,
+                )
         if self._beside and found[-1] is not None:
             raise _NotCutOff
         if found[0] is None:
@@ -149,7 +153,7 @@ class ManyTargets:
         dtype, rows = exact_dtype(state), max(1, CHUNK // (len(weights) * state.shape[-1]))
         parts = zip(state.split(rows), gradients.split(rows, 1), strict=True)
         sums = torch.cat([combine(x.to(dtype), g.to(dtype)).sum(-1) for x, g in parts], 1)
-        return sums[:, : self._length].double().cpu().numpy()
+        return sums[:, : self._length].cpu().double().numpy()
 
 
 def explain_many(
