@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from support import families, runner_of
+from support import COMMON, families, runner_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lrpx.errors import LrpxError, NonFiniteError, UnsupportedModelError
@@ -72,6 +72,24 @@ def own_difference(model, ids):
     return float((whole - parts).abs().max() / whole.abs().max())
 
 
+class Float32(TorchDispatchMode):
+    """Notes whether anything is computed in float32."""
+
+    found = False
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        output = func(*args, **(kwargs or {}))
+        self.found |= isinstance(output, torch.Tensor) and output.dtype == torch.float32 and output.numel() > 1
+        return output
+
+
+def has_float32_parts(model, ids):
+    """Whether a float64 model computes some of its parts (norms, routers, rotations) in float32, so that they are rounded."""
+    with torch.no_grad(), Float32() as seen:
+        model(torch.tensor([ids]))
+    return seen.found
+
+
 @families(CAUSAL)
 @pytest.mark.parametrize("rule_set", ["lrp", "attnlrp", "lrp-uniform-gate", {}], ids=str)
 def test_every_token_gets_what_a_pass_of_its_own_gives(family, rule_set):
@@ -87,10 +105,11 @@ def test_every_token_gets_what_a_pass_of_its_own_gives(family, rule_set):
         assert own_difference(model, ids) > 1e-3
         return
     scores, relevance, _ = answer(model, rule_set, ids, probabilities=True)
-    tolerance = max(1e-10, 1e3 * own_difference(model, ids))
-    assert tolerance < 1e-3
+    tolerance = 1e-10 if family in COMMON or not has_float32_parts(model, ids) else 1e-5
     np.testing.assert_allclose(scores, values, rtol=tolerance)
-    np.testing.assert_allclose(relevance, rows, rtol=0, atol=tolerance * np.abs(rows).max())
+    # Gradient x Input right before a norm is the sum of large numbers that cancel: the value says how large they are.
+    scale = max(np.abs(rows).max(), np.abs(values).max())
+    np.testing.assert_allclose(relevance, rows, rtol=0, atol=tolerance * scale)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
