@@ -238,9 +238,8 @@ def _pip_download(aside: Path, progress: bool) -> None:
 def _size(folder: Path) -> int:
     """Bytes of the largest file below ``folder``: the wheel, complete or not."""
     sizes = [0]
-    for file in folder.rglob("*"):
-        with contextlib.suppress(OSError):  # pip moves files while we look
-            sizes.append(file.stat().st_size)
+    with contextlib.suppress(OSError):  # pip moves and removes what we look at
+        sizes.extend(file.stat().st_size for file in folder.rglob("*"))
     return max(sizes)
 
 
