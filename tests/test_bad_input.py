@@ -199,10 +199,12 @@ def test_a_batch_of_no_tokens(gpt2, batch_tokens):
 
 @pytest.mark.parametrize("model", [None, 3, nn.Linear(2, 2)])
 def test_something_that_is_no_model(gpt2, model):
-    with pytest.raises(InputError, match=rf"the model is a {type(model).__name__}. Give a model of transformers"):
+    with pytest.raises(InputError, match=rf"the model is of type {type(model).__name__}. Give a model of transformers"):
         lrpx.explain(model, gpt2[1], TEXT)
-    with pytest.raises(InputError, match=r"the model is a \w*Tokeniz\w*\. Give a model of"):
+    with pytest.raises(InputError, match=r"the model is of type \w*Tokeniz\w*\. Give a model of"):
         lrpx.explain(gpt2[1], gpt2[0], TEXT)
+    with pytest.raises(InputError, match=r"the model is of type tuple\. .* lrpx\.Explainer\(model, tokenizer\)"):
+        lrpx.Explainer(gpt2)
 
 
 @pytest.mark.parametrize("rules", [3, ["lrp"]])

@@ -159,6 +159,8 @@ class Explanation(Shown):
             InputError: The schema is not one this version reads, or a field is missing or unknown.
         """
         schema = data.get("schema")
+        if data.get("kind") == "generation":
+            raise InputError("not one explanation, but generated text. Type: lrpx.GenerationExplanation.load(path)")
         if schema is None or not {"tokens", "relevance", "method"} <= data.keys():
             known = "no field 'schema'" if schema is None else "no tokens with relevance"
             raise InputError(

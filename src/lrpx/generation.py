@@ -362,8 +362,8 @@ def checked_span(span: Any, generated: int) -> tuple[int, int]:
     start, stop = (int(i) + generated * (i < 0) for i in span)
     if not 0 <= start < stop <= generated:
         raise InputError(
-            f"the span ({span[0]}, {span[1]}) holds none of the {generated} generated tokens, or others: they count from 0, "
-            "and stop is the first after the span."
+            f"the span ({span[0]}, {span[1]}) is empty or goes beyond the generated tokens, of which there are {generated}: "
+            f"start counts from 0, and stop is the first after the span, at most {generated}."
         )
     return start, stop
 

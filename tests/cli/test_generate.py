@@ -86,7 +86,7 @@ def test_from_standard_input(generate):
         ),
         ([PROMPT, "--max-new-tokens", "0"], "--max-new-tokens 0: give a number of tokens from 1"),
         ([PROMPT, "--span", "3"], "--span 3: give START:STOP"),
-        ([PROMPT, "--continuation", " 1", "--span", "5:6"], "holds none of the"),
+        ([PROMPT, "--continuation", " 1", "--span", "5:6"], "is empty or goes beyond"),
         ([PROMPT, "--format", "latex"], "latex is for lrpx explain; lrpx generate has terminal, json, html, png."),
         ([PROMPT, "--method", "alti-logit", "--contrast", "mean"], "alti-logit explains logits of tokens"),
         ([PROMPT, "--objective", "p"], "--objective p: give"),

@@ -206,6 +206,24 @@ def test_rich_markup_in_a_text_is_text():
     assert "[bold]x[/bold]" in printed(generation((["[bold]x[/bold]"], [" [red]"])))
 
 
+@pytest.mark.parametrize(
+    ("objective", "contrast", "said"),
+    [
+        ("logit", None, "logit"),
+        ("logit", "mean", "logit minus mean logit"),
+        ("logprob", None, "log-probability"),
+    ],
+)
+def test_what_a_picture_is_of(tmp_path, monkeypatch, objective, contrast, said):
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    drawn = []
+    monkeypatch.setattr(Figure, "text", lambda figure, x, y, text, **style: drawn.append(text))
+    generation(objective=objective, contrast=contrast).to_png(tmp_path / "x.png")
+    assert drawn[0] == f"attnlrp: {said} of each row's text"
+
+
 def test_a_picture(tmp_path):
     pytest.importorskip("matplotlib")
     from matplotlib.image import imread

@@ -6,7 +6,7 @@ import logging
 import os
 import reprlib
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -186,7 +186,7 @@ class Explainer:
             raise InputError(f'errors={errors!r}: give "raise" or "collect".')
         if objective not in ("logit", "logprob"):
             raise InputError(f'objective={objective!r}: give "logit" or "logprob".')
-        _check_names(options, CallOptions)
+        _check_names(options, CallOptions.__annotations__)
         options |= {"at": at, "norm": norm, "direct": direct, "rules": rules}
         chosen = methods_with_options(self.method if method is None else method, options)
         if text is None:
@@ -246,6 +246,7 @@ class Explainer:
         """
         from .generation import Asked, continuation_of, explain_continuation, generate, read_prompt
 
+        _check_names(options, Explainer.generate.__kwdefaults__)
         [(chosen, settings)] = methods_with_options([self.method if method is None else method], options)
         if max_new_tokens is not None and continuation is not None:
             raise InputError(
@@ -323,7 +324,7 @@ def explain(
         >>> e = lrpx.explain(model, tokenizer, "The keys to the cabinet", target=" are", contrast=" is")
         >>> e.show()
     """
-    _check_names(options, ExplainOptions)
+    _check_names(options, ExplainOptions.__annotations__)
     options |= {"at": at, "norm": norm, "direct": direct, "rules": rules}
     methods_with_options(method, options)  # refused before a model is loaded
     Execution(fast, compile, checkpoint)
@@ -343,9 +344,9 @@ def explain(
     return explainer(text, method=method, errors=errors, progress=progress, **asked)
 
 
-def _check_names(options: Mapping[str, object], named: type[CallOptions]) -> None:
+def _check_names(options: Mapping[str, object], named: Iterable[str]) -> None:
     """Refuse a keyword that is neither an option of the call nor of any method."""
-    known = {"method", *named.__annotations__, *(option for m in METHODS.values() for option in m.options)}
+    known = {"method", *named, *(option for m in METHODS.values() for option in m.options)}
     for name in options.keys() - known:
         raise InputError(f"unknown option {name!r}. {nearest(name, known)}")
 

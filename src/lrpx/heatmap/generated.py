@@ -77,6 +77,11 @@ class GeneratedView:
         """What a row's value is: ``sum of the logits of``."""
         return self.one if row.cells[1] - row.cells[0] == 1 else self.many
 
+    @property
+    def explained(self) -> str:
+        """What the values of all rows are, without a text after it: ``logit``."""
+        return (self.one if self.per_token else self.many).removesuffix(" of").removesuffix(",")
+
     def sums(self, row: Row) -> list[str]:
         """Probability, sum and residual of a row, each with its name."""
         parts = [] if row.probability is None else [f"p {probability(row.probability)}"]

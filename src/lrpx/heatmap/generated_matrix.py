@@ -73,7 +73,7 @@ def draw(view: GeneratedView, path: str | os.PathLike[str], kind: str = "png") -
         axes.tick_params(which="minor", length=0)
         if view.first < columns:
             axes.axvline(view.first - 0.5, color="black", linewidth=1)
-        title = f"{view.method}: {view.one if view.per_token else view.many} each row's text"
+        title = f"{view.method}: {view.explained} of each row's text"
         _head(figure, face, size, left, title, view)
         beyond = (np.nanmin(numbers) < low, np.nanmax(numbers) > scale)
         _bar(figure, face, image, size, left, (low, scale), beyond)

@@ -46,8 +46,7 @@ class TerminalGenerated:
             p = [] if row.probability is None else [probability(row.probability).strip("= ")]
             table.add_row(Text(f'"{fit(row.text)}"'), *p, short(row.value), self._strongest(row, console, plain, fit))
         yield table
-        what = view.one if view.per_token else view.many
-        yield Text(f"value: {what.removesuffix(', of').removesuffix(' of')}", "dim")
+        yield Text(f"value: {view.explained}", "dim")
 
     def _strongest(self, row: Row, console: Console, plain: bool, fit) -> Text:  # type: ignore[no-untyped-def]
         scale, text = Look().end_of_scale(row.relevance[: row.end].tolist()), Text()

@@ -26,8 +26,8 @@ def usable_model(model: Any) -> PreTrainedModel:
         )
     if not isinstance(model, PreTrainedModel):
         raise InputError(
-            f"the model is a {type(model).__name__}. Give a model of transformers (of a wrapper, what it wraps), or the name "
-            "of one: lrpx.explain(model, tokenizer, text)."
+            f"the model is of type {type(model).__name__}. Give a model of transformers (of a wrapper, what it wraps), or the "
+            "name of one: lrpx.Explainer(model, tokenizer), lrpx.explain(model, tokenizer, text)."
         )
     if is_unloaded(model):
         raise InputError(f"the weights of this {type(model).__name__} are not loaded (device 'meta'). Load them first.")
