@@ -177,7 +177,10 @@ def test_numbers_are_finite(name, wrong, bad):
         (lambda d: {"schema": 2, "name": "x"}, "x.json: not a saved explanation: it has no tokens with relevance"),
         (lambda d: {"$schema": "http://json-schema.org"}, "it has no field 'schema'. Give what Explanation.save"),
         (lambda d: {k: v for k, v in d.items() if k != "value"}, r"these fields differ: \['value'\]"),
-        (lambda d: d | {"kind": "generation"}, "x.json: not one explanation, but generated text. Type: lrpx.Generation"),
+        (
+            lambda d: d | {"kind": "generation"},
+            "x.json: not one explanation, but generated text. Type: lrpx.Generation",
+        ),
         (lambda d: d | {"extra": 1}, r"these fields differ: \['extra'\]"),
         (lambda d: d | {"units": [[0]]}, "not a saved explanation: a field is not what it should be"),
         (lambda d: d | {"units": None}, "a field is not what it should be"),

@@ -179,6 +179,7 @@ def test_line_separators_inside_a_text_do_not_split_it(lrpx_command):
         ([], b"", 'lrpx: no text given, and standard input is empty. Type: lrpx explain "The keys to the cabinet"'),
         (["-"], b"", "lrpx: standard input holds no text; expected one per line."),
         (["the", "-f", "-"], b"the", "lrpx: give texts as arguments or with --file, not both."),
+        (["the", "--jsonl"], b"the", "lrpx: --jsonl is about the lines of --file or of standard input, and texts are"),
         (["-f", "-"], b"\n \n", "lrpx: standard input holds no text; expected one per line."),
         (
             ["-f", "-"],

@@ -224,6 +224,19 @@ def test_what_a_picture_is_of(tmp_path, monkeypatch, objective, contrast, said):
     assert drawn[0] == f"attnlrp: {said} of each row's text"
 
 
+def test_a_picture_is_as_wide_as_its_head(tmp_path):
+    pytest.importorskip("matplotlib")
+    from matplotlib.image import imread
+
+    widths = []
+    for name in ("a", "a" * 100):
+        generation(provenance={"model": name}, contrast="top10").to_png(tmp_path / "x.png")
+        picture = imread(tmp_path / "x.png")[:, :, :3].min(axis=(0, 2))
+        assert (picture[-10:] == 1.0).all()  # nothing is cut off at the right
+        widths.append(len(picture))
+    assert widths[1] > widths[0] + 500
+
+
 def test_a_picture(tmp_path):
     pytest.importorskip("matplotlib")
     from matplotlib.image import imread

@@ -905,6 +905,8 @@ def test_lualatex_sets_every_script_in_a_font_of_its_own():
         in source
     )
     assert r"\PackageWarning{lrpx}{no font for Cjk; install Noto Sans CJK SC}" in source
+    russian = explanation([("да", ["a"]), ("нет", ["b"])], [1.0, -1.0]).to_latex(engine="lualatex")
+    assert r"\PackageWarning{lrpx}{no font for Cyrillic; install Noto Sans}" in russian  # which has these letters
     hindi = explanation([("हि", ["a"]), ("न्दी", ["b"])], [1.0, -1.0]).to_latex(engine="lualatex")
     assert r"{\lrpxDevanagari न्दी}" in hindi
     japanese = explanation([("鍵", ["a"]), ("です", ["b"])], [1.0, -1.0]).to_latex(engine="lualatex")

@@ -324,6 +324,7 @@ def test_says_what_it_expects(gpt2, what):
         ("", "the text '' is empty. Give at least one word."),
         (" \n", r"the text ' \\n' is empty"),
         (["a", "", "b"], r"^text\[1\]: the text '' is empty"),
+        ({"role": "user", "content": "a"}, "one chat message. A chat is a list of them"),
         ([3, -4], "token id -4 is negative. Ids count from 0."),
         ([3, 2.5], "2.5 is not a token id. Token ids are integers."),
         ([3, "a"], "'a' is not a token id"),

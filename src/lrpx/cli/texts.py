@@ -54,6 +54,8 @@ def texts_of(arguments: list[str] | None, file: Path | None, *, jsonl: bool | No
         arguments, file = None, Path("-")
     if arguments and file:
         raise InputError("give texts as arguments or with --file, not both.")
+    if arguments and jsonl:
+        raise InputError("--jsonl is about the lines of --file or of standard input, and texts are given as arguments.")
     if arguments:
         _check_for_methods(arguments)
         several = len(arguments) > 1

@@ -246,7 +246,7 @@ class Explainer:
         """
         from .generation import Asked, continuation_of, explain_continuation, generate, read_prompt
 
-        _check_names(options, Explainer.generate.__kwdefaults__)
+        _check_names(options, Explainer.generate.__kwdefaults__ or ())
         [(chosen, settings)] = methods_with_options([self.method if method is None else method], options)
         if max_new_tokens is not None and continuation is not None:
             raise InputError(

@@ -22,6 +22,7 @@ _STYLE = """
 .lrpx .reply .cell{cursor:pointer}
 .lrpx .reply .cell:focus-visible{outline:3px solid #0b57d0;outline-offset:1px;position:relative;z-index:2}
 .lrpx .map .cell.after{box-shadow:none}
+.lrpx .reply .explained{outline-width:1.5px;outline-offset:-.75px}
 .lrpx .rows button{font:inherit;color:inherit;background:var(--lrpx-quote);border:1px solid var(--lrpx-line);border-radius:6px;
 margin:2px 6px 2px 0;padding:1px 8px;cursor:pointer;max-width:100%;overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
 .lrpx .rows button[aria-pressed=true]{outline:2px solid currentColor}

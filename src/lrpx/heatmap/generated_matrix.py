@@ -17,7 +17,7 @@ from .look import Look
 from .text import characters, code_point
 from .view import MINUS, fixed
 
-CELL, GAP = 0.22, 0.15  # inches
+CELL, GAP, BAR = 0.22, 0.15, 2.4  # inches
 LARGEST = 65_000  # pixels, of matplotlib
 LABEL = 24  # characters of a label at most
 SIZE = 9.0  # points
@@ -44,12 +44,14 @@ def draw(view: GeneratedView, path: str | os.PathLike[str], kind: str = "png") -
         raise InputError(f"a matrix of {rows} x {columns} is too large for a picture. HTML holds it.")
     below = [_label(view.text(i)) for i in range(columns)]
     beside = [_label(row.text) for row in view.rows]
-    face = Typeface("".join([*below, *beside, view.method, *view.notes, view.one, view.many]))
+    title, notes = f"{view.method}: {view.explained} of each row's text", " · ".join(view.notes)
+    face = Typeface("".join([*below, *beside, title, notes]))
     left, under = (
         max(face.width(face.text(text), SIZE) for text in texts) / DPI + 2 * GAP for texts in (beside, below)
     )
+    above = max(face.width(face.text(title), SIZE + 1), face.width(face.text(notes), SIZE - 1)) / DPI
     width, height = columns * CELL, rows * CELL
-    size = left + max(width, 4.5) + 4 * GAP, under + height + 0.9
+    size = left + max(width, above, BAR + 2 * GAP) + 4 * GAP, under + height + 0.9
     colours = [tuple(c / 255 for c in rgb) for rgb in (BLUE, WHITE, RED)]
     with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()
@@ -73,15 +75,14 @@ def draw(view: GeneratedView, path: str | os.PathLike[str], kind: str = "png") -
         axes.tick_params(which="minor", length=0)
         if view.first < columns:
             axes.axvline(view.first - 0.5, color="black", linewidth=1)
-        title = f"{view.method}: {view.explained} of each row's text"
-        _head(figure, face, size, left, title, view)
+        _head(figure, face, size, left, title, notes)
         beyond = (np.nanmin(numbers) < low, np.nanmax(numbers) > scale)
         _bar(figure, face, image, size, left, (low, scale), beyond)
         figure.savefig(path, format=kind, dpi=DPI)
 
 
-def _head(figure: Any, face: Typeface, size: tuple[float, float], left: float, title: str, view: GeneratedView) -> None:
-    lines = [(title, SIZE + 1, "black", 0.2), (" · ".join(view.notes), SIZE - 1, "#5d6169", 0.4)]
+def _head(figure: Any, face: Typeface, size: tuple[float, float], left: float, title: str, notes: str) -> None:
+    lines = [(title, SIZE + 1, "black", 0.2), (notes, SIZE - 1, "#5d6169", 0.4)]
     for text, points, ink, down in lines:
         figure.text(
             left / size[0], 1 - down / size[1], face.text(text), fontproperties=face.font(points, False), color=ink,
@@ -95,7 +96,7 @@ def _bar(
 ) -> None:  # fmt: skip
     """The colour bar; its arrows have the colours of what lies beyond the scale."""
     extend = {(True, True): "both", (True, False): "min", (False, True): "max"}.get(beyond, "neither")
-    place = figure.add_axes((left / size[0], 1 - 0.66 / size[1], 2.4 / size[0], 0.09 / size[1]))
+    place = figure.add_axes((left / size[0], 1 - 0.66 / size[1], BAR / size[0], 0.09 / size[1]))
     bar = figure.colorbar(image, cax=place, orientation="horizontal", extend=extend)
     ticks = sorted({ends[0], 0.0, ends[1]})
     bar.set_ticks(

@@ -39,6 +39,7 @@ _FONTS = {
     "ARABIC": ("Noto Naskh Arabic", "Noto Sans Arabic", "Amiri", "Geeza Pro", "DejaVu Sans"),
     "CANADIAN": ("Noto Sans Canadian Aboriginal",),
     "TIBETAN": ("Noto Serif Tibetan", "Noto Sans Tibetan"),
+    **dict.fromkeys(("LATIN", "GREEK", "CYRILLIC"), ("Noto Sans", "Noto Serif", "DejaVu Sans", "FreeSerif")),
 }
 _ANY = ("DejaVu Sans", "Noto Sans", "Noto Sans Symbols", "Noto Sans Symbols 2", "FreeSerif")
 

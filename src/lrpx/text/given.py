@@ -30,6 +30,8 @@ def split(given: Any) -> tuple[list[Any], bool]:
     given = as_python(given)
     if isinstance(given, Mapping) and "input_ids" in given:
         return _split_batch(given)
+    if isinstance(given, Mapping) and "role" in given:
+        raise InputError('the text is one chat message. A chat is a list of them: [{"role": ..., "content": ...}].')
     if isinstance(given, str):
         return [given], False
     if not isinstance(given, list) or not given:
