@@ -6,7 +6,7 @@ import tiny
 import tiny_tokenizers
 import torch
 from support import fingerprint, lift_float32_norms
-from transformers import GenerationConfig
+from transformers import BatchEncoding, GenerationConfig
 
 import lrpx
 from lrpx.errors import InputError, UnsupportedModelError
@@ -175,6 +175,15 @@ def test_spans_of_other_scores(explainer, asked):
     np.testing.assert_allclose(one[0].relevance, rows.span(0, 2).relevance, rtol=0, atol=1e-12)
 
 
+def test_spans_of_a_short_text_with_inputs_beside_its_ids(explainer):
+    """The prompt's token types go on over what is read, which is all but the last token."""
+    prompt = BatchEncoding({"input_ids": [7], "attention_mask": [1], "token_type_ids": [4]})
+    [e] = explainer.generate(prompt, continuation=[10, 11], spans=[(0, 2)])
+    first, second = explainer.generate(prompt, continuation=[10, 11])
+    np.testing.assert_allclose(e.relevance, np.pad(first.relevance, (0, 1)) + second.relevance, atol=1e-5)
+    assert first.value == pytest.approx(explainer(prompt, target=10).value, rel=1e-5)
+
+
 def test_scores(explainer):
     def values(**asked):
         return explainer.generate(PROMPT, continuation=" cabinet are here", **asked).values
@@ -282,6 +291,7 @@ REFUSED = {
     "a keyword": ({"max_tokens": 3}, "unknown option 'max_tokens'. Did you mean 'max_new_tokens'"),
     "span outside": ({"continuation": " are", "spans": [(0, 2)]}, "goes beyond the generated tokens, of which there are 1"),
     "empty span": ({"continuation": " are here", "spans": [(1, 1)]}, "is empty or .* at most 2"),
+    "no spans": ({"continuation": " are", "spans": []}, r"spans=\[\]: no span"),
     "no span": ({"continuation": " are", "spans": [3]}, "the span 3: give"),
     "weights": ({"continuation": " are", "spans": [(0, 1)], "weights": [1, 2]}, "give 1 numbers"),
     "weights of rows": ({"continuation": " are", "weights": [1]}, "give spans="),

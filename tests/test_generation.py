@@ -8,7 +8,7 @@ import pytest
 import lrpx
 from lrpx.errors import InputError, NonFiniteError
 from lrpx.explanation import Token, Unit
-from lrpx.generation import GenerationExplanation, hop
+from lrpx.generation import GenerationExplanation, checked_span, hop
 
 TOKENS = ["a", "b", "c", "d", "e"]  # two of the prompt, three generated
 
@@ -146,6 +146,11 @@ def test_saving(tmp_path):
     np.testing.assert_array_equal(back.relevance, g.relevance)
     assert back.per_token
     assert json.loads((tmp_path / "g.json").read_text())["kind"] == "generation"
+
+
+@pytest.mark.parametrize("span", [(np.int64(0), np.int64(2)), (-3, np.int32(-1))])
+def test_spans_of_numpy_are_saved(span):
+    assert json.dumps(checked_span(span, 3)) == "[0, 2]"
 
 
 @pytest.mark.parametrize(

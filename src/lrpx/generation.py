@@ -359,7 +359,7 @@ def checked_span(span: Any, generated: int) -> tuple[int, int]:
         raise InputError(
             f"the span {span!r}: give (start, stop), counted over the generated tokens, such as (0, {generated})."
         )
-    start, stop = (int(i) + generated * (i < 0) for i in span)
+    start, stop = (i + generated * (i < 0) for i in map(int, span))  # of NumPy, too: JSON knows none
     if not 0 <= start < stop <= generated:
         raise InputError(
             f"the span ({span[0]}, {span[1]}) is empty or goes beyond the generated tokens, of which there are {generated}: "

@@ -42,6 +42,11 @@ COMPOSED = {
     "after a cast": lambda x: (x.float().double() * torch.sigmoid(x.float().double())).to(torch.float64),
     "in place": lambda x: F.relu(x.clone(), inplace=True),
     "clamp in place": lambda x: (x * 1.0).clamp_(-1, 1),
+    "elu_": lambda x: F.elu_(x * 1.0),
+    "celu_": lambda x: torch.celu_(x * 1.0, 0.5),
+    "selu_": lambda x: torch.selu_(x * 1.0),
+    "leaky_relu_": lambda x: F.leaky_relu_(x * 1.0, 0.2),
+    "hardtanh_": lambda x: F.hardtanh_(x * 1.0, -0.5, 0.5),
 }
 
 

@@ -149,7 +149,10 @@ def explain_continuation(
         raise InputError(
             f"{method.name} does not decompose the explained value, so there is nothing to pass on. Leave out hops."
         )
-    spans = [checked_span(span, count) for span in asked.spans or [(i, i + 1) for i in range(count)]]
+    if asked.spans is not None and len(asked.spans) == 0:
+        raise InputError(f"spans={asked.spans!r}: no span. Give some, such as [(0, {count})], or leave it out for each token.")
+    given = [(i, i + 1) for i in range(count)] if asked.spans is None else asked.spans
+    spans = [checked_span(span, count) for span in given]
     if asked.weights is not None and asked.spans is None:
         raise InputError("weights= are those of the tokens in a span: give spans=[(start, stop)] too.")
     weights = checked_weights(asked.weights, count)
@@ -186,7 +189,7 @@ def explain_continuation(
         with lock_of(model):
             if asked.spans is not None:
                 few = {name: values[:FEW] for name, values in item.extras.items()}
-                check_reads_forward(runner, pad([Item(ids[:FEW], 0, None, None, few)], model), spec)
+                check_reads_forward(runner, pad([Item(read.token_ids[:FEW], 0, None, None, few)], model), spec)
             many, relevance = explain_many(runner, pad([item], model), spec, scoring, ask)
     else:
         _check_one_by_one(method, asked, contrast)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 
 @dataclass(slots=True)
@@ -89,7 +90,9 @@ class Call:
         bare = self.name.strip("_").removeprefix("i") if self.name.startswith("__i") else self.name.rstrip("_")
         kwargs = {name: value for name, value in self.kwargs.items() if name not in ("inplace", "input")}
         args = [self.argument(0, "input").clone(), *self.args[1:]]
-        return replace(self, function=getattr(torch.Tensor, bare, self.function), args=args, kwargs=kwargs)
+        places = (place for place in (torch.Tensor, functional) if hasattr(place, bare))  # F.elu_ is no method
+        function = next((getattr(place, bare) for place in places), self.function)
+        return replace(self, function=function, args=args, kwargs=kwargs)
 
 
 def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
