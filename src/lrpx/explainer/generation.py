@@ -150,7 +150,9 @@ def explain_continuation(
             f"{method.name} does not decompose the explained value, so there is nothing to pass on. Leave out hops."
         )
     if asked.spans is not None and len(asked.spans) == 0:
-        raise InputError(f"spans={asked.spans!r}: no span. Give some, such as [(0, {count})], or leave it out for each token.")
+        raise InputError(
+            f"spans={asked.spans!r}: no span. Give some, such as [(0, {count})], or leave it out for each token."
+        )
     given = [(i, i + 1) for i in range(count)] if asked.spans is None else asked.spans
     spans = [checked_span(span, count) for span in given]
     if asked.weights is not None and asked.spans is None:
