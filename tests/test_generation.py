@@ -8,7 +8,8 @@ import pytest
 import lrpx
 from lrpx.errors import InputError, NonFiniteError
 from lrpx.explanation import Token, Unit
-from lrpx.generation import GenerationExplanation, checked_span, hop
+from lrpx.generation import GenerationExplanation
+from lrpx.spans import checked_span, hop
 
 TOKENS = ["a", "b", "c", "d", "e"]  # two of the prompt, three generated
 

@@ -28,7 +28,7 @@ ROOMS = [
     ["benchmark"],
     ["explanations", "generation"],
     ["explanation"],
-    ["heatmap"],
+    ["heatmap", "spans"],
     ["files", "_torch_internals"],
     ["errors", "version"],
 ]

@@ -20,7 +20,7 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from ..errors import InputError
 from ..explanation import Token, Unit
-from ..generation import GenerationExplanation, checked_span, checked_weights, hop, hop_notes
+from ..generation import GenerationExplanation
 from ..methods import Method
 from ..methods.generated import OneByOne, how, is_one_pass
 from ..models.lock import lock_of
@@ -32,6 +32,7 @@ from ..passes.dispatch import PassRunner
 from ..passes.forward_backward import PassSpec
 from ..passes.many_targets import FEW, ManyTargets, check_reads_forward, explain_many
 from ..passes.scoring import Average, Objective, Scoring
+from ..spans import checked_span, checked_weights, hop, hop_notes
 from ..text.batching import Item, pad
 from ..text.given import as_python, split
 from ..text.items import item_of

@@ -235,7 +235,9 @@ def test_fused_attention_is_called_as_for_texts_of_any_length_up_to_the_longest(
     """Some layers of some models have a sliding window, of five tokens."""
     model = tiny.build(family)
     longest, calls = attention_calls(model, batch_for(model, [(9, 4, 11, 13)]))
-    assert longest == (64 if context_length(model) else SHORT)  # 64 is as much as those with a table of positions can read
+    assert longest == (
+        64 if context_length(model) else SHORT
+    )  # 64 is as much as those with a table of positions can read
     slides = [kind == "sliding_attention" for kind in getattr(model.config, "layer_types", None) or []]
     if slides:
         assert [call is None for call in calls] == slides
