@@ -62,7 +62,8 @@ def test_files(generate, models, tmp_path):
     pytest.importorskip("matplotlib")
     for suffix, start in (("html", b"<!doctype html>"), ("json", b"{"), ("txt", b"attnlrp"), ("png", b"\x89PNG")):
         path = tmp_path / f"x.{suffix}"
-        assert generate(PROMPT, "--continuation", " 1 2", "-o", str(path))[0] == 0
+        code, _, err = generate(PROMPT, "--continuation", " 1 2", "-o", str(path))
+        assert (code, err) == (0, "")  # no progress bar, as standard error is no terminal
         assert path.read_bytes().startswith(start)
 
 
@@ -104,3 +105,4 @@ def test_a_masked_model(generate):
     code, _, err = generate(PROMPT, model="bert")
     assert code == 2
     assert "fills in masks" in err
+    assert "lrpx explain" in err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -136,7 +137,7 @@ def generate(
         contrast=contrast,
         spans=spans,
         hops=hops,
-        progress=output is not None,
+        progress=output is not None and sys.stderr.isatty(),
         **given,
     )
     if kind is Format.png:

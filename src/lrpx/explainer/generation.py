@@ -65,7 +65,8 @@ def read_prompt(model: PreTrainedModel, tokenizer: Any, prompt: Any) -> Encoded:
     if several and len(singles) != 1:
         raise InputError(f"{len(singles)} prompts: generate() takes one. Call it once for each.")
     if ModelSignature.of(model).task != "causal":
-        raise InputError(f"{type(model).__name__} fills in masks and does not go on with a text: explainer(text).")
+        name = type(model).__name__
+        raise InputError(f"{name} fills in masks and does not go on with a text: use explainer(text) or lrpx explain.")
     return encode(tokenizer, singles[0])[0].without_closing()
 
 
