@@ -90,7 +90,7 @@ class Call:
         bare = self.name.strip("_").removeprefix("i") if self.name.startswith("__i") else self.name.rstrip("_")
         kwargs = {name: value for name, value in self.kwargs.items() if name not in ("inplace", "input")}
         args = [self.argument(0, "input").clone(), *self.args[1:]]
-        function = getattr(torch.Tensor, bare, None) or getattr(functional, bare, self.function)  # elu is no method
+        function = getattr(torch.Tensor, bare, getattr(functional, bare, self.function))  # elu is no method
         return replace(self, function=function, args=args, kwargs=kwargs)
 
 
