@@ -56,6 +56,33 @@ def test_the_gate_gets_exactly_0(gate, signal):
         torch.testing.assert_close(r_signal, function(g, u).detach(), rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize("product", [lambda g: (g, torch.sigmoid(g)), lambda g: (F.relu(g), F.relu(g))])
+@pytest.mark.parametrize("rules", ["lrp", "attnlrp"])
+def test_what_addcmul_adds_to_an_activation_makes_a_signal_of_it(rules, product):
+    """``addcmul(b, x, sigmoid(x))`` is ``b + silu(x)``, which is no gate."""
+    x, b, u = draw(20), draw(20, seed=1), draw(20, seed=2)
+    found = relevances(lambda x, b, u: torch.addcmul(b, *product(x)) * u, x, b, u, rules=rules)
+    added = ((b + torch.mul(*product(x))) * u).detach()
+    torch.testing.assert_close(found[0] + found[1], added / 2)
+    torch.testing.assert_close(found[1], (b * u).detach() / 2)
+    torch.testing.assert_close(found[2], added / 2)
+
+
+@pytest.mark.parametrize("rules", ["lrp", "attnlrp"])
+def test_a_product_added_in_place_writes_where_it_should(rules):
+    """``addmm_`` of two signals is ``r + x @ y``, also for who looks at ``r`` afterwards."""
+
+    def in_place(r, x, y):
+        kept = r * 1.0
+        kept.addmm_(x, y)
+        return kept
+
+    r, x, y = draw(3, 3), draw(3, 4, seed=1), draw(4, 3, seed=2)
+    wanted = relevances(lambda r, x, y: r + x @ y, r, x, y, rules=rules)
+    for a, b in zip(relevances(in_place, r, x, y, rules=rules), wanted, strict=True):
+        torch.testing.assert_close(a, b)
+
+
 def test_a_constant_beside_the_signal_takes_its_share():
     """``(clamp(up) + 1) * glu``, as in gpt_oss: what the 1 contributes belongs to no input."""
     g, u = draw(20), draw(20, seed=1)

@@ -82,7 +82,7 @@ class Propagation(TorchFunctionMode):
                 self.unknown["vmap"] += 1
             return func(*args, **kwargs)
         call = Call(func, args, kwargs, self.unknown, operation.kind, operation.rank)
-        if (operation.in_place or kwargs.get("inplace")) and operation.kind in self.rules:
+        if (operation.in_place or kwargs.get("inplace")) and operation.kind in ("linear", *self.rules):  # addmm_
             with self:  # computed out of place, then written back with its graph
                 return call.argument(0, "input").copy_(call.out_of_place()())
         if operation.kind == "cut":

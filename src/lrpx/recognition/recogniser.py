@@ -64,9 +64,8 @@ class Recogniser:
         if len(call.operands) > len(factors) + ("linear" not in self.ruled):
             return replace(call, kind="unknown")  # the bias is a factor, too; or a rule would have to share with it
         if len(factors) < 2:
-            by_weight = call.kind == "linear" or (
-                call.kind == "contraction" and any(map(is_weight, tensors_in(call.args)))
-            )
+            contracts = call.kind == "contraction" and any(map(is_weight, tensors_in(call.args)))
+            by_weight = call.kind == "linear" or contracts
             rank = SIGNAL if "linear" in self.ruled else None
             return replace(call, kind="linear" if by_weight and factors else "", rank=rank)
         if call.kind == "linear":
@@ -74,12 +73,13 @@ class Recogniser:
         origin = common_origin(*factors) if call.kind == "product" and len(factors) == 2 else None
         if origin is not None:
             (first, second), ranks = origin.preserved, [rank_of(t) for t in factors]
+            gating = ACTIVATION if len(call.operands) == 2 else None  # addcmul adds a signal
             if first != second:
-                return self._written_out(call, factors[1] if first else factors[0], ACTIVATION)
+                return self._written_out(call, factors[1] if first else factors[0], gating)
             if ranks == [CONSTANT, CONSTANT]:
                 return replace(call, kind="")  # a function with f(0) != 0
             if first:
-                return replace(call, rank=ACTIVATION if ACTIVATION in ranks else None)  # relu(x) * relu(x)
+                return replace(call, rank=gating if ACTIVATION in ranks else None)  # relu(x) * relu(x)
         if CONSTANT in self.ranks:
             call = call.detached(is_constant)
         if MAGNITUDE in self.ranks and any(rank_of(t) != MAGNITUDE for t in call.factors):
