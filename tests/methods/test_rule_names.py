@@ -61,9 +61,9 @@ def test_a_rule_set_and_its_rule_in_one_name():
     ("name", "message"),
     [
         ("gama=0.25", "unknown rule set 'gama=0.25'. Did you mean 'gamma=0.25'"),
+        ("gamma=-1", "numbers that are not negative; it was given -1"),
+        ("epsilon=nan", "numbers that are not negative; it was given nan"),
         ("lpr", "unknown rule set 'lpr'. Did you mean 'lrp'"),
-        ("gamma=-1", "unknown rule set 'gamma=-1'"),
-        ("gamma=nan", "unknown rule set 'gamma=nan'"),
         ("alpha1beta1", "alpha - beta has to be 1"),
         ("lrp+alpha", "unknown rule 'alpha' for layers with weights. Did you mean 'alpha1beta0'"),
         ("lpr+gamma", "unknown rule set 'lpr'"),

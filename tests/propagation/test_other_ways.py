@@ -31,10 +31,12 @@ def assert_same(one, other, *inputs, rule_set):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-9)
 
 
-# Einsum is a product of two, though its first argument is its equation.
+# Products of two by other functions; the first argument of einsum is its equation.
 EINSUM = {
     "scores": (lambda q, k: torch.einsum("bid,bjd->bij", q, k), lambda q, k: q @ k.mT),
     "list": (lambda q, k: torch.einsum("bid,bjd->bij", [q, k]), lambda q, k: q @ k.mT),
+    "linalg": (lambda q, k: torch.linalg.matmul(q, k.mT), lambda q, k: q @ k.mT),
+    "tensordot": (lambda q, k: torch.tensordot(q[0], k[0], dims=([1], [1])), lambda q, k: q[0] @ k[0].mT),
     "gate": (lambda g, u: torch.einsum("bid,bid->bid", F.silu(g), u), lambda g, u: F.silu(g) * u),
     "changed in place": (lambda q, k: torch.einsum("bid,bjd->bij", q, k).add_(1.0), lambda q, k: q @ k.mT + 1.0),
 }

@@ -16,7 +16,7 @@ from ..propagation.rules import Rule
 from ..propagation.rulesets import RULESETS, RuleSet, get_rules
 
 Rules = str | RuleSet
-_NUMBER = r"\d+(?:\.\d*)?(?:e[+-]?\d+)?"
+_NUMBER = r"[+-]?(?:\d+(?:\.\d*)?(?:e[+-]?\d+)?|nan|inf)"  # the rule itself says which numbers it takes
 _PATTERNS: dict[str, Callable[..., Rule]] = {
     rf"epsilon(?:=({_NUMBER}))?": rules.epsilon,
     rf"gamma(?:=({_NUMBER}))?": rules.gamma,

@@ -21,7 +21,7 @@ NAMES = {
     "magnitude": "std norm vector_norm linalg_vector_norm linalg_norm",  # x * dy/dx = y, as for a linear function
     "division": "div true_divide divide truediv",
     "product": "mul multiply addcmul",
-    "contraction": "matmul bmm einsum mm mv dot inner outer",
+    "contraction": "matmul linalg_matmul bmm einsum mm mv dot inner outer tensordot",
     "attention": "scaled_dot_product_attention",
     # Linear in the one operand that carries gradient; a product where several do.
     "linear": "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d grouped_mm grouped_mm_fallback "
