@@ -225,8 +225,10 @@ def test_loading_nan(tmp_path):
 
 
 def test_repr_says_what_is_explained():
-    assert repr(explanation()) == "<Explanation alti-logit of 'Ġare - Ġis': value 0.3, 3 tokens>"
-    assert repr(explanation(contrast=None)) == "<Explanation alti-logit of 'Ġare': value 0.3, 3 tokens>"
+    assert repr(explanation()) == "<Explanation alti-logit of ' are' - 'Ġis': value 0.3, 3 tokens>"
+    assert repr(explanation(contrast=None)) == "<Explanation alti-logit of ' are': value 0.3, 3 tokens>"
+    raw = explanation(target=Token(389, "Ġare"), contrast=None)  # how it reads is not known
+    assert repr(raw) == "<Explanation alti-logit of 'Ġare': value 0.3, 3 tokens>"
 
 
 def test_frame():

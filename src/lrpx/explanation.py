@@ -135,8 +135,8 @@ class Explanation(Shown):
         return [(name, np.asarray(v, dtype=np.float64)) for name, v in named if v is not None]
 
     def __repr__(self) -> str:
-        what = self.target.text + (f" - {self.contrast.text}" if self.contrast else "")
-        what = f"{self.explains} {what!r}" if self.explains else repr(what)
+        what = " - ".join(repr(token.shown or token.text) for token in (self.target, self.contrast) if token)
+        what = f"{self.explains} {what}" if self.explains else what
         return f"<Explanation {self.method} of {what}: value {self.value:.4g}, {len(self.tokens)} tokens>"
 
     def to_frame(self) -> Any:
