@@ -34,10 +34,11 @@ def nodes_above(values: Tensor, stop: Any = None) -> list[Any]:
 def foreign_nodes(values: Tensor) -> list[str]:
     """Names of autograd nodes that come neither from PyTorch's own operations nor from our rules."""
     nodes = nodes_above(values)
-    kinds = {type(node): node for node in nodes}
-    shared = {node.name(): node for node in nodes if type(node).__name__ == "CppFunction"}  # of C++ extensions
+    kinds: dict[Any, Any] = dict(zip(map(type, nodes), nodes, strict=True))  # one look for each, of thousands of nodes
+    if any(kind.__name__ == "CppFunction" for kind in kinds):  # which nodes of C++ extensions share
+        kinds |= {node.name(): node for node in nodes if type(node).__name__ == "CppFunction"}
     found = set()
-    for node in (*kinds.values(), *shared.values()):
+    for node in kinds.values():
         made_by = getattr(type(node), "_forward_cls", None)  # of an autograd.Function
         known = made_by is None or made_by.__module__.startswith(_KNOWN_FUNCTIONS)
         if not known or not _KNOWN_NODES.match(node.name()):
