@@ -103,6 +103,19 @@ def test_a_text_gets_the_same_whatever_was_read_before():
     assert not all(torch.allclose(a, b) for a, b in pairs)
 
 
+@pytest.mark.filterwarnings("ignore:.*was made for 32:UserWarning")
+@pytest.mark.parametrize("options", [{"continuation": IDS[30:40]}, {"max_new_tokens": 4}], ids=["given", "generated"])
+def test_generated_text_gets_the_same_whatever_was_read_before(options):
+    fresh, used = qwen(DYNAMIC), qwen(DYNAMIC)
+    with torch.no_grad():
+        used(torch.tensor([IDS[:200]]))
+    before = support.fingerprint(used)
+    expected, found = (lrpx.Explainer(model).generate(IDS[:30], **options) for model in (fresh, used))
+    assert found.token_ids == expected.token_ids
+    np.testing.assert_allclose(found.relevance, expected.relevance, rtol=1e-9, atol=1e-12)
+    assert support.fingerprint(used) == before
+
+
 def test_learned_positions_are_still_a_limit():
     with pytest.raises(lrpx.InputError, match="65 tokens, 1 more than the 64 that GPT2LMHeadModel can read"):
         lrpx.explain(tiny.build("causal:gpt2"), None, IDS[:65])

@@ -25,6 +25,7 @@ from ..methods import Method
 from ..methods.generated import OneByOne, how, is_one_pass
 from ..models.lock import lock_of
 from ..models.placement import entry_device
+from ..models.positions import fresh_rotations
 from ..models.precision import matmul_precision
 from ..models.provenance import provenance
 from ..models.signature import ModelSignature, filler, padding_id
@@ -113,7 +114,7 @@ def generate(
     if config.pad_token_id is None:
         config.pad_token_id = filler(model)
     ids = torch.tensor([prompt.token_ids], device=entry_device(model))
-    with lock_of(model), torch.no_grad():
+    with lock_of(model), torch.no_grad(), fresh_rotations(model):
         found = model.generate(  # type: ignore[operator]
             input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=config, tokenizer=tokenizer
         )

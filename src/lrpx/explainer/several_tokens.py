@@ -19,6 +19,7 @@ from ..generation import explained, joined
 from ..methods import Method
 from ..methods.generated import how
 from ..models.lock import lock_of
+from ..models.positions import fresh_rotations
 from ..models.signature import ModelSignature
 from ..passes.dispatch import PassRunner
 from ..passes.forward_backward import explained_logits
@@ -198,7 +199,7 @@ def described(e: Explanation, found: Found, tokenizer: Any) -> Explanation:
 
 
 def _top_prediction(runner: PassRunner, item: Item) -> int:
-    with torch.no_grad():
+    with torch.no_grad(), fresh_rotations(runner.model):
         logits, index = explained_logits(runner.model, pad([item], runner.model))
     return int(logits[0, int(index[0])].argmax())
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..errors import NonFiniteError, UnsupportedModelError
+from ..models.positions import fresh_rotations
 from ..text.batching import Batch
 from .dispatch import PassRunner
 from .forward_backward import (
@@ -187,7 +188,7 @@ def explain_many(
     while True:
         many = together or (1 if options.checkpoint else values_at_once(model, batch))
         try:
-            with watched(model, batch, spec, options) as now:
+            with fresh_rotations(model), watched(model, batch, spec, options) as now:
                 scores = scored(model, now, scoring, options)
                 if not scores.values.isfinite().all():
                     raise NonFiniteError(where_not_finite(model, lambda: explained_logits(model, batch)))
