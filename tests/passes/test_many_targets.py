@@ -10,6 +10,7 @@ import tiny
 import torch
 from support import COMMON, families, runner_of
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import LlamaForCausalLM
 
 from lrpx.errors import LrpxError, NonFiniteError, UnsupportedModelError
 from lrpx.passes import many_targets, scoring
@@ -123,6 +124,28 @@ def test_at_either_place_and_with_either_attention(family, at, attention):
     scores, relevance, _ = answer(model, "attnlrp", ids, at=at)
     np.testing.assert_allclose(scores, values, rtol=1e-12)
     np.testing.assert_allclose(relevance, rows, rtol=0, atol=1e-12 * np.abs(rows).max())
+
+
+class Shifted(LlamaForCausalLM):
+    """Its logits cannot be made one by one."""
+
+    def forward(self, *args, **kwargs):
+        output = super().forward(*args, **kwargs)
+        output.logits = output.logits + output.logits.mean(-1, keepdim=True)
+        return output
+
+
+def test_a_model_whose_logits_are_not_made_one_by_one_is_remembered(caplog):
+    model = tiny.build("causal:llama")
+    model.__class__ = Shifted
+    ids = ids_of(model)
+    with caplog.at_level(logging.DEBUG, logger="lrpx"):
+        first, second = (answer(model, "attnlrp", ids) for _ in range(2))
+    assert [record.message for record in caplog.records if "one by one" in record.message] == [
+        "Shifted computes all its logits: they are not made one by one"
+    ]
+    assert runner_of(model).whole_head
+    np.testing.assert_array_equal(second[1], first[1])
 
 
 def test_contrasts_at_each_position():

@@ -192,7 +192,9 @@ def explain_many(
                 scores = scored(model, now, scoring, options)
                 if not scores.values.isfinite().all():
                     raise NonFiniteError(where_not_finite(model, lambda: explained_logits(model, batch)))
-                return ask(ManyTargets(model, now, scoring, scores, together=many))
+                answer = ask(ManyTargets(model, now, scoring, scores, together=many))
+            runner.whole_head = options.whole_head
+            return answer
         except HeadNotFollowed:
             logger.debug("%s computes all its logits: they are not made one by one", type(model).__name__)
             options = replace(options, whole_head=True)
