@@ -122,7 +122,8 @@ class Texts:
                     e = self._explanation(i, result, method, settings, about)
                     if method.measures != "mixture":
                         doubtful[i] = mistakes(self.encoded[i], e, result.predictions, self.tokenizer)
-                        e = replace(e, notes=(*e.notes, *doubtful[i], *remarks(e)))
+                        if more := (*doubtful[i], *remarks(e)):  # a new one has all its numbers checked again
+                            e = replace(e, notes=(*e.notes, *more))
                     found[i] = e
 
         def explained(group: list[int]) -> list[tuple[list[int], list[Attribution]]]:
