@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 
 from .errors import InputError, NonFiniteError, import_optional
+from .files import json_line
 from .heatmap.shown import Shown
 
 SCHEMA = 1
@@ -202,7 +203,7 @@ class Explanation(Shown):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the explanation as JSON; ``Explanation.load`` reads it back to the last digit."""
-        Path(path).write_text(json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+        Path(path).write_text(json_line(self.to_dict()), encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Explanation:
@@ -211,7 +212,7 @@ class Explanation(Shown):
         Raises:
             InputError: The file is not a saved explanation.
         """
-        data = read_saved(path)
+        data = read_saved(path, "Explanation.save()")
         if isinstance(data, list) and data and isinstance(data[0], dict):
             raise InputError(f"{path} holds a list. If it is one of explanations: lrpx.Explanations.load(path).")
         if not isinstance(data, dict):
@@ -224,8 +225,8 @@ class Explanation(Shown):
             raise InputError(f"{path}: {error}") from None
 
 
-def read_saved(path: str | os.PathLike[str]) -> Any:
-    """The JSON of a file that ``save`` wrote.
+def read_saved(path: str | os.PathLike[str], written_by: str) -> Any:
+    """The JSON of a file that ``save`` wrote; ``written_by`` is how users call it.
 
     Raises:
         InputError: It is not JSON.
@@ -233,7 +234,7 @@ def read_saved(path: str | os.PathLike[str]) -> Any:
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not JSON: {error}. Give a file written by Explanation.save().") from error
+        raise InputError(f"{path} is not JSON: {error}. Give a file written by {written_by}.") from error
 
 
 def _later_fields(saved: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from .errors import InputError, LrpxError
 from .explanation import Explanation, read_saved
+from .files import json_line
 from .heatmap.shown import Shown
 
 if TYPE_CHECKING:
@@ -76,8 +76,7 @@ class Explanations(Shown, Sequence[Explanation]):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all as one JSON list; ``Explanations.load`` reads them back to the last digit."""
-        plain = [each.to_dict() for each in self]
-        Path(path).write_text(json.dumps(plain, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+        Path(path).write_text(json_line([each.to_dict() for each in self]), encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Explanations:
@@ -86,7 +85,7 @@ class Explanations(Shown, Sequence[Explanation]):
         Raises:
             InputError: The file is not a list of saved explanations; the error says which one is none.
         """
-        data = read_saved(path)
+        data = read_saved(path, "Explanation.save()")
         if not isinstance(data, list):
             raise InputError(f"{path} holds one explanation, not a list of them. Type: lrpx.Explanation.load(path)")
         found = []

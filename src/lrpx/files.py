@@ -55,6 +55,11 @@ def write_json(path: Path, data: Any) -> None:
     write_text(path, json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def json_line(data: Any) -> str:
+    """JSON on a line of its own, as results are saved and printed; ``ValueError`` for NaN and infinity."""
+    return json.dumps(data, ensure_ascii=False, allow_nan=False) + "\n"
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object.
 

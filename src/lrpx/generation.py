@@ -7,7 +7,6 @@ several tokens, each times a weight, add up to the row of their span: ``span`` n
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,8 @@ import numpy as np
 
 from . import heatmap
 from .errors import InputError, NonFiniteError, import_optional
-from .explanation import Explanation, Measures, Token, Unit
+from .explanation import Explanation, Measures, Token, Unit, read_saved
+from .files import json_line
 from .spans import checked_span, checked_weights, hop, hop_notes
 
 SCHEMA = 1
@@ -281,7 +281,7 @@ class GenerationExplanation:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the explanation as JSON; ``GenerationExplanation.load`` reads it back to the last digit."""
-        Path(path).write_text(json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+        Path(path).write_text(json_line(self.to_dict()), encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> GenerationExplanation:
@@ -290,10 +290,7 @@ class GenerationExplanation:
         Raises:
             InputError: The file is not a saved explanation of generated tokens.
         """
-        try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise InputError(f"{path} is not JSON: {error}. Give a file written by save().") from error
+        data = read_saved(path, "save()")
         if not isinstance(data, dict):
             raise InputError(f"{path} holds {type(data).__name__}, not an explanation written by save().")
         return cls.from_dict(data)

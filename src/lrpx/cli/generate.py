@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import io
-import json
 import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from ..errors import InputError
+from ..files import json_line
 from ..methods import methods_with_options
 from . import options
-from .output import Format, check_writable, format_of
+from .output import Format, check_writable, format_of, plain_text, write_text
 from .texts import texts_of
 
 FORMATS = (Format.terminal, Format.json, Format.html, Format.png)
@@ -146,26 +144,17 @@ def generate(
     elif kind is Format.terminal and output is None:
         found.show()
     else:
-        _write(_content(found, kind), output)
+        write_text(_content(found, kind), output)
 
 
 def _content(found: Any, kind: Format) -> str:
     if kind is Format.json:
-        return json.dumps(found.to_dict(), ensure_ascii=False, allow_nan=False) + "\n"
+        return json_line(found.to_dict())
     if kind is Format.html:
         return str(found.to_html())
     from ..heatmap import render_generated
 
-    page = io.StringIO()
-    Console(file=page, width=120).print(render_generated(found))
-    return page.getvalue()
-
-
-def _write(content: str, output: Path | None) -> None:
-    if output is None:
-        typer.echo(content.encode("utf-8"), nl=False)  # as bytes, as in ``output.py``
-    else:
-        output.write_text(content, encoding="utf-8")
+    return plain_text(render_generated(found))
 
 
 def _span(text: str) -> tuple[int, int]:

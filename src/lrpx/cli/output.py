@@ -6,14 +6,14 @@ import contextlib
 import enum
 import importlib.util
 import io
-import json
 from pathlib import Path
 from typing import Any, cast
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from ..errors import InputError, nearest
+from ..files import json_line
 from ..heatmap import Look
 
 
@@ -113,15 +113,25 @@ def write(explanations: list[Any], kind: Format, output: Path | None, look: Look
     if kind in (Format.json, Format.jsonl):
         each = [e.to_dict() for e in explanations]
         documents = [each] if kind is Format.json else each
-        content = "".join(json.dumps(one, ensure_ascii=False, allow_nan=False) + "\n" for one in documents)
+        content = "".join(map(json_line, documents))
     elif kind is Format.html:
         content = heatmap.to_html(explanations, look=look)
     elif kind is Format.latex:
         content = heatmap.to_latex(explanations, look=look)
     else:
-        page = io.StringIO()
-        Console(file=page, width=120).print(heatmap.render(explanations, look=look))
-        content = page.getvalue()
+        content = plain_text(heatmap.render(explanations, look=look))
+    write_text(content, output)
+
+
+def plain_text(drawn: RenderableType) -> str:
+    """What is drawn for a terminal, without colours."""
+    page = io.StringIO()
+    Console(file=page, width=120).print(drawn)
+    return page.getvalue()
+
+
+def write_text(content: str, output: Path | None) -> None:
+    """Write to ``output``, or to standard output."""
     if output is None:
         typer.echo(content.encode("utf-8"), nl=False)  # as bytes: the files say UTF-8, whatever the terminal's encoding
     else:
