@@ -12,7 +12,7 @@ from ..errors import InputError, LrpxWarning
 from ..explanations import Explanations
 from ..methods import METHODS, get_method, methods_with_options
 from . import options
-from .output import Format, check_writable, format_of, look_of, write
+from .output import Format, destination, look_of, write
 from .texts import texts_of
 from .wording import ERROR, tell
 
@@ -76,10 +76,7 @@ def explain(
             help="input, embedding, or names and globs of modules (kept whole in JSON). Repeatable. Default: input.",
         ),
     ] = None,
-    norm: Annotated[
-        str | None,
-        typer.Option("--norm", metavar="NORM", help="For the method gradient: l1 or l2 (squared). Default: l1."),
-    ] = None,
+    norm: options.NormOption = None,
     rules: options.RulesOption = None,
     direct: Annotated[
         bool | None,
@@ -113,16 +110,7 @@ def explain(
             help="terminal, json (a list), jsonl, html, latex, png, pdf or svg. Default: by the suffix of --output.",
         ),
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            rich_help_panel="The output",
-            help="Write here instead of standard output.",
-        ),
-    ] = None,
+    output: options.OutputOption = None,
 ) -> None:
     """Show how much each token of a text contributed to what the model predicts.
 
@@ -141,9 +129,7 @@ def explain(
     Exit status: 0 all was explained; 1 some of several texts were not; 2 nothing was.
     """
     options.set_logging(verbose)
-    output = None if str(output) == "-" else output
-    check_writable(output)
-    kind = format_of(format, output)
+    kind, output = destination(format, output)
     look = look_of(scale, hide, group, numbers)
     methods = list(dict.fromkeys(method or ["attnlrp"]))
     given: dict[str, Any] = {"at": at, "norm": norm, "rules": rules, "direct": direct}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,7 +12,7 @@ from ..errors import InputError
 from ..files import json_line
 from ..methods import methods_with_options
 from . import options
-from .output import Format, check_writable, format_of, plain_text, write_text
+from .output import Format, destination, plain_text, write_text
 from .texts import texts_of
 
 FORMATS = (Format.terminal, Format.json, Format.html, Format.png)
@@ -56,10 +55,7 @@ def generate(
     ] = 0,
     method: Annotated[str, typer.Option("--method", metavar="METHOD", help="See [b]lrpx methods[/b].")] = "attnlrp",
     at: Annotated[str | None, typer.Option("--at", metavar="PLACE", help="input or embedding. Default: input.")] = None,
-    norm: Annotated[
-        str | None,
-        typer.Option("--norm", metavar="NORM", help="For the method gradient: l1 or l2 (squared). Default: l1."),
-    ] = None,
+    norm: options.NormOption = None,
     rules: options.RulesOption = None,
     verbose: options.VerboseOption = False,
     model: options.ModelOption = options.DEFAULT_MODEL,
@@ -81,16 +77,7 @@ def generate(
             "--output.",
         ),
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            rich_help_panel="The output",
-            help="Write here instead of standard output.",
-        ),
-    ] = None,
+    output: options.OutputOption = None,
 ) -> None:
     """Let a model go on with a prompt, and show what each generated token was made of.
 
@@ -101,9 +88,7 @@ def generate(
     [b]lrpx generate "..." --continuation " So it is Paris." --span 3:4 --hops 2[/b]
     """
     options.set_logging(verbose)
-    output = None if str(output) == "-" else output
-    check_writable(output)
-    kind = format_of(format, output)
+    kind, output = destination(format, output)
     if kind not in FORMATS:
         raise InputError(f"{kind.name} is for lrpx explain; lrpx generate has {', '.join(f.name for f in FORMATS)}.")
     if continuation is None and max_new_tokens is None:

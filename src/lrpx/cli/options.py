@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -53,6 +54,10 @@ TokenOption = Annotated[
     str | None,
     model_option("--token", metavar="TOKEN", envvar="HF_TOKEN", help="Access to a gated Hub model.", show_envvar=True),
 ]
+NormOption = Annotated[
+    str | None,
+    typer.Option("--norm", metavar="NORM", help="For the method gradient: l1 or l2 (squared). Default: l1."),
+]
 RulesOption = Annotated[
     str | None,
     typer.Option(
@@ -90,6 +95,9 @@ GroupOption = Annotated[
 ]
 NumbersOption = Annotated[
     bool | None, _view("--numbers/--no-numbers", help="Numbers below the tokens. Default: for up to 40 of them.")
+]
+OutputOption = Annotated[
+    Path | None, _view("--output", "-o", metavar="FILE", help="Write here instead of standard output.")
 ]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Say what is loaded and chosen.")]
 

@@ -43,6 +43,17 @@ SUFFIXES = {
 PICTURES = (Format.png, Format.pdf, Format.svg)  # drawn by matplotlib
 
 
+def destination(format: str | None, output: Path | None) -> tuple[Format, Path | None]:
+    """What to write and where, before anything is computed: ``None`` is standard output, which is also called ``-``.
+
+    Raises:
+        InputError: See ``format_of`` and ``check_writable``.
+    """
+    output = None if str(output) == "-" else output
+    check_writable(output)
+    return format_of(format, output), output
+
+
 def format_of(format: str | None, output: Path | None) -> Format:
     """What to write: as asked for, or by the suffix of the output.
 
