@@ -10,7 +10,7 @@ from transformers import BatchEncoding, GenerationConfig
 
 import lrpx
 from lrpx.errors import InputError, UnsupportedModelError
-from lrpx.explanation import Token
+from lrpx.results.explanation import Token
 
 PROMPT = "The keys to the"
 

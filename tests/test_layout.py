@@ -19,6 +19,7 @@ ROOMS = [
     ["evaluation"],
     ["explainer"],
     ["check"],
+    ["tasks"],
     ["methods"],
     ["passes"],
     ["propagation"],
@@ -26,16 +27,15 @@ ROOMS = [
     ["text"],
     ["models"],
     ["benchmark"],
-    ["explanations", "generation"],
-    ["explanation"],
-    ["heatmap", "spans"],
+    ["results"],
+    ["heatmap"],
     ["files", "_torch_internals"],
     ["errors", "version"],
 ]
 LEVEL = {name: level for level, names in enumerate(ROOMS) for name in names}
 # Packages whose files know only the package's __init__.py, and not each other.
 SIBLINGS_APART = ("methods.alti.families",)
-WITHOUT_TORCH = ("heatmap", "report", "explanation", "errors", "files", "version")
+WITHOUT_TORCH = ("heatmap", "report", "results", "errors", "files", "version")
 HEAVY = ["torch", "transformers"]  # loaded when something is used that needs them
 NOT_ON_IMPORT = ["spacy", "datasets", "ray", "gradio", "matplotlib", "pandas", "pyarrow", "IPython", "gguf"]
 

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .errors import InputError, LrpxError, LrpxWarning, NonFiniteError, UnsupportedModelError
     from .explainer import Explainer, explain
-    from .explanation import Explanation
-    from .explanations import Explanations
-    from .generation import GenerationExplanation
     from .methods import METHODS
     from .models.loading import load
     from .propagation import rules
     from .propagation.propagate import propagate
+    from .results.explanation import Explanation
+    from .results.explanations import Explanations
+    from .results.generation import GenerationExplanation
     from .version import __version__
 
 __all__ = [
@@ -49,9 +49,9 @@ __all__ = [
 _HOMES = {  # module below lrpx -> the public names it has
     "errors": ("InputError", "LrpxError", "LrpxWarning", "NonFiniteError", "UnsupportedModelError"),
     "explainer": ("Explainer", "explain"),
-    "explanation": ("Explanation",),
-    "explanations": ("Explanations",),
-    "generation": ("GenerationExplanation",),
+    "results.explanation": ("Explanation",),
+    "results.explanations": ("Explanations",),
+    "results.generation": ("GenerationExplanation",),
     "methods": ("METHODS",),
     "models.loading": ("load",),
     "propagation.propagate": ("propagate",),

@@ -13,11 +13,11 @@ import pytest
 from rich.console import Console
 
 from lrpx.errors import InputError
-from lrpx.explanation import Token, Unit
-from lrpx.generation import GenerationExplanation
 from lrpx.heatmap.colours import colour, hex_colour
 from lrpx.heatmap.generated import generated_view
 from lrpx.heatmap.generated_terminal import TerminalGenerated
+from lrpx.results.explanation import Token, Unit
+from lrpx.results.generation import GenerationExplanation
 
 PROMPT, REPLY = ["Say", " hi", "."], [" Hello", " the", "re"]
 NASTY = ["</script><script>alert(1)</script>", "<b>&amp;", '" onclick="x']

@@ -7,11 +7,11 @@ import pytest
 from rich.console import Console
 
 from lrpx import heatmap
-from lrpx.explanation import Explanation, Prediction, Token, Unit
 from lrpx.heatmap.colours import RED, WHITE, hex_colour
 from lrpx.heatmap.html import escape
 from lrpx.heatmap.latex import tex
 from lrpx.heatmap.view import MINUS, probability, view
+from lrpx.results.explanation import Explanation, Prediction, Token, Unit
 
 ARE, IS = Token(7, "Ġare"), Token(8, "Ġis")
 TOP = (Prediction(ARE, 0.412), Prediction(IS, 0.0314))

@@ -22,11 +22,11 @@ from rich.console import Console
 import lrpx.heatmap
 from lrpx import heatmap
 from lrpx.errors import InputError
-from lrpx.explanation import Explanation, Token, Unit
 from lrpx.heatmap import Look, latex, rtl
 from lrpx.heatmap.colours import BLUE, RED, WHITE, colour, hex_colour, ink
 from lrpx.heatmap.text import readable, visible
 from lrpx.heatmap.view import fixed, short, view
+from lrpx.results.explanation import Explanation, Token, Unit
 
 # What a machine's fonts and an older matplotlib lack; the tests of these warnings ask for them.
 pytestmark = [

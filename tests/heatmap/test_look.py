@@ -11,11 +11,11 @@ from rich.console import Console
 
 from lrpx import Explanations, heatmap
 from lrpx.errors import InputError
-from lrpx.explanation import Explanation, Token, Unit
 from lrpx.heatmap import Look
 from lrpx.heatmap.colours import BEYOND_BLUE, BEYOND_RED, HIDDEN, RED, colour, hex_colour, ink
 from lrpx.heatmap.text import half_character
 from lrpx.heatmap.view import view
+from lrpx.results.explanation import Explanation, Token, Unit
 
 
 def explanation(texts, relevance, **fields):

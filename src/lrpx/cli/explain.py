@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import InputError, LrpxWarning
-from ..explanations import Explanations
 from ..methods import METHODS, get_method, methods_with_options
+from ..results.explanations import Explanations
 from . import options
 from .output import Format, destination, look_of, write
 from .texts import texts_of

@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import InputError, nearest
-from ..explanation import Explanation
-from ..explanations import Explanations, Failure
-from ..generation import GenerationExplanation
 from ..methods import METHODS, get_method, methods_with_options
 from ..models.default.download import ALIAS
 from ..models.loading import load
@@ -24,6 +21,9 @@ from ..models.provenance import model_identity
 from ..models.usable import usable_model
 from ..passes.dispatch import Execution, PassRunner
 from ..propagation.rulesets import RuleSet
+from ..results.explanation import Explanation
+from ..results.explanations import Explanations, Failure
+from ..results.generation import GenerationExplanation
 from .arguments import (
     CallOptions,
     Chat,

@@ -19,8 +19,6 @@ from tqdm.auto import tqdm
 from transformers import GenerationConfig, PreTrainedModel
 
 from ..errors import InputError
-from ..explanation import Token, Unit
-from ..generation import GenerationExplanation
 from ..methods import Method
 from ..methods.generated import OneByOne, how, is_one_pass
 from ..models.lock import lock_of
@@ -33,7 +31,9 @@ from ..passes.dispatch import PassRunner
 from ..passes.forward_backward import PassSpec
 from ..passes.many_targets import FEW, ManyTargets, check_reads_forward, explain_many
 from ..passes.scoring import Average, Objective, Scoring
-from ..spans import checked_span, checked_weights, hop, hop_notes
+from ..results.explanation import Token, Unit
+from ..results.generation import GenerationExplanation
+from ..results.spans import checked_span, checked_weights, hop, hop_notes
 from ..text.batching import Item, pad
 from ..text.given import as_python, split
 from ..text.items import item_of

@@ -14,8 +14,6 @@ import numpy as np
 import torch
 
 from ..errors import InputError
-from ..explanation import Explanation, Token
-from ..generation import explained, joined
 from ..methods import Method
 from ..methods.generated import how
 from ..models.lock import lock_of
@@ -25,6 +23,8 @@ from ..passes.dispatch import PassRunner
 from ..passes.forward_backward import explained_logits
 from ..passes.many_targets import FEW, Combine, ManyTargets, check_reads_forward, explain_many
 from ..passes.scoring import Objective, Scoring
+from ..results.explanation import Explanation, Token
+from ..results.generation import explained, joined
 from ..text.batching import Attribution, Item, pad
 from ..text.items import item_of
 from ..text.targets import SeveralTokens, resolve_tokens

@@ -13,7 +13,6 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from ..errors import InputError, LrpxError, NonFiniteError, warn
-from ..explanation import Explanation, Token
 from ..methods import Method
 from ..models.positions import longest_alike
 from ..models.precision import matmul_precision
@@ -22,6 +21,7 @@ from ..models.signature import ModelSignature, padding_id, task_of
 from ..passes.dispatch import PassRunner
 from ..passes.hidden_states import place_first
 from ..passes.scoring import Objective
+from ..results.explanation import Explanation, Token
 from ..text.batching import Attribution, Item, allowed_waste, pad
 from ..text.given import split
 from ..text.items import groups_of, one_each

@@ -9,7 +9,7 @@ import numpy as np
 
 
 class VocabularyEntry(Protocol):
-    """An ``lrpx.explanation.Token``."""
+    """An ``lrpx.results.explanation.Token``."""
 
     @property
     def id(self) -> int: ...

@@ -13,8 +13,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, nearest
-from ..explanation import Measures
 from ..models.lock import lock_of
+from ..results.explanation import Measures
 
 if TYPE_CHECKING:
     from ..passes.dispatch import PassRunner

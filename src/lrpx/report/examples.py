@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import import_optional
-from ..explanation import Explanation, Token, Unit
 from ..heatmap.text import continues_character, readable
+from ..results.explanation import Explanation, Token, Unit
 from .results import Result, method_label, methods_in
 
 _LONGEST = 4  # bytes of a character in UTF-8, so tokens that may share one

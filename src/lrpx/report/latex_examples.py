@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ..explanation import Explanation
 from ..heatmap.colours import colour, hex_colour, ink
 from ..heatmap.latex import tex
 from ..heatmap.view import MINUS, short
+from ..results.explanation import Explanation
 from .examples import Example, examples
 from .results import Result
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from ..errors import InputError
-from ..explanation import Unit
+from ..results.explanation import Unit
 from .given import EXPECTED, are_ids, as_python, is_id, short, split
 from .units import Decode, decoder, in_own_words, units_of
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from ..explanation import Token, Unit
 from ..heatmap.text import continues_character, readable
+from ..results.explanation import Token, Unit
 
 Decode = Callable[[tuple[int, ...]], str]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import InputError
+from ..errors import InputError
 
 Passes = Callable[[np.ndarray], np.ndarray]  # weights of the G scores -> relevance [N - 1] of their weighted sum
 

@@ -10,7 +10,7 @@ import pytest
 
 from lrpx import Explanation
 from lrpx.errors import InputError, NonFiniteError
-from lrpx.explanation import SCHEMA, Prediction, Token, Unit
+from lrpx.results.explanation import SCHEMA, Prediction, Token, Unit
 
 
 def explanation(**changes):

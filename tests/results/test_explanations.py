@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lrpx import Explanation, Explanations
-from lrpx.explanation import Token, Unit
+from lrpx.results.explanation import Token, Unit
 
 
 def explanation(text, method="lrp"):

@@ -15,9 +15,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from .errors import InputError, NonFiniteError, import_optional
-from .files import json_line
-from .heatmap.shown import Shown
+from ..errors import InputError, NonFiniteError, import_optional
+from ..files import json_line
+from ..heatmap.shown import Shown
 
 SCHEMA = 1
 Measures: TypeAlias = Literal["parts", "sensitivity", "mixture"]

@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from . import heatmap
-from .errors import InputError, NonFiniteError, import_optional
+from .. import heatmap
+from ..errors import InputError, NonFiniteError, import_optional
+from ..files import json_line
 from .explanation import Explanation, Measures, Token, Unit, read_saved
-from .files import json_line
 from .spans import checked_span, checked_weights, hop, hop_notes
 
 SCHEMA = 1

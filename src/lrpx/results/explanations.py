@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from .errors import InputError, LrpxError
+from ..errors import InputError, LrpxError
+from ..files import json_line
+from ..heatmap.shown import Shown
 from .explanation import Explanation, read_saved
-from .files import json_line
-from .heatmap.shown import Shown
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,0 +1,1 @@
+"""What is computed, as plain data that shows, saves and loads itself."""
