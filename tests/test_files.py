@@ -1,11 +1,27 @@
 """Files are written completely or not at all, and read with errors that name the place; optional imports say the extra."""
 
 import hashlib
+import os
+import re
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+import lrpx
 from lrpx.errors import InputError, import_optional
-from lrpx.files import atomic_write, json_object, read_json, read_jsonl, sha256, update_digest, write_json, write_text
+from lrpx.files import (
+    atomic_write,
+    check_output,
+    json_object,
+    read_json,
+    read_jsonl,
+    sha256,
+    update_digest,
+    write_json,
+    write_text,
+)
+from lrpx.results.explanation import Token, Unit
 
 
 def test_a_file_that_fails_half_way_leaves_the_old_one(tmp_path):
@@ -84,3 +100,69 @@ def test_checksums(tmp_path):
     path.write_bytes(content)
     assert sha256(path) == hashlib.sha256(content).hexdigest()
     assert update_digest(hashlib.sha1(b"before"), path) == hashlib.sha1(b"before" + content).hexdigest()
+
+
+def made():
+    """The smallest explanation."""
+    return lrpx.Explanation(
+        tokens=["a"],
+        token_ids=[0],
+        units=[Unit(0, 1, "a")],
+        relevance=np.ones(1),
+        value=1.0,
+        residual=0.0,
+        target=Token(1, "b", "b"),
+        contrast=None,
+        position=0,
+        method="lrp",
+    )
+
+
+WRITERS = ["to_html", "to_latex", "to_png", "to_pdf", "to_svg", "save"]
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("several", [False, True])
+def test_a_missing_folder_is_an_error_that_says_how_to_make_it(writer, several, tmp_path):
+    e = made()
+    given = lrpx.Explanations([e]) if several else e
+    folder = tmp_path / "none"
+    with pytest.raises(InputError, match=rf"the folder {folder} does not exist. Make it first: mkdir -p {folder}$"):
+        getattr(given, writer)(folder / "map")
+    with pytest.raises(InputError, match=r"is a folder\. Give a file name in it"):
+        getattr(given, writer)(tmp_path)
+    with pytest.raises(InputError, match=f"~ is not expanded here: give {Path.home()}/map$"):
+        getattr(given, writer)("~/map")
+    folder.mkdir()
+    getattr(given, writer)(folder / "map")
+    assert (folder / "map").stat().st_size
+
+
+@pytest.mark.parametrize("writer", WRITERS[:-1])
+def test_a_name_of_another_format_is_refused(writer, tmp_path):
+    e, own = made(), {"to_latex": "tex"}.get(writer, writer[3:])
+    with pytest.raises(InputError, match=rf"writes \w+, and 'map.pgn' ends in \.pgn\. Name it map\.{own}\.$"):
+        getattr(e, writer)("map.pgn")
+    for method, ending in {"to_svg()": "svg", "to_html()": "HTM", "save()": "json"}.items():
+        if method != f"{writer}()":
+            with pytest.raises(InputError, match=rf"For \.{ending.lower()} use {re.escape(method)}"):
+                getattr(e, writer)(f"map.{ending}")
+    getattr(e, writer)(tmp_path / f"map.{own.upper()}")
+    assert [p.name for p in tmp_path.iterdir()] == [f"map.{own.upper()}"]
+
+
+def test_what_is_saved_is_not_called_like_a_picture(tmp_path):
+    e = made()
+    with pytest.raises(InputError, match=r"save\(\) writes JSON, and 'keys.png' ends in .png. For .png use to_png\(\)"):
+        e.save("keys.png")
+    for name in ("keys.json", "keys.json.part", "keys"):
+        e.save(tmp_path / name)
+        assert lrpx.Explanation.load(tmp_path / name).value == e.value
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
+def test_a_folder_that_is_write_protected(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(InputError, match="cannot be written: permission denied"):
+        check_output(tmp_path / "a")
+    tmp_path.chmod(0o700)

@@ -1,12 +1,16 @@
 """The errors that lrpx raises on purpose. Each says what was given, what was expected and what to type next."""
 
 import difflib
+import functools
 import importlib
+import inspect
 import os
 import sys
 import warnings
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class LrpxError(Exception):
@@ -35,6 +39,35 @@ def nearest(name: object, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(str(name).lower(), by_lower, n=1, cutoff=0.5)
     hint = f"Did you mean {by_lower[close[0]]!r}? " if close else ""
     return f"{hint}Known: {', '.join(by_lower.values())}."
+
+
+def check_names(given: Iterable[str], known: Iterable[str], elsewhere: Mapping[str, str] = {}) -> None:
+    """Refuse the name of an option that is not ``known``; of others ``elsewhere`` says where they belong.
+
+    Raises:
+        InputError: There is one. The error suggests the nearest that is known.
+    """
+    known = [*known]
+    for name in given:
+        if name not in known:
+            there = "There are no options." if not known else nearest(name, known)
+            raise InputError(f"unknown option {name!r}. {elsewhere.get(name, there)}")
+
+
+def names_checked(elsewhere: Mapping[str, str] = {}) -> Callable[[Function], Function]:
+    """A decorator: a keyword that the function does not have is refused as by ``check_names``."""
+
+    def decorate(function: Function) -> Function:
+        known = [name for name in inspect.signature(function).parameters if name != "self"]
+
+        @functools.wraps(function)
+        def checked(*args: Any, **options: Any) -> Any:
+            check_names(options, known, elsewhere)
+            return function(*args, **options)
+
+        return checked  # type: ignore[return-value]
+
+    return decorate
 
 
 def import_optional(module: str, needed_for: str, *, extra: str = "sva") -> Any:

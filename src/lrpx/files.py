@@ -1,4 +1,4 @@
-"""Files: written completely or not at all, read with errors that name the line, and their checksums."""
+"""Files: where one can be written, written completely or not at all, read with errors that name the line; checksums."""
 
 from __future__ import annotations
 
@@ -12,6 +12,50 @@ from pathlib import Path
 from typing import Any
 
 from .errors import InputError, LrpxError
+
+ENDINGS = {  # format -> what writes it, and how its files are called
+    "png": ("to_png()", (".png",)),
+    "pdf": ("to_pdf()", (".pdf",)),
+    "svg": ("to_svg()", (".svg",)),
+    "html": ("to_html()", (".html", ".htm")),
+    "latex": ("to_latex()", (".tex",)),
+    "json": ("save()", (".json", ".jsonl")),
+}
+
+
+def check_output(path: str | os.PathLike[str], name: str = "") -> Path:
+    """A path where a file can be written; ``name`` is how it was given, for the error.
+
+    Raises:
+        InputError: It is a folder, its folder does not exist, or writing is not permitted.
+    """
+    file, given = Path(path), f"{name} {os.fspath(path)}".strip()
+    if file.is_dir():
+        raise InputError(f"{given} is a folder. Give a file name in it.")
+    folder = file.absolute().parent
+    if not folder.is_dir():
+        make = f"~ is not expanded here: give {file.expanduser()}" if file.parts[:1] == ("~",) else f"mkdir -p {folder}"
+        raise InputError(f"{given}: the folder {folder} does not exist. Make it first: {make}")
+    if not os.access(file if file.exists() else folder, os.W_OK):
+        raise InputError(f"{given} cannot be written: permission denied.")
+    return file
+
+
+def check_ending(path: str | os.PathLike[str], kind: str) -> Path:
+    """A path where a file of the format ``kind``, one of ``ENDINGS``, can be written.
+
+    Its name ends as files of this format do, or has no ending. A name for JSON may end in anything but what is another format's.
+
+    Raises:
+        InputError: It ends otherwise; or see ``check_output``.
+    """
+    ending = Path(path).suffix.lower()
+    writer, own = ENDINGS[kind]
+    other = next((method for method, endings in ENDINGS.values() if ending in endings), None)
+    if ending and ending not in own and (other or kind != "json"):
+        instead = f"For {ending} use {other}." if other else f"Name it {Path(path).with_suffix(own[0])}."
+        raise InputError(f"{writer} writes {kind.upper()}, and {os.fspath(path)!r} ends in {ending}. {instead}")
+    return check_output(path)
 
 
 @contextmanager

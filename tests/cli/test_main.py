@@ -129,8 +129,10 @@ def test_the_suffix_of_the_output_is_the_format(lrpx_command, tmp_path, suffix):
 
 
 def test_a_format_goes_before_the_suffix(lrpx_command, tmp_path):
-    lrpx_command("explain", TEXT, "--format", "json", "-o", str(tmp_path / "x.html"))
-    assert texts_of((tmp_path / "x.html").read_text()) == [TEXT]
+    lrpx_command("explain", TEXT, "--format", "json", "-o", str(tmp_path / "x.data"))
+    assert texts_of((tmp_path / "x.data").read_text()) == [TEXT]
+    code, _, err = lrpx_command("explain", TEXT, "--format", "json", "-o", "x.html")
+    assert (code, err) == (2, "lrpx: --format json does not go with --output x.html, which is called like html.\n")
 
 
 @pytest.mark.parametrize("format", ["json", "jsonl", "html", "latex", "terminal"])

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console, RenderableType
 
 from ..errors import InputError, nearest
-from ..files import json_line
+from ..files import check_output, json_line
 from ..heatmap import Look
 
 
@@ -40,6 +40,7 @@ SUFFIXES = {
     ".svg": Format.svg,
     ".txt": Format.terminal,
 }
+TEXTS = {Format.terminal, Format.json, Format.jsonl}  # a file of any of these names may hold them
 PICTURES = (Format.png, Format.pdf, Format.svg)  # drawn by matplotlib
 
 
@@ -47,10 +48,11 @@ def destination(format: str | None, output: Path | None) -> tuple[Format, Path |
     """What to write and where, before anything is computed: ``None`` is standard output, which is also called ``-``.
 
     Raises:
-        InputError: See ``format_of`` and ``check_writable``.
+        InputError: See ``format_of`` and ``check_output``.
     """
     output = None if str(output) == "-" else output
-    check_writable(output)
+    if output is not None:
+        check_output(output, "--output")
     return format_of(format, output), output
 
 
@@ -63,12 +65,15 @@ def format_of(format: str | None, output: Path | None) -> Format:
     names = [f.value for f in Format]
     if format is not None and format not in names:
         raise InputError(f"unknown format {format!r}. {nearest(format, names)}")
-    kind = Format(format) if format else Format.terminal if output is None else SUFFIXES.get(output.suffix.lower())
+    told = Format.terminal if output is None else SUFFIXES.get(output.suffix.lower())
+    kind = Format(format) if format else told
     if kind is None:
         raise InputError(
             f"--output {output}: no format goes with the suffix {output and output.suffix!r}. "
             f"Use {', '.join(SUFFIXES)}, or say which: --format html."
         )
+    if output is not None and told not in (None, kind) and not {told, kind} <= TEXTS:
+        raise InputError(f"--format {kind.name} does not go with --output {output}, which is called like {told.name}.")
     if kind in PICTURES and output is None:
         raise InputError(f"{kind.name} needs a file: --output heatmap.{kind.name}")
     if kind in PICTURES and importlib.util.find_spec("matplotlib") is None:
@@ -86,29 +91,6 @@ def look_of(scale: str, hide: list[str] | None, group: str, numbers: bool | None
     with contextlib.suppress(ValueError):
         end = float(scale)
     return Look(end, cast("Any", tuple(hide or ())), cast("Any", group), numbers)
-
-
-def check_writable(output: Path | None) -> None:
-    """Refuse an output that cannot be written, before anything is computed.
-
-    Raises:
-        InputError: It is a folder, or cannot be opened.
-    """
-    if output is None or (output.exists() and not output.is_file() and not output.is_dir()):  # /dev/stdout, a pipe
-        return
-    if output.is_dir():
-        raise InputError(f"--output {output} is a folder. Give a file name in it.")
-    folder = output.absolute().parent
-    if not folder.is_dir():
-        raise InputError(f"--output {output}: the folder {folder} does not exist. Make it first: mkdir -p {folder}")
-    existed = output.exists()
-    try:
-        with output.open("a"):
-            pass
-    except OSError as error:
-        raise InputError(f"--output {output} cannot be written: {error.strerror}.") from error
-    if not existed:
-        output.unlink()
 
 
 def write(explanations: list[Any], kind: Format, output: Path | None, look: Look) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import reprlib
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..errors import InputError, nearest
+from ..errors import InputError, check_names, names_checked
 from ..methods import METHODS, get_method, methods_with_options
 from ..models.default.download import ALIAS
 from ..models.loading import load
@@ -46,6 +47,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger("lrpx")
 
 BATCH_TOKENS = 4096
+_HOME = {  # options that are often typed in the wrong one of three places -> where they belong
+    **{
+        name: f"It is one of lrpx.load: lrpx.Explainer(*lrpx.load('org/name', {name}=...))."
+        for name in inspect.signature(load).parameters
+    },
+    **{
+        name: f"It is one of lrpx.Explainer: lrpx.Explainer(model, {name}=...)."
+        for name in ExplainOptions.__annotations__
+    },
+    **{name: f"It is one of the call: explainer(text, {name}=...)." for name in CallOptions.__annotations__},
+}
 MANY_CALLS = 8  # of ``explain`` with one model on a GPU, before the log says what an ``Explainer`` would save
 
 
@@ -84,6 +96,7 @@ class Explainer:
         >>> explainer("The keys to the cabinet", method=["lrp", "attnlrp", "alti-logit"]).show()
     """
 
+    @names_checked(_HOME)
     def __init__(
         self,
         model: Model = ALIAS,
@@ -346,9 +359,7 @@ def explain(
 
 def _check_names(options: Mapping[str, object], named: Iterable[str]) -> None:
     """Refuse a keyword that is neither an option of the call nor of any method."""
-    known = {"method", *named, *(option for m in METHODS.values() for option in m.options)}
-    for name in options.keys() - known:
-        raise InputError(f"unknown option {name!r}. {nearest(name, known)}")
+    check_names(options, {"method", *named, *(option for m in METHODS.values() for option in m.options)}, _HOME)
 
 
 _calls: weakref.WeakKeyDictionary[PreTrainedModel, int] = weakref.WeakKeyDictionary()

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from ..files import check_ending
 from .drawable import Drawable, Generated
 from .look import Look
 from .view import views
@@ -77,12 +77,12 @@ def to_html(explanations: Drawables, path: str | os.PathLike[str] | None = None,
     """The heatmap as a self-contained HTML page; also written to ``path`` if given.
 
     Raises:
-        InputError: The list is empty or holds something other than explanations.
-        OSError: ``path`` cannot be written.
+        InputError: The list is empty or holds something other than explanations; ``path`` cannot be written, or ends as files
+            of another format do.
     """
     from . import html
 
-    return _written(html.page(views(explanations, look)), path)
+    return _written(html.page(views(explanations, look)), path, "html")
 
 
 def to_latex(
@@ -107,12 +107,12 @@ def to_latex(
         engine: The program that will compile it.
 
     Raises:
-        InputError: The list is empty or holds something other than explanations; another engine.
-        OSError: ``path`` cannot be written.
+        InputError: The list is empty or holds something other than explanations; another engine; ``path`` cannot be written,
+            or ends as files of another format do.
     """
     from . import latex
 
-    return _written(latex.source(views(explanations, look), fragment=fragment, engine=engine), path)
+    return _written(latex.source(views(explanations, look), fragment=fragment, engine=engine), path, "latex")
 
 
 def to_png(explanations: Drawables, path: str | os.PathLike[str], look: Look = _LOOK) -> None:
@@ -124,14 +124,13 @@ def to_png(explanations: Drawables, path: str | os.PathLike[str], look: Look = _
 
     Args:
         explanations: One explanation or several.
-        path: File to write. Its suffix is ``.png`` or none that means another format.
+        path: File to write. It ends in ``.png`` or has no ending.
         look: How it is drawn.
 
     Raises:
         ImportError: matplotlib is not installed.
-        InputError: The list is empty or holds something else than explanations, the suffix is that of another format, or the
-            text is too long for a picture.
-        OSError: ``path`` cannot be written.
+        InputError: The list is empty or holds something else than explanations; ``path`` cannot be written, or does not end
+            in ``.png``; the text is too long for a picture.
     """
     _draw(explanations, path, look, "png")
 
@@ -180,12 +179,12 @@ def html_of_generated(
         fragment: Not a page, but a part of one, without the script.
 
     Raises:
-        OSError: ``path`` cannot be written.
+        InputError: ``path`` cannot be written, or ends as files of another format do.
     """
     from . import generated_html as renderer
     from .generated import generated_view
 
-    return _written((renderer.fragment if fragment else renderer.page)(generated_view(generated)), path)
+    return _written((renderer.fragment if fragment else renderer.page)(generated_view(generated)), path, "html")
 
 
 def png_of_generated(generated: Generated, path: str | os.PathLike[str]) -> None:
@@ -193,14 +192,12 @@ def png_of_generated(generated: Generated, path: str | os.PathLike[str]) -> None
 
     Raises:
         ImportError: matplotlib is not installed.
-        InputError: The matrix is too large for a picture, or the suffix is that of another format.
-        OSError: ``path`` cannot be written.
+        InputError: The matrix is too large for a picture; ``path`` cannot be written, or does not end in ``.png``.
     """
-    from . import generated_matrix, picture
+    from . import generated_matrix
     from .generated import generated_view
 
-    picture.check_suffix(path, "png")
-    generated_matrix.draw(generated_view(generated), path)
+    generated_matrix.draw(generated_view(generated), check_ending(path, "png"))
 
 
 def _draw(explanations: Drawables, path: str | os.PathLike[str], look: Look, kind: str) -> None:
@@ -209,7 +206,7 @@ def _draw(explanations: Drawables, path: str | os.PathLike[str], look: Look, kin
     picture.draw(views(explanations, look), path, kind)
 
 
-def _written(text: str, path: str | os.PathLike[str] | None) -> str:
+def _written(text: str, path: str | os.PathLike[str] | None, kind: str) -> str:
     if path is not None:
-        Path(path).write_text(text, encoding="utf-8")
+        check_ending(path, kind).write_text(text, encoding="utf-8")
     return text

@@ -12,10 +12,10 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, import_optional
+from ..files import ENDINGS, check_ending
 from .cells import Cell, joined_pieces
 from .colours import Rgb, colour, ink
 from .fonts import DPI, Typeface, emoji_height
@@ -26,14 +26,6 @@ from .view import ALL_ZERO, MINUS, View
 WIDTH, MARGIN = 1800, 50  # pixels; a narrower map gets a narrower picture
 ROOM = WIDTH - 2 * MARGIN
 HIGHEST = {"png": 65_000, "pdf": 40_000}  # matplotlib's limit is 2 ** 16 pixels, that of PDF readers 200 inches
-METHODS = {
-    "png": "to_png()",
-    "pdf": "to_pdf()",
-    "svg": "to_svg()",
-    "html": "to_html()",
-    "htm": "to_html()",
-    "tex": "to_latex()",
-}
 PICTURES = ("png", "pdf", "svg")
 BODY, SMALL, TINY = 13.0, 9.0, 6.5  # points
 PAD, GAP, LINE = 9, 15, 62  # pixels: inside a cell, between words, from line to line
@@ -46,15 +38,15 @@ def draw(views: Sequence[View], path: str | os.PathLike[str], kind: str) -> None
 
     Args:
         views: The maps.
-        path: The file. A suffix that means another format is an error, because the file would not be what its name says.
+        path: The file, whose name ends as those of this format do, or has no ending.
         kind: One of ``PICTURES``.
 
     Raises:
         ImportError: matplotlib is not installed.
-        InputError: The suffix is that of another format, or the text is too long for a picture.
+        InputError: There can be no such file, or the text is too long for a picture.
     """
-    check_suffix(path, kind)
-    matplotlib = import_optional("matplotlib", METHODS[kind], extra="viz")
+    file = check_ending(path, kind)
+    matplotlib = import_optional("matplotlib", ENDINGS[kind][0], extra="viz")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -73,7 +65,7 @@ def draw(views: Sequence[View], path: str | os.PathLike[str], kind: str) -> None
         figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
         FigureCanvasAgg(figure)
         canvas.paint(figure, width, height)
-        figure.savefig(path, format=kind, dpi=DPI, metadata=_METADATA[kind])
+        figure.savefig(file, format=kind, dpi=DPI, metadata=_METADATA[kind])
 
 
 # A word, or a token in quotes: its spaces and quotes go the way of its letters.
@@ -85,20 +77,6 @@ _METADATA = {
     "pdf": {"Creator": "lrpx", "CreationDate": None},
     "svg": {"Creator": "lrpx", "Date": None},
 }
-
-
-def check_suffix(path: str | os.PathLike[str], kind: str) -> None:
-    """Refuse a file whose suffix means another format than ``kind``.
-
-    Raises:
-        InputError: It does.
-    """
-    suffix = Path(path).suffix.lower().removeprefix(".")
-    if suffix != kind and (suffix in METHODS or suffix in ("jpg", "jpeg", "eps", "ps", "gif", "webp", "tif", "tiff")):
-        instead = f"use {METHODS[suffix]}" if suffix in METHODS else f"there are {', '.join(PICTURES)}"
-        raise InputError(
-            f"{METHODS[kind]} writes {kind.upper()}, and {os.fspath(path)!r} asks for another format: {instead}."
-        )
 
 
 # Lines.

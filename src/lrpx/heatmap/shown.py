@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Literal
 
+from ..errors import names_checked
 from . import html_fragment, show, to_html, to_latex, to_pdf, to_png, to_svg
 from .look import Group, Hide, Look, Scale
 
@@ -17,6 +18,7 @@ class Shown:
     number below it.
     """
 
+    @names_checked()
     def show(
         self, *, scale: Scale = "robust", hide: Hide = (), group: Group = "tokens", numbers: bool | None = None
     ) -> None:
@@ -27,6 +29,7 @@ class Shown:
         """
         show(self._drawable(), Look(scale, hide, group, numbers))
 
+    @names_checked()
     def to_html(
         self,
         path: str | os.PathLike[str] | None = None,
@@ -39,6 +42,7 @@ class Shown:
         """A self-contained HTML page; also written to ``path`` if given."""
         return to_html(self._drawable(), path, Look(scale, hide, group, numbers))
 
+    @names_checked()
     def to_latex(
         self,
         path: str | os.PathLike[str] | None = None,
@@ -67,6 +71,7 @@ class Shown:
         look = Look(scale, hide, group, numbers)
         return to_latex(self._drawable(), path, look, fragment=fragment, engine=engine)
 
+    @names_checked()
     def to_png(
         self,
         path: str | os.PathLike[str],
@@ -79,6 +84,7 @@ class Shown:
         """Draw the heatmap into a PNG file (needs the extra ``viz``)."""
         to_png(self._drawable(), path, Look(scale, hide, group, numbers))
 
+    @names_checked()
     def to_pdf(
         self,
         path: str | os.PathLike[str],
@@ -91,6 +97,7 @@ class Shown:
         """Draw the heatmap into a PDF file (needs the extra ``viz``)."""
         to_pdf(self._drawable(), path, Look(scale, hide, group, numbers))
 
+    @names_checked()
     def to_svg(
         self,
         path: str | os.PathLike[str],

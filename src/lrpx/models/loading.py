@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..errors import InputError
+from ..errors import InputError, names_checked
 from . import device_map as device_maps
 from . import hub
 from .adapters import with_adapter
@@ -40,6 +40,7 @@ class Loaded(NamedTuple):
     tokenizer: Any  # transformers.PreTrainedTokenizerBase
 
 
+@names_checked()
 def load(
     name: str | os.PathLike[str] = default_model.ALIAS,
     *,

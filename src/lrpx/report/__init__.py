@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import InputError, nearest
 from ..evaluation.records import find_runs
-from ..files import atomic_write, write_text
+from ..files import atomic_write, check_output, write_text
 from .results import Result, results_of
 
 __all__ = ["FORMATS", "SUFFIXES", "report", "write"]
@@ -116,7 +116,10 @@ def write(
             f"compare={compare!r}: there are only the paper's numbers to compare with. Type: --compare paper"
         )
     path = None if output is None else Path(output)
-    kind = format or (SUFFIXES.get(path.suffix.lower()) if path else "terminal")
+    told = SUFFIXES.get(path.suffix.lower()) if path else "terminal"
+    kind = format or told
+    if path is not None and told not in (None, "terminal", kind):
+        raise InputError(f"--format {kind} does not go with --output {output}, which is called like {told}.")
     if kind is None:
         raise InputError(f"{output}: no format is known for {path.suffix!r}. Say which: --format html." if path else "")
     if kind == "parquet":
@@ -124,7 +127,7 @@ def write(
             raise InputError("Parquet needs a file: --output report.parquet.")
         from . import numbers
 
-        _check_output(path)
+        check_output(path, "--output")
         with atomic_write(path) as temporary:
             numbers.write_parquet(_results(runs, compare_paper=compare == "paper", k=k), temporary)
         return
@@ -135,15 +138,5 @@ def write(
     elif path.exists() and not path.is_dir() and not path.is_file():  # /dev/stdout, a pipe
         path.write_text(report(runs, **chosen), encoding="utf-8")
     else:
-        _check_output(path)
+        check_output(path, "--output")
         write_text(path, report(runs, **chosen))
-
-
-def _check_output(path: Path) -> None:
-    folder = path.absolute().parent
-    if path.is_dir():
-        raise InputError(f"--output {path} is a folder. Give a file name in it.")
-    if not folder.is_dir():
-        raise InputError(f"--output {path}: the folder {folder} does not exist. Make it first: mkdir -p {folder}")
-    if not os.access(path if path.exists() else folder, os.W_OK):
-        raise InputError(f"--output {path} cannot be written: permission denied.")

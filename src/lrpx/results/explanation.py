@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 
 from ..errors import InputError, NonFiniteError, import_optional
-from ..files import json_line
+from ..files import check_ending, json_line
 from ..heatmap.shown import Shown
 
 SCHEMA = 1
@@ -203,7 +203,7 @@ class Explanation(Shown):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the explanation as JSON; ``Explanation.load`` reads it back to the last digit."""
-        Path(path).write_text(json_line(self.to_dict()), encoding="utf-8")
+        check_ending(path, "json").write_text(json_line(self.to_dict()), encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Explanation:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from ..errors import InputError, LrpxError
-from ..files import json_line
+from ..files import check_ending, json_line
 from ..heatmap.shown import Shown
 from .explanation import Explanation, read_saved
 
@@ -76,7 +75,7 @@ class Explanations(Shown, Sequence[Explanation]):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all as one JSON list; ``Explanations.load`` reads them back to the last digit."""
-        Path(path).write_text(json_line([each.to_dict() for each in self]), encoding="utf-8")
+        check_ending(path, "json").write_text(json_line([each.to_dict() for each in self]), encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Explanations:

@@ -10,14 +10,13 @@ import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from .. import heatmap
-from ..errors import InputError, NonFiniteError, import_optional
-from ..files import json_line
+from ..errors import InputError, NonFiniteError, import_optional, names_checked
+from ..files import check_ending, json_line
 from .explanation import Explanation, Measures, Token, Unit, read_saved
 from .spans import checked_span, checked_weights, hop, hop_notes
 
@@ -115,6 +114,7 @@ class GenerationExplanation:
         residual = None if self.residuals is None else float(self.residuals[row])
         return self._explanation(self.spans[row], self.relevance[row], float(self.values[row]), residual, self.notes)
 
+    @names_checked()
     def span(
         self, start: int, stop: int | None = None, weights: Sequence[float] | None = None, *, hops: int = 0
     ) -> Explanation:
@@ -197,14 +197,17 @@ class GenerationExplanation:
         """The continuation as readable text."""
         return "".join(unit.text for unit in self.units if unit.start >= self.prompt_length)
 
+    @names_checked()
     def show(self) -> None:
         """Print the text, with what was strongest for each token, to the terminal; or display it in a notebook."""
         heatmap.show_generated(self)
 
+    @names_checked()
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """A self-contained page in which one marks generated tokens and sees their map; also written to ``path`` if given."""
         return heatmap.html_of_generated(self, path)
 
+    @names_checked()
     def to_png(self, path: str | os.PathLike[str]) -> None:
         """Draw the matrix of rows and tokens into a PNG file (needs the extra ``viz``)."""
         heatmap.png_of_generated(self, path)
@@ -281,7 +284,7 @@ class GenerationExplanation:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the explanation as JSON; ``GenerationExplanation.load`` reads it back to the last digit."""
-        Path(path).write_text(json_line(self.to_dict()), encoding="utf-8")
+        check_ending(path, "json").write_text(json_line(self.to_dict()), encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> GenerationExplanation:
