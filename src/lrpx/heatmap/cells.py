@@ -10,13 +10,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from .drawable import Drawable
 from .look import Look
 from .rtl import with_joiners
-from .text import EMPTY, NEWLINE, mostly_rtl, visible, words_start
+from .text import EMPTY, NEWLINE, legible, mostly_rtl, visible, words_start
 
 _SPACE_MARKS = ("Ġ", "▁", " ")  # what the raw piece of a token with a leading space begins with
 
@@ -33,6 +34,8 @@ class Cell:
     explained: bool  # holds the token whose logits are explained
     special: bool  # every token of it is one of the tokenizer's special tokens
     hidden: bool = False  # its relevance is not shown
+    segment: str = ""  # the name of the part of the input that begins here
+    breaks: bool = False  # it begins a line for that reason
 
     @property
     def text(self) -> str:
@@ -53,9 +56,10 @@ def explained_span(e: Drawable) -> tuple[int, int]:
 def cells_of(e: Drawable, look: Look) -> list[Cell]:
     """The cells of an explanation, in order."""
     special, (begin, stop) = set(e.special), explained_span(e)
+    beginning = {_with_specials(start, special): legible(name) for name, start, _ in e.segments}
     units = [(start, end, text) for start, end, text in e.units]
     if look.group == "words":
-        units = _words(units, special)
+        units = _words(units, special, beginning)
     rtl = mostly_rtl("".join(text for _, _, text in units))
 
     def cell(n: int, start: int, end: int, text: str) -> Cell:
@@ -65,22 +69,33 @@ def cells_of(e: Drawable, look: Look) -> list[Cell]:
         pieces = (*(visible(line) + NEWLINE for line in lines), visible(last))
         tokens = tuple((i, e.tokens[i], e.token_ids[i], float(e.relevance[i])) for i in range(start, end))
         is_special = special.issuperset(range(start, end))
+        named = " ".join(beginning[i] for i in range(start, end) if i in beginning)
         return Cell(
             pieces=pieces if any(pieces) else (EMPTY,),
             value=math.fsum(token[3] for token in tokens),
             tokens=tokens,
-            gap=gap and start > 0,
+            gap=gap and start > 0 and not named,
             rtl=mostly_rtl(text, rtl),
             explained=start < stop and begin < end,
             special=is_special,
             hidden=("first" in look.hidden and n == 0) or ("special" in look.hidden and is_special),
+            segment=named,
         )
 
-    return [cell(n, *unit) for n, unit in enumerate(units)]
+    cells = [cell(n, *unit) for n, unit in enumerate(units)]
+    later = [replace(c, breaks=True) if c.segment and before.pieces[-1] else c for before, c in pairwise(cells)]
+    return cells[:1] + later
 
 
-def _words(units: Sequence[tuple[int, int, str]], special: set[int]) -> list[tuple[int, int, str]]:
-    """Units joined to words. Special tokens stay alone."""
+def _with_specials(start: int, special: set[int]) -> int:
+    """Where the first part of an input is shown to begin: before the special tokens that open the text."""
+    return 0 if special.issuperset(range(start)) else start
+
+
+def _words(
+    units: Sequence[tuple[int, int, str]], special: set[int], beginning: Container[int]
+) -> list[tuple[int, int, str]]:
+    """Units joined to words. Special tokens stay alone, and no word reaches into the next part of the input."""
     starts = words_start("".join(text for _, _, text in units))
     words: list[tuple[int, int, str]] = []
     place = 0  # in the whole text
@@ -88,7 +103,7 @@ def _words(units: Sequence[tuple[int, int, str]], special: set[int]) -> list[tup
         inside = (
             words and text.strip() and text[0] == text[0].strip() and words[-1][2][-1:].strip() and place not in starts
         )
-        if inside and not special & {start, words[-1][0]}:
+        if inside and start not in beginning and not special & {start, words[-1][0]}:
             first, _, before = words.pop()
             words.append((first, end, before + text))
         else:

@@ -35,6 +35,9 @@ class Drawable(Protocol):
     def special(self) -> Sequence[int]: ...
 
     @property
+    def segments(self) -> Sequence[tuple[str, int, int]]: ...
+
+    @property
     def units(self) -> Sequence[tuple[int, int, str]]: ...
 
     @property

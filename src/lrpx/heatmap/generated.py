@@ -101,6 +101,7 @@ class _Text:
     relevance: np.ndarray
     position: int = -1
     span: tuple[int, int] | None = (-1, -1)
+    segments: tuple[tuple[str, int, int], ...] = ()
 
 
 def generated_view(g: Generated) -> GeneratedView:

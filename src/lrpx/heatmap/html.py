@@ -46,6 +46,7 @@ box-shadow:0 0 0 1px rgba(0,0,0,.09);print-color-adjust:exact;-webkit-print-colo
 .lrpx .map .explained{{position:relative;z-index:1}}
 .lrpx .mark{{display:inline-block;width:1.5em;height:.85em;background:#fff;border-radius:3px;margin:0 .7em 0 4px;
 vertical-align:-.08em;box-shadow:0 0 0 4px #fff}}
+.lrpx .map .segment{{color:#5d6169;font-size:13px;margin-right:.6em;user-select:none}}
 .lrpx .map .hidden{{color:#5d6169!important}}
 .lrpx .map .numbered{{display:inline-block;max-width:100%;vertical-align:top;text-align:center;line-height:1.5;margin-bottom:6px}}
 .lrpx .map small{{display:block;direction:ltr;font-size:10.5px;line-height:1.3;color:#5d6169;user-select:none;
@@ -126,7 +127,9 @@ def _quote(text: str) -> str:
 
 def _cells(view: View) -> Iterator[str]:
     """The running text. Only the ends of words get padding and round corners; inside a word they would break Arabic joins."""
-    starts = [cell.gap or not n or len(view.cells[n - 1].pieces) > 1 for n, cell in enumerate(view.cells)]
+    starts = [
+        cell.gap or cell.breaks or not n or len(view.cells[n - 1].pieces) > 1 for n, cell in enumerate(view.cells)
+    ]
     with_numbers = view.look.numbers is True  # otherwise they are in the tooltips
     reads: list[str] = []
     # Blocks with numbers would cut Arabic joins.
@@ -155,7 +158,8 @@ def _cells(view: View) -> Iterator[str]:
         # Not between the digits of a number, which would swap places in right-to-left text.
         told = "" if cell.text[-1:].isdigit() and not last else f'<bdi class="read"> ({"; ".join(reads)}) </bdi>'
         reads = reads if not told else []
-        yield f"{' ' * cell.gap}{shown}{told}{'' if end else '<br>'}"
+        name = f'<bdi class="segment">{escape(cell.segment)}:</bdi>' if cell.segment else ""
+        yield f"{'<br>' * cell.breaks}{' ' * cell.gap}{name}{shown}{told}{'' if end else '<br>'}"
 
 
 def _tooltip(view: View, cell: Cell) -> list[str]:

@@ -161,7 +161,8 @@ class _Writer:
         command = r"\lrpxexplained" if cell.explained else r"\lrpxcell"
         background = view.fill(cell)
         colours = f"{{{hex_colour(background)}}}{{{hex_colour(ink(background))}}}"
-        text = r"\ " if cell.gap else r"\penalty500"
+        text = r"\ " if cell.gap else r"\newline " if cell.breaks else r"\penalty500"
+        text += rf"{{\footnotesize {self.tex(cell.segment)}: }}" if cell.segment else ""
         number = self.tex(view.number(cell.value, MINUS)) if view.with_numbers and not cell.hidden else ""
         for n, piece in enumerate(pieces):
             text += r"\newline" if n else ""

@@ -85,13 +85,14 @@ _METADATA = {
 def _characters(views: Iterable[View]) -> str:
     """All text that will be drawn, for the choice of fonts."""
     texts = ["".join((view.explains(), *view.below(), *view.outside(), *view.legend(), view.method)) for view in views]
+    texts += [cell.segment for view in views for cell in view.cells]
     pieces = (piece for view in views for texts in joined_pieces(view.cells) for piece in texts)
     return " ".join([*texts, *pieces])
 
 
 @dataclass(frozen=True)
 class _Box:
-    """An element of a line: a unit, a part of a long unit, or a gap (without a cell)."""
+    """An element of a line: a unit, a part of a long unit, or without a cell a gap or the name of a part of the input."""
 
     width: float
     cell: Cell | None = None
@@ -137,6 +138,13 @@ def _words(face: Typeface, view: View, numbers: bool) -> Iterator[_Word]:
     for cell, texts in zip(view.cells, joined_pieces(view.cells), strict=True):
         if cell.gap and word.boxes:
             yield word
+            word = _Word(True, [])
+        if cell.segment:
+            if word.boxes:
+                word.ends_line = True
+                yield word
+            name = f"{cell.segment}:"
+            yield _Word(False, [_Box(face.width(face.text(name), SMALL), text=name)])
             word = _Word(True, [])
         number = view.number(cell.value, MINUS) if numbers and not cell.hidden else ""
         for n, piece in enumerate(texts):
@@ -263,6 +271,8 @@ def _map(canvas: _Canvas, view: View, numbers: bool) -> None:
         for box in _on_paper(view, line):
             if box.cell is not None:
                 _draw_box(canvas, view, box, box.cell, x)
+            elif box.text:
+                canvas.text(x, canvas.y + (LINE - 14) * 0.72, canvas.face.text(box.text), SMALL, ink=SOFT)
             x += box.width
         canvas.y += LINE + (24 if numbers else 0)
     canvas.y += 12

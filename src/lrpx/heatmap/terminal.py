@@ -62,7 +62,9 @@ def _encodable(view: View, encoding: str) -> tuple[View, tuple[str, str]]:
         notes=tuple(map(fit, view.notes)),
         predictions=tuple(map(fit, view.predictions)),
         remarks=tuple(map(fit, view.remarks)),
-        cells=tuple(replace(cell, pieces=tuple(map(fit, cell.pieces))) for cell in view.cells),
+        cells=tuple(
+            replace(cell, pieces=tuple(map(fit, cell.pieces)), segment=fit(cell.segment)) for cell in view.cells
+        ),
         components=tuple((fit(name), total, layers) for name, total, layers in view.components),
     )
     return fitting, (MINUS, " · ") if fit(MINUS + "·") == MINUS + "·" else ("-", ", ")
@@ -145,7 +147,8 @@ class _Coloured:
         """The running text, each unit on its colour."""
         text = Text()
         for cell in self.view.cells:
-            text.append(" " if cell.gap else "")
+            text.append("\n" if cell.breaks else " " if cell.gap else "")
+            text.append(f"{cell.segment}: " if cell.segment else "", "dim")
             for i, piece in enumerate(cell.pieces):
                 text.append("\n" if i else "")
                 text.append(piece, self._style(cell))
@@ -156,6 +159,9 @@ class _Coloured:
         rows = [(Text(), Text())]
         for cell in self.view.cells:
             number = "" if cell.hidden else self.view.number(cell.value, self.minus)
+            if cell.segment:
+                name = f"{cell.segment}: "
+                rows.append((Text().append(name, "dim"), Text(" " * cell_len(name))))
             for i, piece in enumerate(cell.pieces):
                 if i:
                     rows.append((Text(), Text()))
@@ -202,6 +208,7 @@ def _plain(view: View) -> list[Text]:
         positions, ids = [str(token[0]) for token in cell.tokens], [str(token[2]) for token in cell.tokens]
         position = "-".join(dict.fromkeys((positions[0], positions[-1]))) + ("*" if cell.explained else "")
         number = "hidden" if cell.hidden else view.number(cell.value)
+        rows += [("", "", "", f"{cell.segment}:")] if cell.segment else []
         rows.append((position, ",".join(ids), number, cell.quoted))
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     lines += ["  ".join([*(c.rjust(w) for c, w in zip(row, widths, strict=False)), row[3]]) for row in rows]

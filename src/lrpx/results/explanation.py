@@ -46,6 +46,14 @@ class Unit(NamedTuple):
     text: str
 
 
+class Segment(NamedTuple):
+    """Tokens ``start`` to ``end`` (exclusive) as a part of the input with a name, such as ``"question"``."""
+
+    name: str
+    start: int
+    end: int
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Explanation(Shown):
     """How much each input token contributed to a logit, or to a difference of logits.
@@ -75,6 +83,8 @@ class Explanation(Shown):
         at: Where ``relevance`` was taken: ``"input"`` or ``"embedding"``.
         text: The explained text, or ``None`` when token ids were given.
         special: Positions of the tokenizer's special tokens: BOS, ``[CLS]``, the roles of a chat.
+        segments: The parts of an input that has several, in order and without overlap: ``"question"`` and ``"context"``,
+            ``"text"`` and ``"text_pair"``. Special tokens around them may belong to none. Empty where the text is one piece.
         layers: Module name -> float64 ``[T, width]`` relevance of what that module returned.
         by_layer: float64 ``[L, T]``: each layer's share of ``relevance`` (ALTI-Logit), or ``None``.
         by_head: float64 ``[L, H, T]``: contributions of each head at its own input positions, or ``None``.
@@ -95,6 +105,7 @@ class Explanation(Shown):
     at: str = "input"
     text: str | None = None
     special: tuple[int, ...] = ()
+    segments: tuple[Segment, ...] = ()
     target_probability: float | None = None
     target_rank: int | None = None
     contrast_probability: float | None = None
@@ -119,6 +130,11 @@ class Explanation(Shown):
         starts, ends, _ = zip(*self.units, strict=True) if self.units else ((), (), ())
         if (*starts, len(self.tokens)) != (0, *ends):
             raise InputError(f"the units {self.units} do not cover the {len(self.tokens)} tokens one after the other.")
+        edges = [0, *(place for _, *ends in self.segments for place in ends), len(self.tokens)]
+        if edges != sorted(edges) or any(start == end for _, start, end in self.segments):
+            raise InputError(
+                f"segments {self.segments}: give parts of the {len(self.tokens)} tokens, in order and without overlap."
+            )
         if self.measures not in get_args(Measures):
             raise InputError(f"measures={self.measures!r}: expected one of {', '.join(get_args(Measures))}.")
         for name, numbers in self._arrays():
@@ -193,6 +209,7 @@ class Explanation(Shown):
             "span": tuple(fields["span"]) if fields["span"] else None,
             "relevance": np.asarray(fields["relevance"], dtype=np.float64),
             "special": tuple(fields["special"]),
+            "segments": tuple(Segment(*segment) for segment in fields["segments"]),
             "layers": {k: np.asarray(v, dtype=np.float64) for k, v in fields["layers"].items()},
             "components": {k: _array_or_number(v) for k, v in fields["components"].items()},
         }
@@ -248,6 +265,7 @@ def _later_fields(saved: dict[str, Any]) -> dict[str, Any]:
         "explains": "",
         "span": None,
         "special": [],
+        "segments": [],
         "measures": measured.get(str(saved.get("method")), "parts"),
     }
 
