@@ -1,10 +1,11 @@
-"""Which class of transformers loads a model: a causal or a masked language model, by its configuration."""
+"""Which class of transformers loads a model, by its configuration: a language model, or a model with another head."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ..errors import UnsupportedModelError
+from .heads import head_of
 
 
 def reading_more_than_text() -> dict[str, str]:
@@ -16,7 +17,7 @@ def reading_more_than_text() -> dict[str, str]:
 
 
 def auto_class_of(config: Any, name: str) -> Any:
-    """The auto class for a configuration: for causal models, for masked ones, or for those that read more than text.
+    """The auto class for a configuration: for causal models, masked ones, those that read more than text, or other heads.
 
     Raises:
         UnsupportedModelError: It is none of these.
@@ -40,6 +41,9 @@ def auto_class_of(config: Any, name: str) -> Any:
         # BertForPreTraining and its like: the masked language model and one more head
         is_masked = is_masked or (architecture.endswith("ForPreTraining") and model_type in masked)
         is_more = architecture in more.values()
+    head = head_of([architecture]) if architecture and not (is_causal or is_masked or is_more) else None
+    if head is not None and head.explained and not getattr(config, "is_encoder_decoder", False):
+        return getattr(transformers, head.auto_class)
     if getattr(config, "is_encoder_decoder", False) or not (is_causal or is_masked or is_more):
         raise UnsupportedModelError(
             f"{name} is a {architecture or model_type}: causal and masked language models are explained "

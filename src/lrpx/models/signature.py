@@ -11,14 +11,17 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from ..errors import UnsupportedModelError
+from .heads import head_of
 from .positions import context_length, made_for
 
 
 def task_of(model: PreTrainedModel) -> str:
-    """``"causal"`` or ``"masked"``, by the class of the model. What reads images too is causal, given text alone.
+    """The task by the class of the model, in the words of the Hub, but ``"causal"`` or ``"masked"`` for a language model.
+
+    What reads images too is causal, given text alone. The other tasks are those of ``heads.HEADS``.
 
     Raises:
-        UnsupportedModelError: It is neither.
+        UnsupportedModelError: It is none of these.
     """
     kind: Any = type(model)
     if getattr(model.config, "is_encoder_decoder", False):
@@ -26,11 +29,18 @@ def task_of(model: PreTrainedModel) -> str:
             f"{kind.__name__} is an encoder-decoder model. Causal and masked language models are explained."
         )
     is_masked, is_causal = _classes(kind)
+    if not (is_masked or is_causal) and (head := head_of(base.__name__ for base in kind.__mro__)) is not None:
+        if not head.explained:
+            raise UnsupportedModelError(
+                f"{kind.__name__} is for {head.task}, and is neither a causal nor a masked language model: its predictions are "
+                "not explained yet."
+            )
+        return head.task
     if is_masked and is_causal:  # an encoder that may be used as a decoder (XLM); its configuration says so
         is_masked = not (getattr(model.config, "is_decoder", False) or getattr(model.config, "causal", False))
     if not is_masked and not is_causal:
         raise UnsupportedModelError(
-            f"{kind.__name__} is neither a causal nor a masked language model. Load it "
+            f"{kind.__name__} is neither a causal nor a masked language model, and has no other head that lrpx knows. Load it "
             "with AutoModelForCausalLM, AutoModelForMaskedLM or AutoModelForImageTextToText, or with lrpx.load(name)."
         )
     if needed := _needs_more(kind):
@@ -100,7 +110,7 @@ class ModelSignature:
 
     Attributes:
         name: Of its class, for messages.
-        task: ``"causal"`` or ``"masked"``.
+        task: By ``task_of``.
         vocabulary: Number of token ids.
         context: How many tokens it can read; ``None`` if it has no limit.
         made_for: How many it was made for, by its configuration: beyond, it predicts badly. ``None`` if it does not say.

@@ -1,0 +1,79 @@
+"""Which task a model's head is for: classes of transformers -> tasks, in the words of the Hub.
+
+A row is all that a new task needs here: ``task_of`` reads it off a model, ``auto_class_of`` off a configuration. Language models
+are told apart in ``signature.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+
+
+@dataclass(frozen=True)
+class Head:
+    """A kind of head.
+
+    Attributes:
+        task: What it is for.
+        auto_class: The class of transformers that loads models with it.
+        tables: Mappings of transformers from model type to class; those that an installed version lacks are skipped.
+        suffixes: How classes of this kind end that no mapping has, such as those of a repository's own code.
+        explained: Whether its predictions are explained; otherwise such models are refused by name.
+    """
+
+    task: str
+    auto_class: str
+    tables: tuple[str, ...]
+    suffixes: tuple[str, ...]
+    explained: bool = False
+
+    def classes(self) -> frozenset[str]:
+        """The names of the classes that transformers lists."""
+        return frozenset(_classes_in(self.tables))
+
+    def has(self, name: str) -> bool:
+        """Whether a class of this name is of this kind."""
+        return name in self.classes() or name.endswith(self.suffixes)
+
+
+HEADS = (
+    Head(
+        "text-classification",
+        "AutoModelForSequenceClassification",
+        ("MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",),
+        ("ForSequenceClassification",),
+    ),
+    Head(
+        "token-classification",
+        "AutoModelForTokenClassification",
+        ("MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES",),
+        ("ForTokenClassification",),
+    ),
+    Head(
+        "question-answering",
+        "AutoModelForQuestionAnswering",
+        ("MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES",),
+        ("ForQuestionAnswering", "ForQuestionAnsweringSimple"),
+    ),
+    Head(
+        "multiple-choice",
+        "AutoModelForMultipleChoice",
+        ("MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES",),
+        ("ForMultipleChoice",),
+    ),
+)
+
+
+def head_of(names: Iterable[str]) -> Head | None:
+    """The head of a class that is called, or inherits from what is called, one of ``names``, the nearest first."""
+    return next((head for name in names for head in HEADS if head.has(name)), None)
+
+
+@cache
+def _classes_in(tables: tuple[str, ...]) -> frozenset[str]:
+    from transformers.models.auto import modeling_auto
+
+    values = [value for table in tables for value in dict(getattr(modeling_auto, table, {})).values()]
+    return frozenset(name for value in values for name in ([value] if isinstance(value, str) else value))

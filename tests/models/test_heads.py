@@ -1,0 +1,48 @@
+"""Which task a model is for, by the class of its head."""
+
+import pytest
+import transformers
+
+from lrpx.errors import UnsupportedModelError
+from lrpx.models.auto_class import auto_class_of
+from lrpx.models.heads import HEADS, head_of
+from lrpx.models.signature import task_of
+
+TINY = {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "vocab_size": 20}
+
+
+@pytest.mark.parametrize("head", HEADS, ids=lambda head: head.task)
+def test_every_listed_class_has_its_task(head):
+    assert len(head.classes()) > 20
+    for name in head.classes():
+        assert head_of([name]) is head
+    assert getattr(transformers, head.auto_class)
+
+
+@pytest.mark.parametrize(
+    ("names", "task"),
+    [
+        (["OwnForSequenceClassification"], "text-classification"),
+        (["Own", "BertForTokenClassification", "BertPreTrainedModel"], "token-classification"),
+        (["XLMForQuestionAnsweringSimple"], "question-answering"),
+        (["BertModel", "BertPreTrainedModel"], None),
+    ],
+)
+def test_the_nearest_known_class_decides(names, task):
+    head = head_of(names)
+    assert (head and head.task) == task
+
+
+@pytest.mark.parametrize("head", HEADS, ids=lambda head: head.task)
+def test_model_and_configuration_agree(head):
+    config = transformers.BertConfig(**TINY)
+    model = getattr(transformers, head.auto_class).from_config(config)
+    config.architectures = [type(model).__name__]
+    if head.explained:
+        assert task_of(model) == head.task
+        assert auto_class_of(config, "it").__name__ == head.auto_class
+    else:
+        with pytest.raises(UnsupportedModelError, match=f"is for {head.task}"):
+            task_of(model)
+        with pytest.raises(UnsupportedModelError, match=type(model).__name__):
+            auto_class_of(config, "it")
