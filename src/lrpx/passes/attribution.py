@@ -83,7 +83,7 @@ def run(
         NonFiniteError: A logit or a gradient is NaN or infinite; the error names the module where it began.
     """
     runner = PassRunner(model) if runner is None else runner
-    found = runner.run(batch, PassSpec(rules, tuple(place_first(at)), mode, hidden=hidden))
+    found = runner.run(batch, PassSpec(rules, tuple(place_first(at)), mode, hidden, batch.readout))
     reading = found.read(len(batch.spans))
     check(model, batch, found, reading)
     places = {}

@@ -1,7 +1,8 @@
 """One forward and one backward pass of a padded batch as a function of tensors: what is computed, however it is run.
 
 1. Run the model under a rule set, with hooks that note the hidden states asked for.
-2. ``value = logit[target] - logit[contrast]`` at each item's position; its gradient with respect to those states.
+2. ``value = score[target] - score[contrast]``; its gradient with respect to those states. Scores are the logits at each item's
+   position, or what a readout makes of the model's output.
 3. What speaks against the result is noted as tensors, so that nothing waits for a GPU on the way, and read at the end.
 
 So the same function can be run as it is, captured as a CUDA graph, or traced and compiled (``dispatch.py``).
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +28,7 @@ from ..models.placement import is_divided
 from ..models.signature import takes
 from ..propagation.propagate import Propagation, propagate
 from ..propagation.rulesets import RuleSet
-from ..text.batching import Batch, Predictions
+from ..text.batching import Batch, Predictions, Readout
 from .checkpointing import Recomputation, checkpointed, outer_blocks
 from .compiled.attention_calls import AttentionCall, RepeatAttentionCalls
 from .hidden_states import not_met, resolve_at, taps_of
@@ -46,12 +48,14 @@ class PassSpec:
         at: Where, the place of the token relevance first.
         mode: The class that applies the rules; a subclass of ``Propagation`` watches more.
         hidden: Whether the hidden states and gradients are wanted, beside their products.
+        readout: From the model's output to the scores that are explained; ``None``: a language model's logits.
     """
 
     rules: str | RuleSet
     at: tuple[str, ...] = ("input",)
     mode: type[Propagation] = Propagation
     hidden: bool = True
+    readout: Readout | None = None
 
 
 @dataclass(frozen=True)
@@ -211,7 +215,7 @@ def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
         HeadNotFollowed: See there.
     """
     with watched(model, batch, spec, options) as now:
-        picked, targets, whole = _logits(model, now.batch, options, now.active, now.wanted)
+        picked, targets, whole = _scores(model, now.batch, spec.readout, options, now.active, now.wanted)
         contrasted = (now.batch.contrasts >= 0).to(picked.device)
         exact = picked.to(exact_dtype(picked))
         values = exact[:, 0] - torch.where(contrasted, exact[:, 1], 0)
@@ -260,10 +264,17 @@ def _products(state: Tensor, gradient: Tensor, dtype: torch.dtype, at_once: int)
     )
 
 
-def _logits(
-    model: PreTrainedModel, batch: Batch, options: PassOptions, active: Propagation, wanted: Mapping[str, Any]
+def _scores(
+    model: PreTrainedModel,
+    batch: Batch,
+    readout: Readout | None,
+    options: PassOptions,
+    active: Propagation,
+    wanted: Mapping[str, Any],
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The logits of target and contrast ``[B, 2]``, the targets ``[B]``, and all logits ``[B, vocabulary]`` if asked for."""
+    """The scores of target and contrast ``[B, 2]``, the targets ``[B]``, and all scores ``[B, K]`` if asked for."""
+    if readout is not None:
+        return _chosen(read_scores(model, batch, readout), batch)
     module = None if options.whole_head or "linear" in active.rules else output_embedding(model)
     if module is None or any(module in m.modules() for m in wanted.values() if m is not None):
         logits, index = explained_logits(model, batch, static=options.static)
@@ -276,9 +287,19 @@ def _logits(
         logits = followed(model, batch, head)[:, 0]
         if pair is not None:
             return logits[:, :2], batch.targets, logits[:, 2:] if batch.likeliest else None
-    asked, contrasts = batch.targets.to(logits.device), batch.contrasts.to(logits.device)
-    targets = torch.where(asked < 0, logits.argmax(-1), asked)
-    return logits.gather(1, _pair(targets, contrasts)), targets, logits if batch.likeliest else None
+    return _chosen(logits, batch)
+
+
+def _chosen(scores: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Of all scores ``[B, K]``: those of target and contrast ``[B, 2]``, the targets ``[B]``, and all if asked for."""
+    asked, contrasts = batch.targets.to(scores.device), batch.contrasts.to(scores.device)
+    targets = torch.where(asked < 0, scores.argmax(-1), asked)
+    return scores.gather(1, _pair(targets, contrasts)), targets, scores if batch.likeliest else None
+
+
+def read_scores(model: PreTrainedModel, batch: Batch, readout: Readout) -> Tensor:
+    """Forward pass; the scores ``[B, K]`` that ``readout`` reads off the model's output."""
+    return readout(model(**batch.inputs, **accepted(model, use_cache=False, return_dict=True)), batch)
 
 
 def followed(model: PreTrainedModel, batch: Batch, head: OutputHead) -> Tensor:
@@ -359,7 +380,11 @@ def check(model: PreTrainedModel, batch: Batch, answer: PassResult, reading: Pas
     name = type(model).__name__
     kind, what = reading.raised[0]
     if kind == "logits":
-        raise NonFiniteError(where_not_finite(model, lambda: explained_logits(model, batch)))
+        readout = batch.readout
+        forward = (
+            partial(explained_logits, model, batch) if readout is None else partial(read_scores, model, batch, readout)
+        )
+        raise NonFiniteError(where_not_finite(model, forward))
     if kind == "gradient":
         dtype = answer.gradients[what].dtype
         narrow = dtype in (torch.float16, torch.bfloat16)

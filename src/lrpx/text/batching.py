@@ -7,6 +7,7 @@ the items' values are summed, so that each item gets the gradient of its own val
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,6 +36,24 @@ class Item:
     notes: tuple[str, ...] = ()  # what the user has to know of the text
 
 
+class Readout(ABC):
+    """From a model's output to K scores per item, where what is explained is not a language model's logits at one position.
+
+    Target and contrast are ids among the scores, as tokens are among the logits of a vocabulary, so padding, batches, graphs and
+    compiled passes are the same for both. Subclasses are frozen dataclasses: equal ones share what a runner keeps. A readout
+    runs inside the pass, under its rules, and may be captured and traced: no number may be taken out of a tensor.
+    """
+
+    @abstractmethod
+    def __call__(self, output: Any, batch: Batch) -> Tensor:
+        """The scores ``[B, K]``.
+
+        Args:
+            output: What the model returned, with its ``logits``.
+            batch: What it was given, with the ``positions`` that are asked about.
+        """
+
+
 @dataclass(frozen=True)
 class Batch:
     """Padded items as tensors, on the device of the model's embedding.
@@ -48,6 +67,8 @@ class Batch:
         chosen: Every target is given, so that no item asks for the top prediction.
         likeliest: How many of the likeliest tokens are wanted, with the probabilities and ranks of target and contrast;
             0: nothing of all that.
+        readout: How the scores that are explained are read off the model's output. ``None``: a language model's logits at
+            ``positions``.
     """
 
     inputs: dict[str, Tensor]
@@ -57,6 +78,7 @@ class Batch:
     contrasts: Tensor
     chosen: bool = False
     likeliest: int = 0
+    readout: Readout | None = None
 
     def outside_inference_mode(self) -> Batch:
         """The same batch with tensors that autograd can save, even if it was made inside ``torch.inference_mode()``."""
@@ -107,7 +129,13 @@ class Attribution:
 
 
 def pad(
-    items: Sequence[Item], model: PreTrainedModel, *, side: str = "right", length: int = 0, likeliest: int = 0
+    items: Sequence[Item],
+    model: PreTrainedModel,
+    *,
+    side: str = "right",
+    length: int = 0,
+    likeliest: int = 0,
+    readout: Readout | None = None,
 ) -> Batch:
     """Pad ``items`` to one length, and at least to ``length``, on ``side`` (``"right"`` or ``"left"``).
 
@@ -142,7 +170,7 @@ def pad(
     parts = flat.split([len(table) for table in tables.values()] + [len(items)] * 3)
     inputs = {name: part.view(len(items), width) for name, part in zip(tables, parts, strict=False)}
     where, asked, against = parts[len(tables) :]
-    return Batch(inputs, spans, where, asked, against, None not in targets, likeliest)
+    return Batch(inputs, spans, where, asked, against, None not in targets, likeliest, readout)
 
 
 # Convolutions, Fourier transforms, pooling and landmarks mix positions regardless of the attention mask.

@@ -1,0 +1,1 @@
+"""What is special about a task beside language modelling: one file per task."""
