@@ -39,6 +39,7 @@ from ..models.loading import load
 from ..models.positions import longest_alike
 from ..models.precision import is_exact
 from ..models.provenance import model_facts, provenance
+from ..models.reader import tokenizer_of
 from ..models.signature import task_of
 from ..models.usable import usable_model
 from ..passes.dispatch import Execution, PassRunner
@@ -364,11 +365,11 @@ def _cluster(engine: str, address: str | None, workers: int | None, device: Any)
 def _loaded(model: Any, tokenizer: Any, loading: dict[str, Any]) -> tuple[PreTrainedModel, Any]:
     if isinstance(model, str | os.PathLike):
         loaded = load(model, **loading)
-        return loaded.model, loaded.tokenizer if tokenizer is None else tokenizer
+        return loaded.model, tokenizer_of(loaded.tokenizer if tokenizer is None else tokenizer)
     if loading := {k: v for k, v in loading.items() if v is not None}:
         raise InputError(
             f"{', '.join(loading)}: only for a model that is loaded by its name; this one is loaded already."
         )
     if tokenizer is None:
         raise InputError("a loaded model needs its tokenizer: evaluate(directory, model, methods, out, tokenizer=...).")
-    return usable_model(model), tokenizer
+    return usable_model(model), tokenizer_of(tokenizer)

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from ..errors import InputError, check_names, names_checked
 from ..methods import METHODS, get_method, methods_with_options
@@ -19,6 +19,7 @@ from ..models.loading import load
 from ..models.lock import lock_of
 from ..models.placement import entry_device
 from ..models.provenance import model_identity
+from ..models.reader import tokenizer_of
 from ..models.usable import usable_model
 from ..passes.dispatch import Execution, PassRunner
 from ..propagation.rulesets import RuleSet
@@ -35,6 +36,7 @@ from .arguments import (
     Model,
     OneMethod,
     Position,
+    Reader,
     Target,
     Text,
 )
@@ -76,7 +78,8 @@ class Explainer:
     Args:
         model: A causal or masked language model in eval mode, also one with PEFT's adapters, or a name or path for
             ``lrpx.load``. Default: the default model, ``"smollm2-135m"``.
-        tokenizer: Its tokenizer; ``None`` if ``model`` is a name, or if ids are given for text, target and contrast.
+        tokenizer: Its tokenizer or, if it reads images, its processor or image processor; ``None`` if ``model`` is a name, or
+            if ids are given for text, target and contrast.
         method: One of ``lrpx.METHODS``, used where a call names none.
         batch_tokens: Tokens per batch, padding included.
         fast: On a GPU, replay short passes as CUDA graphs. ``None``: from the second use of a shape on; ``True``: from the
@@ -100,7 +103,7 @@ class Explainer:
     def __init__(
         self,
         model: Model = ALIAS,
-        tokenizer: PreTrainedTokenizerBase | None = None,
+        tokenizer: Reader | None = None,
         *,
         method: OneMethod = "attnlrp",
         batch_tokens: int = BATCH_TOKENS,
@@ -116,7 +119,7 @@ class Explainer:
         if isinstance(model, str | os.PathLike):
             model, loaded_tokenizer = load(model)
             tokenizer = loaded_tokenizer if tokenizer is None else tokenizer
-        self.model, self.tokenizer = usable_model(model), tokenizer
+        self.model, self.reader, self.tokenizer = usable_model(model), tokenizer, tokenizer_of(tokenizer)
         self._runner = PassRunner(self.model, execution)
 
     def __repr__(self) -> str:
@@ -282,7 +285,7 @@ class Explainer:
 @overload
 def explain(
     model: Model,
-    tokenizer: PreTrainedTokenizerBase | None,
+    tokenizer: Reader | None,
     text: str,
     *,
     method: OneMethod = "attnlrp",
@@ -291,7 +294,7 @@ def explain(
 @overload
 def explain(
     model: Model,
-    tokenizer: PreTrainedTokenizerBase | None,
+    tokenizer: Reader | None,
     text: list[str] | tuple[str, ...],
     *,
     method: OneMethod | Methods = "attnlrp",
@@ -300,7 +303,7 @@ def explain(
 @overload
 def explain(
     model: Model,
-    tokenizer: PreTrainedTokenizerBase | None = None,
+    tokenizer: Reader | None = None,
     text: Text | None = None,
     *,
     method: OneMethod | Methods = "attnlrp",
@@ -308,7 +311,7 @@ def explain(
 ) -> Explanation | Explanations: ...
 def explain(
     model: Model,
-    tokenizer: PreTrainedTokenizerBase | None = None,
+    tokenizer: Reader | None = None,
     text: Text | None = None,
     *,
     method: OneMethod | Methods = "attnlrp",

@@ -6,15 +6,18 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 
-from transformers import BatchEncoding, PreTrainedModel
+from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..propagation.rulesets import RuleSet
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
+    from transformers import ProcessorMixin
+    from transformers.image_processing_utils import BaseImageProcessor
 
 Model: TypeAlias = PreTrainedModel | str | os.PathLike[str]
+Reader: TypeAlias = "PreTrainedTokenizerBase | ProcessorMixin | BaseImageProcessor"
 Ids: TypeAlias = "Sequence[int] | Sequence[Sequence[int]] | torch.Tensor | np.ndarray | BatchEncoding"
 Chat: TypeAlias = Sequence[Mapping[str, object]]
 Text: TypeAlias = "str | Ids | Chat | Sequence[str] | Sequence[Ids] | Sequence[Chat]"

@@ -2,9 +2,10 @@
 
 1. Tokens are grouped into the explanation's units, and on demand units into words; a cell's value is the sum of its
    tokens' relevance.
-2. Its text is made visible (``text.py``). One leading space becomes the gap before the cell, so that words stand apart
+2. The patches of an image are one cell, with what stands between them, such as tokens for the ends of rows.
+3. Its text is made visible (``text.py``). One leading space becomes the gap before the cell, so that words stand apart
    and the pieces of a word touch.
-3. Hidden cells keep their text and value, but get no colour.
+4. Hidden cells keep their text and value, but get no colour. Images get none either: they are drawn by themselves.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from .drawable import Drawable
+from .images import places_in_text
 from .look import Look
 from .rtl import with_joiners
 from .text import EMPTY, NEWLINE, legible, mostly_rtl, visible, words_start
@@ -36,6 +38,17 @@ class Cell:
     hidden: bool = False  # its relevance is not shown
     segment: str = ""  # the name of the part of the input that begins here
     breaks: bool = False  # it begins a line for that reason
+    image: bool = False  # stands for an image
+
+    @property
+    def coloured(self) -> bool:
+        """Whether its value is shown as a colour in the text."""
+        return not (self.hidden or self.image)
+
+    @property
+    def size(self) -> float:
+        """Its share in the absolute relevance, before division; of an image, that of all its tokens."""
+        return math.fsum(abs(token[3]) for token in self.tokens) if self.image else abs(self.value)
 
     @property
     def text(self) -> str:
@@ -57,14 +70,15 @@ def cells_of(e: Drawable, look: Look) -> list[Cell]:
     """The cells of an explanation, in order."""
     special, (begin, stop) = set(e.special), explained_span(e)
     beginning = {_with_specials(start, special): legible(name) for name, start, _ in e.segments}
-    units = [(start, end, text) for start, end, text in e.units]
+    units, images = _with_images(e)
     if look.group == "words":
-        units = _words(units, special, beginning)
+        units = _words(units, special | images, beginning)
     rtl = mostly_rtl("".join(text for _, _, text in units))
 
     def cell(n: int, start: int, end: int, text: str) -> Cell:
-        if gap := text.startswith(" ") and text[1:2].strip() != "":
-            text = text[1:]
+        is_image = start in images
+        if gap := is_image or (text.startswith(" ") and text[1:2].strip() != ""):
+            text = text.removeprefix(" ")
         *lines, last = text.split("\n")
         pieces = (*(visible(line) + NEWLINE for line in lines), visible(last))
         tokens = tuple((i, e.tokens[i], e.token_ids[i], float(e.relevance[i])) for i in range(start, end))
@@ -77,9 +91,10 @@ def cells_of(e: Drawable, look: Look) -> list[Cell]:
             gap=gap and start > 0 and not named,
             rtl=mostly_rtl(text, rtl),
             explained=start < stop and begin < end,
-            special=is_special,
-            hidden=("first" in look.hidden and n == 0) or ("special" in look.hidden and is_special),
+            special=is_special and not is_image,
+            hidden=not is_image and (("first" in look.hidden and n == 0) or ("special" in look.hidden and is_special)),
             segment=named,
+            image=is_image,
         )
 
     cells = [cell(n, *unit) for n, unit in enumerate(units)]
@@ -90,6 +105,17 @@ def cells_of(e: Drawable, look: Look) -> list[Cell]:
 def _with_specials(start: int, special: set[int]) -> int:
     """Where the first part of an input is shown to begin: before the special tokens that open the text."""
     return 0 if special.issuperset(range(start)) else start
+
+
+def _with_images(e: Drawable) -> tuple[list[tuple[int, int, str]], set[int]]:
+    """The units, each image as one, and where images start."""
+    units, starts = [(start, end, text) for start, end, text in e.units], set()
+    for start, stop, label in places_in_text(e.images):
+        inside = [unit for unit in units if unit[0] < stop and unit[1] > start]
+        first, end = inside[0][0], inside[-1][1]
+        units[units.index(inside[0]) : units.index(inside[-1]) + 1] = [(first, end, label)]
+        starts.add(first)
+    return units, starts
 
 
 def _words(

@@ -7,6 +7,7 @@ Rgb = tuple[int, int, int]
 RED, WHITE, BLUE = (205, 26, 38), (255, 255, 255), (28, 88, 188)
 BEYOND_RED, BEYOND_BLUE = (95, 6, 28), (8, 26, 84)  # larger than the end of the scale
 HIDDEN = (224, 226, 230)
+IMAGE = (242, 238, 220)  # stands for an image in the text
 
 
 def colour(share: float) -> Rgb:

@@ -21,6 +21,31 @@ class VocabularyEntry(Protocol):
     def shown(self) -> str: ...
 
 
+class Patches(Protocol):
+    """An ``lrpx.results.images.ImagePatches``."""
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def columns(self) -> int: ...
+
+    @property
+    def width(self) -> int: ...
+
+    @property
+    def height(self) -> int: ...
+
+    @property
+    def png(self) -> bytes: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def tokens(self) -> Sequence[int]: ...
+
+
 @runtime_checkable
 class Drawable(Protocol):
     """An ``Explanation``, or something with the same attributes."""
@@ -36,6 +61,9 @@ class Drawable(Protocol):
 
     @property
     def segments(self) -> Sequence[tuple[str, int, int]]: ...
+
+    @property
+    def images(self) -> Sequence[Patches]: ...
 
     @property
     def units(self) -> Sequence[tuple[int, int, str]]: ...

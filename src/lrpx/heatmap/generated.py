@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .cells import Cell, cells_of
-from .drawable import Generated
+from .drawable import Generated, Patches
 from .look import Look
 from .text import legible, mostly_rtl
 from .view import MINUS, model_and_settings, probability, short
@@ -102,6 +102,7 @@ class _Text:
     position: int = -1
     span: tuple[int, int] | None = (-1, -1)
     segments: tuple[tuple[str, int, int], ...] = ()
+    images: Sequence[Patches] = ()
 
 
 def generated_view(g: Generated) -> GeneratedView:

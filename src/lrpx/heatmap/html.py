@@ -14,6 +14,8 @@ import numpy as np
 
 from .cells import Cell, joined_pieces
 from .colours import BEYOND_BLUE, BEYOND_RED, BLUE, RED, WHITE, Rgb, colour, hex_colour, ink
+from .image_html import STYLE as IMAGE_STYLE
+from .image_html import figures
 from .text import legible
 from .view import ALL_ZERO, MINUS, View, fixed
 
@@ -93,7 +95,8 @@ def document(title: str, body: str) -> str:
 
 def fragment(views: Sequence[View]) -> str:
     """The style sheet and one section per map."""
-    return f"<style>{STYLE}</style>\n" + "".join(map(_section, views))
+    style = STYLE + IMAGE_STYLE if any(view.images for view in views) else STYLE
+    return f"<style>{style}</style>\n" + "".join(map(_section, views))
 
 
 def _section(view: View) -> str:
@@ -111,6 +114,7 @@ def _section(view: View) -> str:
             f'<p class="what"><span class="method">{escape(view.method)}</span>{what}{value}</p>\n',
             *(f'<p class="soft">{escape(line)}</p>\n' for line in view.below(MINUS)),
             f'<p class="map" dir="{"rtl" if view.rtl else "ltr"}">{"".join(_cells(view))}</p>\n',
+            *figures(view),
             f'<div class="legend soft">{_bar(view)}<span><span class="mark"></span>{escape(view.marked())}</span>'
             f"{''.join(f'<span>{escape(line)}</span>' for line in view.legend(MINUS))}</div>\n",
             f'<p class="soft outside">outside the tokens: {outside}</p>\n' if outside else "",
@@ -136,7 +140,13 @@ def _cells(view: View) -> Iterator[str]:
     texts = joined_pieces(view.cells) if with_numbers else (cell.pieces for cell in view.cells)
     for cell, pieces, first, last in zip(view.cells, texts, starts, [*starts[1:], True], strict=True):
         left, right = (last, first) if cell.rtl else (first, last)
-        kind = "cell" + " left" * left + " right" * right + " explained" * cell.explained + " hidden" * cell.hidden
+        if cell.image:
+            pieces = (view.label(cell, MINUS),)
+        kind = (
+            "cell image"
+            if cell.image
+            else "cell" + " left" * left + " right" * right + " explained" * cell.explained + " hidden" * cell.hidden
+        )
         tip = "&#10;".join(map(escape, _tooltip(view, cell)))
         number = "hidden" if cell.hidden else view.number(cell.value, MINUS)
         read = number + ", explained position" * cell.explained
@@ -150,7 +160,7 @@ def _cells(view: View) -> Iterator[str]:
             # A block has no direction of its own, by which its place is found and its brackets are mirrored.
             rtl = cell.rtl and not cell.text.isdigit()
             side = ' dir="rtl"' * rtl
-            shown = f'<span class="numbered"{side}>{shown}<small>{"" if cell.hidden else number}</small></span>'
+            shown = f'<span class="numbered"{side}>{shown}<small>{number * cell.coloured}</small></span>'
             mark = "&rlm;" if rtl else "&lrm;"
             shown = f"{mark}{shown}{mark}"
         # What is read aloud stands behind the cell: inside, it would begin a line of its own where the cell ends one.

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from ..errors import InputError, nearest
 from .cells import Cell, joined_pieces
 from .colours import colour, hex_colour, ink
+from .images import ImageMap
 from .latex_scripts import depths, fonts, in_reading_order, is_japanese, mirrored, script_of
 from .rtl import JOINER
 from .text import characters, code_point, mostly_rtl
@@ -138,6 +139,7 @@ class _Writer:
             *([r"{\pardir TRT\textdir TRT%"] * rtl),
             *cells,
             r"\par" + "}" * rtl + r"\nobreak\medskip",
+            *(line for image in view.images for line in self._image(view, image)),
             self._bar(view)
             + r"\quad{\footnotesize framed: "
             + tex(" · ".join([view.marked(), *view.legend(MINUS)]))
@@ -156,6 +158,17 @@ class _Writer:
         cells = [self._cell(view, cell, mirrored(pieces, cell, level)) for cell, pieces, level in places]
         return list(in_reading_order(cells, depth, view.rtl))
 
+    def _image(self, view: View, image: ImageMap) -> Iterator[str]:
+        """The patches as squares, without the picture."""
+        side = min(4.0, 120 / image.columns, 120 / image.rows)
+        yield rf"{{\footnotesize {self.tex(view.caption(image, MINUS))}\par}}\nobreak"
+        yield r"{\offinterlineskip\parindent=0pt"
+        for row in view.image_shares(image):
+            squares = (hex_colour(colour(float(share))) for share in row)
+            rules = (rf"\textcolor[HTML]{{{fill}}}{{\rule{{{side:.2f}mm}}{{{side:.2f}mm}}}}%" for fill in squares)
+            yield "\\hbox{" + "\n".join(rules) + "\n}"
+        yield r"}\medskip"
+
     def _cell(self, view: View, cell: Cell, pieces: Sequence[str]) -> str:
         """One unit, after a space or, inside a word, after a line break of last resort."""
         command = r"\lrpxexplained" if cell.explained else r"\lrpxcell"
@@ -163,7 +176,8 @@ class _Writer:
         colours = f"{{{hex_colour(background)}}}{{{hex_colour(ink(background))}}}"
         text = r"\ " if cell.gap else r"\newline " if cell.breaks else r"\penalty500"
         text += rf"{{\footnotesize {self.tex(cell.segment)}: }}" if cell.segment else ""
-        number = self.tex(view.number(cell.value, MINUS)) if view.with_numbers and not cell.hidden else ""
+        number = self.tex(view.number(cell.value, MINUS)) if view.with_numbers and cell.coloured else ""
+        pieces = [view.label(cell, MINUS)] if cell.image else pieces
         for n, piece in enumerate(pieces):
             text += r"\newline" if n else ""
             for k, box in enumerate(self._boxes(piece)):

@@ -19,6 +19,7 @@ from ..files import ENDINGS, check_ending
 from .cells import Cell, joined_pieces
 from .colours import Rgb, colour, ink
 from .fonts import DPI, Typeface, emoji_height
+from .image_picture import BETWEEN, drawn
 from .rtl import RTL_MARK, direction, levels, visual_order
 from .text import characters
 from .view import ALL_ZERO, MINUS, View
@@ -86,6 +87,7 @@ def _characters(views: Iterable[View]) -> str:
     """All text that will be drawn, for the choice of fonts."""
     texts = ["".join((view.explains(), *view.below(), *view.outside(), *view.legend(), view.method)) for view in views]
     texts += [cell.segment for view in views for cell in view.cells]
+    texts += [view.caption(image) for view in views for image in view.images]
     pieces = (piece for view in views for texts in joined_pieces(view.cells) for piece in texts)
     return " ".join([*texts, *pieces])
 
@@ -146,7 +148,8 @@ def _words(face: Typeface, view: View, numbers: bool) -> Iterator[_Word]:
             name = f"{cell.segment}:"
             yield _Word(False, [_Box(face.width(face.text(name), SMALL), text=name)])
             word = _Word(True, [])
-        number = view.number(cell.value, MINUS) if numbers and not cell.hidden else ""
+        texts = [view.label(cell, MINUS)] if cell.image else texts
+        number = view.number(cell.value, MINUS) if numbers and cell.coloured else ""
         for n, piece in enumerate(texts):
             if n:
                 word.ends_line = True
@@ -218,6 +221,11 @@ class _Canvas:
             ("box", (x, y, width, height), {"facecolor": fill, "edgecolor": edge, "linewidth": line, "zorder": layer})
         )
 
+    def picture(self, x: float, y: float, width: float, height: float, pixels: Any) -> None:
+        """Place an image ``[height, width, 3]`` with its upper left corner at ``x, y``."""
+        self.right = max(self.right, x + width)
+        self._marks.append(("picture", (x, y, width, height), {"image": pixels}))
+
     def paragraph(self, parts: Sequence[tuple[str, bool]], size: float, ink: Any = "black") -> None:
         """Place running text, given as ``(text, bold)`` parts, with line wrapping, and move down."""
         x, step = float(MARGIN), size * DPI / 72 * 1.45
@@ -242,9 +250,13 @@ class _Canvas:
         for shape, place, style in self._marks:
             if shape == "text":
                 axes.text(*place, **style, zorder=3)
-            elif shape == "image":
-                x, bottom, tall = place
-                wide = tall * style["image"].shape[1] / style["image"].shape[0]
+            elif shape in ("image", "picture"):
+                if shape == "image":
+                    x, bottom, tall = place
+                    wide = tall * style["image"].shape[1] / style["image"].shape[0]
+                else:
+                    x, top, wide, tall = place
+                    bottom = top + tall
                 picture = AxesImage(axes, extent=(x, x + wide, bottom, bottom - tall), origin="upper", zorder=3)
                 picture.set_data(style["image"])
                 axes.add_image(picture)
@@ -276,6 +288,12 @@ def _map(canvas: _Canvas, view: View, numbers: bool) -> None:
             x += box.width
         canvas.y += LINE + (24 if numbers else 0)
     canvas.y += 12
+    for image in view.images:
+        canvas.paragraph([(view.caption(image, MINUS), False)], SMALL, SOFT)
+        (width, height), picture, over = drawn(image, view.image_shares(image))
+        for x, pixels in ((float(MARGIN), picture), (MARGIN + width + BETWEEN, over)):
+            canvas.picture(x, canvas.y + 14, width, height, pixels)
+        canvas.y += height + 40
     _bar(canvas, view)
     if view.components:
         canvas.paragraph([("outside the tokens: " + " · ".join(view.outside(MINUS)), False)], SMALL, SOFT)

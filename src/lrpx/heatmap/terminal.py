@@ -6,7 +6,7 @@ with 16 colours, and a plain table without colours.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rich.cells import cell_len
@@ -16,7 +16,8 @@ from rich.style import Style
 from rich.text import Text
 
 from .cells import Cell
-from .colours import HIDDEN, colour, ink
+from .colours import HIDDEN, IMAGE, colour, ink
+from .images import ImageMap
 from .view import ALL_ZERO, MINUS, View
 
 BAR = 33  # columns of the colour bar, odd
@@ -66,6 +67,7 @@ def _encodable(view: View, encoding: str) -> tuple[View, tuple[str, str]]:
             replace(cell, pieces=tuple(map(fit, cell.pieces)), segment=fit(cell.segment)) for cell in view.cells
         ),
         components=tuple((fit(name), total, layers) for name, total, layers in view.components),
+        images=tuple(replace(image, label=fit(image.label)) for image in view.images),
     )
     return fitting, (MINUS, " · ") if fit(MINUS + "·") == MINUS + "·" else ("-", ", ")
 
@@ -119,6 +121,7 @@ class _Coloured:
             *(Text(line, "dim") for line in view.below(self.minus, self.dot)),
             Text(),
             *(self._grid(width) if view.with_numbers else [self._flow(), Text()]),
+            *(line for image in view.images for line in self._image(image, width)),
             self._bar(),
             Text.assemble(
                 ("underlined", "dim underline"), (self.dot.join([f": {view.marked()}", *self._legend()]), "dim")
@@ -132,16 +135,31 @@ class _Coloured:
         lines = self.view.legend(self.minus)
         return [line.replace("darkest", "on black") for line in lines] if self.on is _few_colours else lines
 
+    def _image(self, image: ImageMap, width: int) -> Iterator[Text]:
+        """The patches as blocks of two columns, or fewer and larger ones where the line is too short."""
+        blocks = image.coarse((width - 2) // 2)
+        merged = (
+            f", a block is the mean of {side} x {side}" if (side := -(-image.columns // blocks.shape[1])) > 1 else ""
+        )
+        yield Text(self.view.caption(image, self.minus) + merged, "dim")
+        for row in blocks:
+            yield Text("").join(Text("  ", self.on(self.view.share(float(value)))) for value in row)
+        yield Text()
+
     def _fill(self, cell: Cell) -> Style:
-        if not cell.hidden:
+        if cell.coloured:
             return self.on(self.view.share(cell.value))
         if self.on is _few_colours:
             return Style(color="black", bgcolor="white")  # which terminals show as light grey
-        return Style(color=Color.from_rgb(*ink(HIDDEN)), bgcolor=Color.from_rgb(*HIDDEN))
+        grey = IMAGE if cell.image else HIDDEN
+        return Style(color=Color.from_rgb(*ink(grey)), bgcolor=Color.from_rgb(*grey))
 
     def _style(self, cell: Cell) -> Style:
         mark = Style(bold=True, underline=True) if cell.explained else Style()
         return self._fill(cell) + mark
+
+    def _pieces(self, cell: Cell) -> tuple[str, ...]:
+        return (f" {self.view.label(cell, self.minus)} ",) if cell.image else cell.pieces
 
     def _flow(self) -> Text:
         """The running text, each unit on its colour."""
@@ -149,7 +167,7 @@ class _Coloured:
         for cell in self.view.cells:
             text.append("\n" if cell.breaks else " " if cell.gap else "")
             text.append(f"{cell.segment}: " if cell.segment else "", "dim")
-            for i, piece in enumerate(cell.pieces):
+            for i, piece in enumerate(self._pieces(cell)):
                 text.append("\n" if i else "")
                 text.append(piece, self._style(cell))
         return text
@@ -158,11 +176,11 @@ class _Coloured:
         """The text with a number below each unit; as many units per line as fit."""
         rows = [(Text(), Text())]
         for cell in self.view.cells:
-            number = "" if cell.hidden else self.view.number(cell.value, self.minus)
+            number = self.view.number(cell.value, self.minus) if cell.coloured else ""
             if cell.segment:
                 name = f"{cell.segment}: "
                 rows.append((Text().append(name, "dim"), Text(" " * cell_len(name))))
-            for i, piece in enumerate(cell.pieces):
+            for i, piece in enumerate(self._pieces(cell)):
                 if i:
                     rows.append((Text(), Text()))
                 if not piece:
@@ -209,9 +227,12 @@ def _plain(view: View) -> list[Text]:
         position = "-".join(dict.fromkeys((positions[0], positions[-1]))) + ("*" if cell.explained else "")
         number = "hidden" if cell.hidden else view.number(cell.value)
         rows += [("", "", "", f"{cell.segment}:")] if cell.segment else []
-        rows.append((position, ",".join(ids), number, cell.quoted))
+        rows.append((position, "" if cell.image else ",".join(ids), number, cell.text if cell.image else cell.quoted))
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     lines += ["  ".join([*(c.rjust(w) for c, w in zip(row, widths, strict=False)), row[3]]) for row in rows]
+    for image in view.images:
+        lines += ["", view.caption(image)]
+        lines += ["  ".join(view.number(float(value)) for value in row) for row in image.values]
     if view.components:
         lines.append("outside the tokens: " + ", ".join(view.outside()))
     return [Text(line) for line in lines]

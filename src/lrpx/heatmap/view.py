@@ -16,8 +16,9 @@ import numpy as np
 
 from ..errors import InputError
 from .cells import Cell, cells_of, explained_span
-from .colours import HIDDEN, Rgb, colour
+from .colours import HIDDEN, IMAGE, Rgb, colour
 from .drawable import Drawable, Made, VocabularyEntry
+from .images import ImageMap, image_maps
 from .look import Look
 from .text import half_character, legible, mostly_rtl, readable, visible
 
@@ -49,6 +50,7 @@ class View:
     rtl: bool  # the text runs from right to left
     components: tuple[tuple[str, float, np.ndarray | None], ...]  # name, sum, and [L] per layer if it is an array
     by_layer: np.ndarray | None  # [L] sum of the relevance that each layer gave
+    images: tuple[ImageMap, ...] = ()
 
     def number(self, value: float, sign: str = "-") -> str:
         """A relevance with its sign, ``sign`` for the minus; all numbers of one map have the same decimals."""
@@ -64,7 +66,29 @@ class View:
 
     def fill(self, cell: Cell) -> Rgb:
         """The colour of a cell."""
-        return HIDDEN if cell.hidden else self.colour(cell.value)
+        return HIDDEN if cell.hidden else IMAGE if cell.image else self.colour(cell.value)
+
+    def label(self, cell: Cell, sign: str = "-") -> str:
+        """What an image is called in the text, with its sum."""
+        return f"{cell.text} {self.number(cell.value, sign)}"
+
+    def image_shares(self, image: ImageMap) -> np.ndarray:
+        """The patches of an image divided by this map's scale."""
+        return image.values / self.scale if self.scale else np.zeros_like(image.values)
+
+    def caption(self, image: ImageMap, sign: str = "-") -> str:
+        """Name, size and sum of an image, and its strongest patch."""
+        row, column = np.unravel_index(int(np.abs(image.values).argmax()), image.values.shape)
+        strongest = self.number(float(image.values[row, column]), sign)
+        return (
+            f"{image.label}: {image.rows} x {image.columns} patches, sum {short(image.total, sign)}, strongest {strongest} "
+            f"in row {row + 1}, column {column + 1}"
+        )
+
+    @property
+    def coloured(self) -> list[float]:
+        """The value of everything that is shown as a colour: cells of the text, and patches."""
+        return _coloured(self.cells, self.images)
 
     @property
     def with_numbers(self) -> bool:
@@ -74,35 +98,38 @@ class View:
     @property
     def beyond(self) -> tuple[bool, bool]:
         """Whether cells lie beyond the lower and beyond the upper end of the scale."""
-        shares = [self.share(cell.value) for cell in self.cells if not cell.hidden]
+        shares = list(map(self.share, self.coloured))
         return min(shares) < -1, max(shares) > 1
 
     def legend(self, sign: str = "-") -> list[str]:
         """What colours outside the bar mean."""
-        beyond = [cell.value for cell in self.cells if not cell.hidden and abs(self.share(cell.value)) > 1]
+        shown = self.coloured
+        beyond = [value for value in shown if abs(self.share(value)) > 1]
         lines = []
         if beyond:
-            shown = sum(not cell.hidden for cell in self.cells)
             largest = self.number(max(beyond, key=abs), sign)
-            lines.append(f"darkest: beyond the scale ({len(beyond)} of {shown}, up to {largest})")
+            lines.append(f"darkest: beyond the scale ({len(beyond)} of {len(shown)}, up to {largest})")
         return lines + ["grey: hidden"] * any(cell.hidden for cell in self.cells)
 
     def holds(self, sign: str = "-") -> list[str]:
         """How much relevance the hidden tokens hold, and which token holds most of what is shown."""
-        everything = math.fsum(abs(cell.value) for cell in self.cells)
+        everything = math.fsum(cell.size for cell in self.cells)
         hidden = [cell for cell in self.cells if cell.hidden]
         shown = [cell for cell in self.cells if not cell.hidden]
         lines = []
         if self.look.hidden:
             held = math.fsum(cell.value for cell in hidden)
-            part = _percent(math.fsum(abs(cell.value) for cell in hidden), everything)
+            part = _percent(math.fsum(cell.size for cell in hidden), everything)
             what = _hidden(hidden, self.look)
             lines.append(f"hidden: {what}" + f", {short(held, sign)}, {part} of the absolute relevance" * bool(hidden))
-        rest, largest = math.fsum(abs(cell.value) for cell in shown), max(shown, key=lambda cell: abs(cell.value))
-        if len(shown) > 2 and abs(largest.value) > rest / 2:
-            where = f"{largest.quoted} at position {largest.tokens[0][0]}"
+        if not shown:
+            return lines
+        rest, largest = math.fsum(cell.size for cell in shown), max(shown, key=lambda cell: cell.size)
+        if len(shown) > 2 and largest.size > rest / 2:
+            named = largest.text if largest.image else largest.quoted
+            where = f"{named} at position {largest.tokens[0][0]}"
             of = "the absolute relevance" + " that is shown" * bool(hidden)
-            lines.append(f"{where} holds {_percent(abs(largest.value), rest)} of {of}")
+            lines.append(f"{where} holds {_percent(largest.size, rest)} of {of}")
         return lines
 
     @property
@@ -194,7 +221,8 @@ def view(e: Drawable, look: Look = Look()) -> View:  # noqa: B008
         return visible(token.shown or readable(token.text), quoted=True)
 
     cells = cells_of(e, look)
-    shown = [cell.value for cell in cells if not cell.hidden]
+    images = image_maps(e)
+    shown = _coloured(cells, images)
     if not shown:
         raise InputError(f"hide={look.hide!r} leaves nothing to show of these {len(e.tokens)} tokens.")
     return View(
@@ -217,7 +245,15 @@ def view(e: Drawable, look: Look = Look()) -> View:  # noqa: B008
         rtl=mostly_rtl("".join(text for _, _, text in e.units)),
         components=tuple(_component(name, part) for name, part in e.components.items()),
         by_layer=None if e.by_layer is None else np.asarray(e.by_layer, dtype=np.float64).sum(axis=1),
+        images=tuple(images),
     )
+
+
+def _coloured(cells: Sequence[Cell], images: Sequence[ImageMap]) -> list[float]:
+    return [
+        *(cell.value for cell in cells if cell.coloured),
+        *(value for image in images for value in image.values.ravel().tolist()),
+    ]
 
 
 def model_and_settings(e: Made) -> list[str]:

