@@ -97,7 +97,12 @@ def test_roberta_reads_two_tokens_less_than_it_has_positions():
 
 def test_a_target_of_several_tokens(gpt2):
     many = {"target": " keyskeys", "method": "alti-logit"}
-    refused(gpt2, InputError, "alti-logit does not explain several tokens in one pass; lrp, ", **many)
+    refused(
+        gpt2,
+        InputError,
+        "alti-logit explains the logit of one token, and neither several tokens together nor log-probabilities; lrp, ",
+        **many,
+    )
     refused(
         gpt2, InputError, "contrast='  is' is 2 tokens here: 'Ġ', 'Ġis'.*Give contrast=' is', which", contrast="  is"
     )

@@ -129,7 +129,7 @@ def test_among_other_texts_and_methods(explainer):
 
 
 def test_ids_are_a_target_too(explainer):
-    e = explainer(TEXT, target=[ids(explainer, " keys are")])
+    [e] = explainer(TEXT, target=[ids(explainer, " keys are")])  # a list for one text: several explanations
     np.testing.assert_array_equal(e.relevance, explainer(TEXT, target=" keys are").relevance)
 
 
@@ -149,14 +149,20 @@ def test_the_gradients_norm_takes_no_contrast_of_several(explainer):
     ("asked", "message"),
     [
         ({"objective": "p"}, 'objective=\'p\': give "logit" or "logprob"'),
-        ({"target": " keys are", "method": "alti-logit"}, "alti-logit does not explain several tokens in one pass"),
+        (
+            {"target": " keys are", "method": "alti-logit"},
+            "alti-logit explains the logit of one token, and neither several tokens",
+        ),
         ({"target": " keys are", "contrast": " keys are"}, "target and contrast are the same"),
-        ({"target": " are", "contrast": " are", "objective": "logprob"}, "target and contrast are the same"),
+        (
+            {"target": " are", "contrast": " are", "objective": "logprob"},
+            "' are' and contrast ' are' are the same token",
+        ),
         ({"target": " key" * 70}, "text and target have 73 tokens to read, and GPT2LMHeadModel can read 64"),
         ({"target": " keys are", "at": "transformer.h.0"}, 'at "input" or at "embedding"'),
         ({"target": "  are"}, "Give target=' are', which is one token"),
         ({"target": [[5, 1000]]}, "target holds 1000, outside the vocabulary"),
-        ({"target": [[]]}, r"target=\[\] is empty"),
+        ({"target": [[]]}, r"^target\[0\]: target=\[\] is empty"),
     ],
 )
 def test_what_cannot_be_used(explainer, asked, message):

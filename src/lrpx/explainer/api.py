@@ -30,10 +30,13 @@ from .arguments import (
     CallOptions,
     Chat,
     ExplainOptions,
+    Explains,
     GenerateOptions,
     Ids,
     Methods,
     Model,
+    OneCall,
+    OneExplain,
     OneMethod,
     Position,
     Reader,
@@ -132,9 +135,7 @@ class Explainer:
             self._runner.refresh()
 
     @overload
-    def __call__(
-        self, text: str, *, method: OneMethod | None = None, **options: Unpack[CallOptions]
-    ) -> Explanation: ...
+    def __call__(self, text: str, *, method: OneMethod | None = None, **options: Unpack[OneCall]) -> Explanation: ...
     @overload
     def __call__(
         self,
@@ -156,6 +157,7 @@ class Explainer:
         contrast: Target = None,
         position: Position = None,
         objective: Literal["logit", "logprob"] = "logit",
+        explains: Explains = None,
         at: str | Sequence[str] | None = None,
         norm: Literal["l1", "l2"] | None = None,
         direct: bool | None = None,
@@ -173,12 +175,15 @@ class Explainer:
             method: One of ``lrpx.METHODS``, or several. Default: the explainer's.
             target: The token to explain: an id, or a string (``" are"``; a leading space matters). Default: the model's top
                 prediction. Of a causal model a string may be several tokens (``" playing golf"``), whose scores are added
-                up. For several texts, one for all or a list.
-            contrast: Explain ``logit[target] - logit[contrast]`` instead of ``logit[target]``. Likewise.
+                up. Or a function of the logits at the position, ``[vocabulary]`` in float32 or wider, that returns one number:
+                ``lambda logits: logits[ids].logsumexp(0)``. For several texts, one for all or a list. For one text a list means
+                several explanations, from one forward pass.
+            contrast: Explain ``logit[target] - logit[contrast]`` instead of ``logit[target]``. One or a list, as ``target``.
             objective: What is explained of the target, and subtracted for the contrast: the ``"logit"``, or ``"logprob"``, the
                 logarithm of the probability, which fits targets and contrasts of different numbers of tokens.
             position: Whose logits, as an index over the tokens without padding; negative from the end. Default: the last token
-                (causal), the mask token (masked). Likewise.
+                (causal), the mask token (masked). One or a list, as ``target``.
+            explains: What a function given as target computes, for the header. Default: its name.
             at: Where the relevance is taken: ``"input"`` (what enters the first block; default), ``"embedding"`` (the
                 word-embedding rows), and names or globs of modules, whose relevance goes to ``Explanation.layers``.
             norm: Of ``gradient``: ``"l1"`` (default) or ``"l2"`` (squared).
@@ -190,8 +195,8 @@ class Explainer:
             **options: Those of a method that was registered elsewhere.
 
         Returns:
-            An ``Explanation``; if several texts or methods were given ``Explanations``, in the order of the texts and, for each
-            text, of the methods.
+            An ``Explanation``; if several texts, targets, contrasts, positions or methods were given ``Explanations``, in the
+            order of the texts (or of the lists for one text) and, for each, of the methods.
 
         Raises:
             InputError: A text, target, position, method or option that cannot be used. Of several texts, it names the one.
@@ -208,7 +213,7 @@ class Explainer:
         if text is None:
             raise InputError("no text given: explainer(text), or lrpx.explain(model, tokenizer, text).")
         several_methods = isinstance(method, list | tuple)
-        asked = {"target": target, "contrast": contrast, "position": position}
+        asked = {"target": target, "contrast": contrast, "position": position, "explains": explains}
         texts = Texts(self.model, self.tokenizer, text, asked, objective=objective, collect=errors == "collect")
         by_method = [texts.explained_by(*one, self._runner, self.batch_tokens, progress) for one in chosen]
         if not texts.several and not several_methods:
@@ -289,7 +294,7 @@ def explain(
     text: str,
     *,
     method: OneMethod = "attnlrp",
-    **options: Unpack[ExplainOptions],
+    **options: Unpack[OneExplain],
 ) -> Explanation: ...
 @overload
 def explain(
@@ -319,6 +324,7 @@ def explain(
     contrast: Target = None,
     position: Position = None,
     objective: Literal["logit", "logprob"] = "logit",
+    explains: Explains = None,
     at: str | Sequence[str] | None = None,
     norm: Literal["l1", "l2"] | None = None,
     direct: bool | None = None,
@@ -355,6 +361,7 @@ def explain(
         "contrast": contrast,
         "position": position,
         "objective": objective,
+        "explains": explains,
         **options,
     }
     return explainer(text, method=method, errors=errors, progress=progress, **asked)

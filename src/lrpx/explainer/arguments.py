@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
@@ -21,8 +21,11 @@ Reader: TypeAlias = "PreTrainedTokenizerBase | ProcessorMixin | BaseImageProcess
 Ids: TypeAlias = "Sequence[int] | Sequence[Sequence[int]] | torch.Tensor | np.ndarray | BatchEncoding"
 Chat: TypeAlias = Sequence[Mapping[str, object]]
 Text: TypeAlias = "str | Ids | Chat | Sequence[str] | Sequence[Ids] | Sequence[Chat]"
-Target: TypeAlias = "str | int | Sequence[str | int | None] | torch.Tensor | np.ndarray | None"
+Function: TypeAlias = "Callable[[torch.Tensor], torch.Tensor]"
+OneTarget: TypeAlias = "str | int | Function | None"
+Target: TypeAlias = "OneTarget | Sequence[OneTarget | Sequence[int]] | torch.Tensor | np.ndarray"
 Position: TypeAlias = "int | Sequence[int | None] | torch.Tensor | np.ndarray | None"
+Explains: TypeAlias = "str | Sequence[str | None] | None"
 MethodName: TypeAlias = Literal[
     "attnlrp",
     "lrp",
@@ -37,12 +40,7 @@ OneMethod: TypeAlias = MethodName | str
 Methods: TypeAlias = list[OneMethod] | tuple[OneMethod, ...]
 
 
-class CallOptions(TypedDict, total=False):
-    """The options of a call of an ``Explainer``; its docstring says what they mean."""
-
-    target: Target
-    contrast: Target
-    position: Position
+class _OfEveryCall(TypedDict, total=False):
     objective: Literal["logit", "logprob"]
     at: str | Sequence[str] | None
     norm: Literal["l1", "l2"] | None
@@ -50,6 +48,24 @@ class CallOptions(TypedDict, total=False):
     rules: str | RuleSet | None
     errors: Literal["raise", "collect"]
     progress: bool | None
+
+
+class OneCall(_OfEveryCall, total=False):
+    """The options of a call of an ``Explainer`` for one prediction of one text."""
+
+    target: OneTarget
+    contrast: str | int | None
+    position: int | None
+    explains: str | None
+
+
+class CallOptions(_OfEveryCall, total=False):
+    """The options of a call of an ``Explainer``; its docstring says what they mean."""
+
+    target: Target
+    contrast: Target
+    position: Position
+    explains: Explains
 
 
 class GenerateOptions(TypedDict, total=False):
@@ -61,10 +77,16 @@ class GenerateOptions(TypedDict, total=False):
     rules: str | RuleSet | None
 
 
-class ExplainOptions(CallOptions, total=False):
-    """The options of ``explain``: those of a call, and those of an ``Explainer``."""
-
+class _OfAnExplainer(TypedDict, total=False):
     batch_tokens: int
     fast: bool | None
     compile: bool
     checkpoint: bool | None
+
+
+class OneExplain(OneCall, _OfAnExplainer, total=False):
+    """The options of ``explain`` for one prediction of one text."""
+
+
+class ExplainOptions(CallOptions, _OfAnExplainer, total=False):
+    """The options of ``explain``: those of a call, and those of an ``Explainer``."""

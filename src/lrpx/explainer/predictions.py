@@ -22,11 +22,11 @@ FAR_MORE = 10.0  # times as probable
 UNLIKELY = 0.01  # a less probable target, that is not among those shown either, is not expected
 
 
-def likelihoods(predicted: Predictions | None, tokens: list[Token]) -> dict[str, Any]:
-    """Fields of an ``Explanation``; ``tokens`` are the ``SHOWN`` likeliest."""
+def likelihoods(predicted: Predictions | None, tokens: list[Token], *, of_target: bool = True) -> dict[str, Any]:
+    """Fields of an ``Explanation``; ``tokens`` are the ``SHOWN`` likeliest. A target that is a function has no probability."""
     if predicted is None:
         return {}
-    target, contrast = predicted.target, predicted.contrast or (None, None)
+    target, contrast = predicted.target if of_target else (None, None), predicted.contrast or (None, None)
     probabilities = predicted.probabilities[: len(tokens)].tolist()
     return {
         "target_probability": target[0],

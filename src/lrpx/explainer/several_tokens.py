@@ -1,4 +1,4 @@
-"""A target or contrast of several tokens, or a log-probability: the text and what may come after it, in a pass for each.
+"""A target or contrast of several tokens: the text and what may come after it, in a pass for each.
 
 The value is the sum of the scores of the target's tokens, minus that of the contrast's, which may be of another length. Tokens
 of a target that is being read take relevance too. That is no part of the text's map, and stands in ``components``.
@@ -62,11 +62,10 @@ def read_item(
     Raises:
         InputError: Something cannot be used.
     """
-    if objective == "logit":
-        try:
-            return item_of(signature, tokenizer, encoded, **given), None
-        except SeveralTokens:
-            pass
+    try:
+        return item_of(signature, tokenizer, encoded, **given), None
+    except SeveralTokens:
+        pass
     item = item_of(signature, tokenizer, encoded, position=given["position"])
     ids = {
         role: resolve_tokens(given[role], role, encoded, item.position, tokenizer, signature.vocabulary, signature.task)

@@ -1,8 +1,12 @@
-"""The texts of one call: read, explained batch by batch, and made into ``Explanation`` objects."""
+"""The texts of one call: read, explained batch by batch, and made into ``Explanation`` objects.
+
+Of one text several predictions may be asked for: lists of targets, contrasts or positions. They are read as if the text had been
+given so often, and explained from one forward pass where the method is one backward pass.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -13,7 +17,8 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from ..errors import InputError, LrpxError, NonFiniteError, warn
-from ..methods import Method
+from ..methods import METHODS, Method
+from ..methods.together import explain_together, takes_one_pass
 from ..models.positions import longest_alike
 from ..models.precision import matmul_precision
 from ..models.provenance import provenance
@@ -22,22 +27,27 @@ from ..passes.dispatch import PassRunner
 from ..passes.hidden_states import place_first
 from ..passes.scoring import Objective
 from ..results.explanation import Explanation, Token
+from ..results.generation import explained
 from ..text.batching import Attribution, Item, allowed_waste, pad
-from ..text.given import split
-from ..text.items import groups_of, one_each
+from ..text.given import name_of, split
+from ..text.items import groups_of, lists_of, one_each
 from ..text.suspect import notes_of
 from ..text.tokenization import Encoded, encoder
 from ..text.units import predicted_token, special_ids
 from .predictions import LIKELIEST, SHOWN, likelihoods, mistakes, remarks
 from .several_tokens import Several, described, explain_several, read_item
 
+NO_TOKEN = -1  # the id of a target that is a function
+
 
 class Texts:
     """Tokenised texts, and what is to be explained of each.
 
     Attributes:
-        given: The texts, one by one, as they were given.
-        several: Whether several were given, so that an error has to say which it is about.
+        given: The texts, one by one, as they were given; one text so often as predictions of it are asked for.
+        several: Whether several texts, or several predictions of one, are explained.
+        of: What there are several of, for errors: ``"text"``, or the first of ``"target"``, ``"contrast"`` and ``"position"``
+            that is a list for one text.
         encoded, items: Of each text that can be used, by its index: the tokens, and which prediction is explained.
         together: Of each text of which more is explained than a logit or a difference of two: what.
         failed: Of each text that cannot be explained, by its index: why. Filled only if errors are collected.
@@ -53,33 +63,64 @@ class Texts:
         objective: Objective = "logit",
         collect: bool,
     ) -> None:
-        """Tokenise what a user gave; ``asked`` has ``target``, ``contrast`` and ``position``, for all texts or each.
+        """Tokenise what a user gave; ``asked`` has ``target``, ``contrast``, ``position`` and ``explains``, for all or each.
 
         Raises:
             InputError: Something cannot be used. Of several texts, it names the one.
         """
         self.tokenizer, self.special_ids = tokenizer, special_ids(tokenizer)
         self.given, self.several = split(text)
-        self.collect = collect and self.several
+        lists = {} if self.several else lists_of(asked)
+        self.of, self.objective = next(iter(lists), "text"), objective
         self.failed: dict[int, LrpxError] = {}
         signature, encode_one = ModelSignature.of(model), encoder(tokenizer)
         self.encoded: dict[int, Encoded] = {}
+        self.collect = collect and self.several
         for i, one in enumerate(self.given):
             with self._trying(i):
                 encoded = encode_one(one)
                 self.encoded[i] = encoded.without_closing() if signature.task == "causal" else encoded
+        if lists:
+            [count] = {len(values) for values in lists.values()}
+            self.given, self.encoded = self.given * count, dict.fromkeys(range(count), self.encoded[0])
+            self.several, self.collect = True, collect
         columns = {name: one_each(value, name, len(self.given)) for name, value in asked.items()}
+        self.explains = columns.pop("explains")
         notes = notes_of(list(self.encoded.values()), tokenizer, padding_id(model, tokenizer))
         self.items: dict[int, Item] = {}
         self.together: dict[int, Several] = {}
         for (i, encoded), known in zip(self.encoded.items(), notes, strict=True):
             with self._trying(i):
                 asked_of_it = {name: column[i] for name, column in columns.items()}
+                self._check(asked_of_it, self.explains[i])
                 item, several = read_item(signature, tokenizer, encoded, objective, asked_of_it)
                 self.items[i] = replace(item, notes=(*known, *item.notes))
                 if several is not None:
                     self.together[i] = several
-        _warn_of({i: item.notes for i, item in self.items.items()})
+        _warn_of({i: item.notes for i, item in self.items.items()}, self.of)
+
+    def _check(self, asked: Mapping[str, Any], explains: Any) -> None:
+        """Refuse what no text can be asked.
+
+        Raises:
+            InputError: Several targets for one of several texts, or a name for what is no function.
+        """
+        for name, value in asked.items():
+            if isinstance(value, list) and (name == "position" or not all(isinstance(i, int) for i in value)):
+                raise InputError(
+                    f"{name}={value!r} is a list inside a list. Each of several texts has one {name}; of one text several can be "
+                    f"explained: explainer(text, {name}=[...])."
+                )
+        function = asked["target"]
+        if callable(function) and self.objective != "logit":
+            raise InputError(
+                f"the target is the function {name_of(function)}, which is explained as it is. Leave out "
+                f"objective={self.objective!r}, and use logits.log_softmax(0) in the function."
+            )
+        if explains is not None and not (callable(function) and isinstance(explains, str)):
+            raise InputError(
+                f"explains={explains!r}: a name for the function that is given as target. Tokens have their own."
+            )
 
     @contextmanager
     def _trying(self, i: int) -> Iterator[None]:
@@ -92,7 +133,7 @@ class Texts:
                 return
             if not self.several:
                 raise
-            raise type(error)(f"text[{i}]: {error}") from None
+            raise type(error)(f"{self.of}[{i}]: {error}") from None
 
     def explained_by(
         self,
@@ -104,15 +145,23 @@ class Texts:
     ) -> dict[int, Explanation]:
         """The explanation of each text by one method."""
         runner.log_unused_options(method.name, has_passes=method.has_passes)
+        self._check_functions(method)
         execution = {**asdict(runner.execution), "float32_matmul_precision": matmul_precision()}
         about = provenance(runner.model, method.name, settings, execution)
-        function, groups = method.run_by(runner), self._groups(runner.model, batch_tokens)
+        positions = [item.position for item in self.items.values()]
+        one = self.of != "text" and takes_one_pass(runner, method, settings, positions)
+        together = one or self.objective == "logprob"
+        function, groups = method.run_by(runner), self._groups(runner.model, batch_tokens, together=together, one=one)
         found: dict[int, Explanation] = {}
         notes: list[str] = []
         doubtful: dict[int, tuple[str, ...]] = {}
 
         def computed(group: list[int]) -> list[Attribution]:
-            results = function(pad([self.items[i] for i in group], runner.model, likeliest=LIKELIEST), **settings)
+            items = [self.items[i] for i in group]
+            if together:
+                results = explain_together(runner, method, settings, items, self.objective, likeliest=LIKELIEST)
+            else:
+                results = function(pad(items, runner.model, likeliest=LIKELIEST), **settings)
             notes.extend(note for result in results for note in result.notes)
             return results
 
@@ -122,7 +171,11 @@ class Texts:
                     e = self._explanation(i, result, method, settings, about)
                     if method.measures != "mixture":
                         doubtful[i] = mistakes(self.encoded[i], e, result.predictions, self.tokenizer)
-                        if more := (*doubtful[i], *remarks(e)):  # a new one has all its numbers checked again
+                        plain = self.objective == "logit" and self.items[i].function is None
+                        if more := (
+                            *doubtful[i],
+                            *(remarks(e) if plain else ()),
+                        ):  # a new one has all its numbers checked again
                             e = replace(e, notes=(*e.notes, *more))
                     found[i] = e
 
@@ -144,7 +197,7 @@ class Texts:
         else:  # while a GPU is at a group, another thread makes explanations of the one before
             hidden = None if progress is None else not progress
             with (
-                tqdm(total=len(self.items), desc=method.name, unit="text", disable=hidden) as bar,
+                tqdm(total=len(self.items), desc=method.name, unit=self.of, disable=hidden) as bar,
                 ThreadPoolExecutor(1) as other,
             ):
                 made: list[Future[None]] = []
@@ -160,12 +213,25 @@ class Texts:
                     e = self._explanation(i, result, method, settings, about)
                     found[i] = described(e, of_all, self.tokenizer)
         runner.warn_once(notes)
-        _warn_of(doubtful)
+        _warn_of(doubtful, self.of)
         return found
 
-    def _groups(self, model: PreTrainedModel, batch_tokens: int) -> list[list[int]]:
-        """Indices of texts to explain in one batch."""
+    def _check_functions(self, method: Method) -> None:
+        """Refuse a function of the logits for a method that does not go backwards from a value."""
+        for i, item in self.items.items():
+            if item.function is not None and not method.has_passes:
+                others = ", ".join(name for name, each in METHODS.items() if each.has_passes)
+                with self._trying(i):
+                    raise InputError(
+                        f"{method.name} explains tokens, and the target is the function {name_of(item.function)}. "
+                        f"Functions are explained by {others}."
+                    )
+
+    def _groups(self, model: PreTrainedModel, batch_tokens: int, *, together: bool, one: bool) -> list[list[int]]:
+        """Indices of texts to explain in one batch, or ``together``: of ``one`` text all, of several each by itself."""
         indices = [i for i in self.items if i not in self.failed and i not in self.together]
+        if together:
+            return [indices] * bool(indices) if one else [[i] for i in indices]
         waste = allowed_waste(model, task_of(model)) if len(indices) > 1 else 0.0
         groups = groups_of([self.items[i] for i in indices], batch_tokens, waste, partial(longest_alike, model))
         return [[indices[n] for n in group] for group in groups]
@@ -178,15 +244,21 @@ class Texts:
         def token(i: int) -> Token:
             return predicted_token(tokenizer, i, encoded.token_ids[: item.position + 1])
 
-        target, contrast = token(result.target), None if item.contrast is None else token(item.contrast)
+        contrast = None if item.contrast is None else token(item.contrast)
+        if item.function is None:
+            target = token(result.target)
+        else:
+            name = self.explains[i] or name_of(item.function)
+            target = Token(NO_TOKEN, name, name)
         if result.target == item.contrast:
             raise InputError(
                 f"the model's top prediction is the contrast itself, {target.text!r}: their difference is 0. "
                 "Say which target: target=."
             )
         top = [] if result.predictions is None else [token(i) for i in result.predictions.ids[:SHOWN].tolist()]
-        ids = {"target": target.id, "target_text": target.text}
+        ids: dict[str, Any] = {"target": None if item.function else target.id, "target_text": target.text}
         ids |= {"contrast": contrast and contrast.id, "contrast_text": contrast and contrast.text}
+        ids |= {"objective": self.objective} if self.objective != "logit" else {}
         return Explanation(
             tokens=encoded.tokens,
             token_ids=list(encoded.token_ids),
@@ -200,7 +272,8 @@ class Texts:
             position=item.position,
             method=method.name,
             measures=method.measures,
-            **likelihoods(result.predictions, top),
+            **likelihoods(result.predictions, top, of_target=item.function is None),
+            explains="function" if item.function else explained(self.objective, None, 1),
             at=place_first(settings.get("at", "input"))[0],
             text=encoded.text,
             layers=result.layers,
@@ -220,13 +293,13 @@ def _other_rules(method: Method, settings: dict[str, Any]) -> list[str]:
     return [f"the rules are {rules}." if isinstance(rules, str) else "the rules are the caller's own."]
 
 
-def _warn_of(notes: Mapping[int, tuple[str, ...]]) -> None:
-    """One warning for each note, with the texts that it is about."""
+def _warn_of(notes: Mapping[int, Sequence[str]], of: str) -> None:
+    """One warning for each note, with the texts, or the targets of one text, that it is about."""
     texts: dict[str, list[int]] = {}
     for i, several in notes.items():
         for note in several:
             texts.setdefault(note, []).append(i)
     for note, about in texts.items():
         more = f" and {len(about) - 3} more" if len(about) > 3 else ""
-        which = ", ".join(f"text[{i}]" for i in about[:3])
+        which = ", ".join(f"{of}[{i}]" for i in about[:3])
         warn(note if len(about) == len(notes) else f"{which}{more}: {note}")

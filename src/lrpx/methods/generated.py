@@ -47,13 +47,15 @@ def how(method: Method, settings: Mapping[str, Any]) -> tuple[PassSpec, Combine]
     if not is_one_pass(method):
         names = ", ".join(name for name, each in METHODS.items() if is_one_pass(each))
         raise InputError(
-            f"{method.name} does not explain several tokens in one pass; {names} do. Explain one token at a time: "
-            "explainer(text, target=...)."
+            f"{method.name} explains the logit of one token, and neither several tokens together nor log-probabilities; {names} "
+            "do."
         )
     at = settings["at"]
     places = (at,) if isinstance(at, str) else tuple(at)
     if places not in (("input",), ("embedding",)):
-        raise InputError(f'at={at!r}: generated tokens are explained at "input" or at "embedding".')
+        raise InputError(
+            f'at={at!r}: several tokens and log-probabilities are explained at "input" or at "embedding", one of them.'
+        )
     rules, combine = known[method.function]()
     return PassSpec(rules, places), combine
 

@@ -106,7 +106,7 @@ class PassRunner:
             return self._run(batch, spec)
 
     def _run(self, batch: Batch, spec: PassSpec) -> PassResult:
-        found = self._repeat(batch, spec)
+        found = None if batch.functions else self._repeat(batch, spec)
         if found is not None:
             return found
         check_model(self.model, spec.rules)
@@ -168,6 +168,8 @@ class PassRunner:
 
     def _run_one_way(self, batch: Batch, spec: PassSpec, options: PassOptions) -> PassResult:
         """Captured, compiled, or as it is: the first that was asked for and applies."""
+        if batch.functions:  # a captured pass would not call them again
+            return compute(self.model, batch, spec, options)
         key = self._key(batch, spec)
         found, run = None, partial(compute, self.model)
         if self.execution.compile:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +30,7 @@ from ..propagation.rulesets import RuleSet
 from ..text.batching import Batch, Predictions, Readout
 from .checkpointing import Recomputation, checkpointed, outer_blocks
 from .compiled.attention_calls import AttentionCall, RepeatAttentionCalls
+from .functions import with_functions
 from .hidden_states import not_met, resolve_at, taps_of
 from .output_head import OutputHead, output_embedding
 from .predictions import predictions, read_predictions
@@ -294,12 +294,20 @@ def _chosen(scores: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None
     """Of all scores ``[B, K]``: those of target and contrast ``[B, 2]``, the targets ``[B]``, and all if asked for."""
     asked, contrasts = batch.targets.to(scores.device), batch.contrasts.to(scores.device)
     targets = torch.where(asked < 0, scores.argmax(-1), asked)
-    return scores.gather(1, _pair(targets, contrasts)), targets, scores if batch.likeliest else None
+    picked = scores.gather(1, _pair(targets, contrasts))
+    if batch.functions:
+        picked = with_functions(batch.functions, scores, picked.to(exact_dtype(scores)))
+    return picked, targets, scores if batch.likeliest else None
 
 
 def read_scores(model: PreTrainedModel, batch: Batch, readout: Readout) -> Tensor:
     """Forward pass; the scores ``[B, K]`` that ``readout`` reads off the model's output."""
     return readout(model(**batch.inputs, **accepted(model, use_cache=False, return_dict=True)), batch)
+
+
+def read_once(model: PreTrainedModel, batch: Batch) -> object:
+    """A forward pass that reads the batch's scores or logits, to look for what is not finite."""
+    return explained_logits(model, batch) if batch.readout is None else read_scores(model, batch, batch.readout)
 
 
 def followed(model: PreTrainedModel, batch: Batch, head: OutputHead) -> Tensor:
@@ -380,21 +388,20 @@ def check(model: PreTrainedModel, batch: Batch, answer: PassResult, reading: Pas
     name = type(model).__name__
     kind, what = reading.raised[0]
     if kind == "logits":
-        readout = batch.readout
-        forward = (
-            partial(explained_logits, model, batch) if readout is None else partial(read_scores, model, batch, readout)
-        )
-        raise NonFiniteError(where_not_finite(model, forward))
+        raise NonFiniteError(where_not_finite(model, lambda: read_once(model, batch)))
     if kind == "gradient":
         dtype = answer.gradients[what].dtype
         narrow = dtype in (torch.float16, torch.bfloat16)
         wider = 'Load the model in a wider dtype: dtype="float32".' if narrow else "Try another attn_implementation."
         raise NonFiniteError(f"the gradient at {what} is not finite in {dtype}. {wider}")
     if kind == "around":
-        raise UnsupportedModelError(
-            f"{name} puts tokens of its own around the text, so hidden states and tokens do not match."
-        )
+        raise UnsupportedModelError(puts_tokens_around(name))
     raise UnsupportedModelError(
         f"{name} lets padding take part in its prediction, so a padded batch gives wrong maps. "
         "Explain texts of different lengths one by one."
     )
+
+
+def puts_tokens_around(name: str) -> str:
+    """Why a model is refused whose hidden states have more places than the text has tokens, with gradient at the others."""
+    return f"{name} puts tokens of its own around the text, so hidden states and tokens do not match."

@@ -31,12 +31,14 @@ from .forward_backward import (
     PassSpec,
     Watched,
     exact_dtype,
-    explained_logits,
+    puts_tokens_around,
+    read_once,
     watched,
 )
 from .memory import values_at_once
+from .predictions import read_predictions
 from .scoring import Scores, Scoring, scored
-from .validation import check_model, check_not_compiled, where_not_finite
+from .validation import about_cuts, check_model, check_not_compiled, where_not_finite
 
 logger = logging.getLogger("lrpx")
 
@@ -59,14 +61,17 @@ class ManyTargets:
     Attributes:
         scores: float64 ``[P]``.
         log_probabilities: float64 ``[P]`` of the targets, or ``None`` where they were not asked for.
+        targets: ``[P]`` token ids. Likewise.
+        predictions: Of each position, if asked for.
+        notes: What has to be known to read the relevance right.
     """
 
     def __init__(
         self, model: PreTrainedModel, now: Watched, scoring: Scoring, scores: Scores, *, together: int
     ) -> None:
-        states, self._beside = now.states(
-            model, scores.root
-        )  # before anything here is counted as an operation of the model
+        # Before anything here is counted as an operation of the model:
+        self.notes = (about_cuts(type(model).__name__, now.active),) if +now.active.cuts else ()
+        states, self._beside = now.states(model, scores.root)
         self._state = next(iter(states.values()))
         self._name, self._scoring = type(model).__name__, scoring
         self._root, self._seed, self._together = scores.root, scores.seed, together
@@ -74,6 +79,9 @@ class ManyTargets:
         self.scores = scores.values.detach().cpu().double().numpy()
         found = scores.log_probabilities
         self.log_probabilities = None if found is None else found.cpu().double().numpy()
+        self.targets: list[int] | None = None if scores.targets is None else scores.targets.tolist()
+        shown = scores.predictions if scoring.likeliest else None
+        self.predictions = None if shown is None else list(read_predictions(shown.cpu().double().numpy()))
 
     def relevance(
         self, weights: np.ndarray, combine: Combine, tell: Callable[[int], object] | None = None
@@ -143,7 +151,9 @@ class ManyTargets:
                 f"a gradient of {self._name} is not finite in {gradients.dtype}. Load the model in a wider dtype, or try "
                 "another attn_implementation."
             )
-        positions = self._scoring.positions if self._scoring.reads_forward else [self._state.shape[1]] * len(self._seed)
+        if gradients[:, self._length :].any():
+            raise UnsupportedModelError(puts_tokens_around(self._name))
+        positions = self._scoring.positions if self._scoring.reads_forward else [self._length - 1] * len(self._seed)
         last = [positions[np.flatnonzero(row)[-1]] if row.any() else -1 for row in weights]
         if torch.stack([g[end + 1 :].any() for g, end in zip(gradients, last, strict=True)]).any():
             raise UnsupportedModelError(
@@ -191,7 +201,7 @@ def explain_many(
             with fresh_rotations(model), watched(model, batch, spec, options) as now:
                 scores = scored(model, now, scoring, options)
                 if not scores.values.isfinite().all():
-                    raise NonFiniteError(where_not_finite(model, lambda: explained_logits(model, batch)))
+                    raise NonFiniteError(where_not_finite(model, lambda: read_once(model, batch)))
                 answer = ask(ManyTargets(model, now, scoring, scores, together=many))
             runner.whole_head = options.whole_head
             return answer

@@ -23,6 +23,8 @@ from ..models.placement import entry_device
 from ..models.positions import counts_from_padding
 from ..models.signature import filler, takes
 
+Function = Callable[[Tensor], Any]  # logits at one position [n] -> a tensor of one number
+
 
 @dataclass(frozen=True)
 class Item:
@@ -34,6 +36,7 @@ class Item:
     contrast: int | None = None  # token id; None: the single logit is explained
     extras: dict[str, tuple[int, ...]] = field(default_factory=dict)  # per-token model inputs, e.g. token_type_ids
     notes: tuple[str, ...] = ()  # what the user has to know of the text
+    function: Function | None = None  # of all logits at the position, explained in place of a target
 
 
 class Readout(ABC):
@@ -69,6 +72,7 @@ class Batch:
             0: nothing of all that.
         readout: How the scores that are explained are read off the model's output. ``None``: a language model's logits at
             ``positions``.
+        functions: Per item, the function that is explained in place of a target, or ``None``. Empty if no item has one.
     """
 
     inputs: dict[str, Tensor]
@@ -79,6 +83,7 @@ class Batch:
     chosen: bool = False
     likeliest: int = 0
     readout: Readout | None = None
+    functions: tuple[Function | None, ...] = ()
 
     def outside_inference_mode(self) -> Batch:
         """The same batch with tensors that autograd can save, even if it was made inside ``torch.inference_mode()``."""
@@ -170,7 +175,8 @@ def pad(
     parts = flat.split([len(table) for table in tables.values()] + [len(items)] * 3)
     inputs = {name: part.view(len(items), width) for name, part in zip(tables, parts, strict=False)}
     where, asked, against = parts[len(tables) :]
-    return Batch(inputs, spans, where, asked, against, None not in targets, likeliest, readout)
+    functions = tuple(item.function for item in items) if any(item.function for item in items) else ()
+    return Batch(inputs, spans, where, asked, against, None not in targets, likeliest, readout, functions)
 
 
 # Convolutions, Fourier transforms, pooling and landmarks mix positions regardless of the attention mask.

@@ -72,6 +72,11 @@ def _split_batch(given: Mapping[str, Any]) -> tuple[list[Any], bool]:
     return [{name: rows[n] for name, rows in batch.items()} for n in range(len(ids))], True
 
 
+def name_of(function: Any) -> str:
+    """What a function is called: ``"<lambda>"`` for a lambda."""
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
 def is_id(value: Any) -> bool:
     """Whether it is an integer."""
     return isinstance(value, int) and not isinstance(value, bool)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..errors import InputError
 from ..models.signature import ModelSignature
 from .batching import Alike, Item, any_length, buckets
-from .given import as_python
+from .given import as_python, name_of
 from .targets import resolve_position, resolve_token
 from .tokenization import Encoded
 
@@ -47,6 +48,18 @@ def item_of(
             f"token id {max(ids)} is outside the model's vocabulary of {signature.vocabulary}. Is this the model's own tokenizer?"
         )
     where = resolve_position(encoded, position, signature.task, getattr(tokenizer, "mask_token_id", None))
+    extras = {k: v for k, v in encoded.extras.items() if k in signature.extras}
+    if callable(contrast):
+        raise InputError(
+            f"the contrast is the function {name_of(contrast)}. Subtract it in a function as target: "
+            "target=lambda logits: f(logits) - g(logits)."
+        )
+    if callable(target):
+        if contrast is not None:
+            raise InputError(
+                f"the target is the function {name_of(target)}, which takes no contrast={contrast!r}: subtract its logit there."
+            )
+        return Item(ids, where, extras=extras, notes=notes, function=target)
     chosen, other = (
         resolve_token(given, role, encoded, where, tokenizer, signature.vocabulary, signature.task)
         for role, given in (("target", target), ("contrast", contrast))
@@ -56,7 +69,6 @@ def item_of(
             f"target {target!r} and contrast {contrast!r} are the same token ({chosen}): their difference is 0. "
             "Give two that differ."
         )
-    extras = {k: v for k, v in encoded.extras.items() if k in signature.extras}
     return Item(ids, where, chosen, other, extras, notes)
 
 
@@ -74,6 +86,23 @@ def groups_of(items: list[Item], max_tokens: int, waste: float, alike: Alike = a
     ]
 
 
+def lists_of(asked: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Those of the values asked for of one text that are lists: several predictions are explained. All have one length.
+
+    Raises:
+        InputError: A list is empty, or lists have different lengths.
+    """
+    read = {name: as_python(value) for name, value in asked.items()}
+    lists = {name: value for name, value in read.items() if isinstance(value, list)}
+    for name, values in lists.items():
+        if not values:
+            raise InputError(f"{name}=[] is empty. Give at least one {name}, or leave it out.")
+    if len({len(values) for values in lists.values()}) > 1:
+        counts = " and ".join(f"{len(values)} values of {name}" for name, values in lists.items())
+        raise InputError(f"{counts} for one text. Give equally many of each, or one for all.")
+    return lists
+
+
 def one_each(given: Any, name: str, count: int) -> list[Any]:
     """One value of ``name`` for each of ``count`` texts.
 
@@ -83,6 +112,7 @@ def one_each(given: Any, name: str, count: int) -> list[Any]:
     given = as_python(given)
     if isinstance(given, list):
         if len(given) != count:
-            raise InputError(f"{len(given)} values of {name} for {count} texts. Give one for all, or one each.")
+            hint = "" if count > 1 else f" Of one text several can be explained: explainer(text, {name}=[...])."
+            raise InputError(f"{len(given)} values of {name} for {count} texts. Give one for all, or one each.{hint}")
         return given
     return [given] * count
