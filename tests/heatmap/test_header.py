@@ -7,9 +7,9 @@ import pytest
 from rich.console import Console
 
 from lrpx import heatmap
+from lrpx.heatmap import latex
 from lrpx.heatmap.colours import RED, WHITE, hex_colour
 from lrpx.heatmap.html import escape
-from lrpx.heatmap.latex import tex
 from lrpx.heatmap.view import MINUS, probability, view
 from lrpx.results.explanation import Explanation, Prediction, Token, Unit
 
@@ -47,7 +47,7 @@ WRITERS = {
     "table": (printed, str),
     "terminal": (lambda e: printed(e, color_system="truecolor"), str),
     "html": (heatmap.html_fragment, escape),
-    "latex": (heatmap.to_latex, tex),
+    "latex": (heatmap.to_latex, latex._Writer(False, 60)._prose),
 }
 
 

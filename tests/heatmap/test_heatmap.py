@@ -34,6 +34,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:right-to-left text in a picture"),
 ]
 
+OUTSIDE = "MLPs +0.375 (3 layers) · biases of attention +0.5 (3 layers) · embedding at the explained position −0.75"
 RED_HEX, BLUE_HEX = hex_colour(RED), hex_colour(BLUE)
 
 
@@ -432,7 +433,7 @@ def test_html_of_nothing_but_zeros_is_white_and_says_so():
 
 def test_html_shows_what_belongs_to_no_token_and_its_layers():
     shown = Page(heatmap.to_html(decomposed())).shown
-    assert "mlp +0.375 (3 layers) · attention_bias +0.5 (3 layers) · direct −0.75" in shown
+    assert OUTSIDE in shown
     assert shown.strip().endswith("0+0.500+0.50001+1.000−0.250+0.5002−1.500+0.1250")  # layer, tokens, mlp, bias
     assert "Per layer" not in Page(heatmap.to_html(keys())).shown
 
@@ -484,7 +485,6 @@ def compiled(source: str, folder: Path, engine: str = "pdflatex") -> str:
     return log
 
 
-@pytest.mark.slow
 def _runs(command: list[str], folder: Path) -> bool:
     return subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode == 0
 
@@ -513,7 +513,7 @@ def test_latex_wraps_one_unit_that_is_longer_than_a_line(tmp_path):
     ("text", "source"),
     [
         (r"\{}$&#%_^~", r"\textbackslash{}\{\}\$\&\#\%\_\textasciicircum{}\textasciitilde{}"),
-        ("--,,<<", "-{}-{},{},{}<{}<{}"),
+        ("--> a, ?`", r"-\kern0pt{}-\kern0pt{}>\ a,\ ?\kern0pt{}\textasciigrave{}"),
         ("\"'`", r"\textquotedbl{}\textquotesingle{}\textasciigrave{}"),
         ("é", "é"),
         ("e\u0301", "é"),
@@ -543,6 +543,21 @@ def test_latex_colours_cells_and_frames_the_explained_one():
     assert re.findall(r"\\lrpxexplained\{\w+\}\{\w+\}\{(\w+)\}", source) == ["cabinet"]
     assert BLUE_HEX in source
     assert r"\lrpxcell{FFFFFF}{000000}{The}{}" in heatmap.to_latex(zero(), look=Look(numbers=False))
+
+
+def test_latex_breaks_no_line_inside_a_quoted_token_or_before_a_dot():
+    e = explanation([("a", ["a"])], [1.0], target="Ġare", notes=("it's ' in a', not \" is\" · 'x" + "y" * 70 + "'.",))
+    source = heatmap.to_latex(e)
+    assert r"logit\ \mbox{\textquotedbl{}\ are\textquotedbl{}}" in source
+    assert r"it\textquotesingle{}s\ \mbox{\textquotesingle{}\ in\ a\textquotesingle{}},\ not" in source
+    assert r"~\textperiodcentered{}\ \textquotesingle{}xyyy" in source  # too long for a box
+    assert r"\ \textperiodcentered" not in source
+
+
+def test_latex_sets_the_legend_below_the_colour_bar():
+    bar, legend = heatmap.to_latex(keys()).split(r"{\footnotesize framed: ")
+    assert bar.rstrip().endswith(r"\par\nobreak")
+    assert legend.startswith(r"the\ logits\ at\ position\ 4\ are\ explained\par}")
 
 
 # PNG.
@@ -816,8 +831,8 @@ def test_an_output_that_cannot_encode_a_character_gets_its_escape(encoding, colo
 def test_terminal_stacks_methods_and_lists_components():
     output = bare(printed([keys(), decomposed()], width=120))
     assert output.index("attnlrp") < output.index("alti-logit")
-    assert "mlp +0.375 (3 layers) · attention_bias +0.5 (3 layers) · direct −0.75" in output
-    assert "mlp +0.375 (3 layers), attention_bias" in printed(decomposed(), width=200, colours=None)
+    assert OUTSIDE in " ".join(output.split())
+    assert "MLPs +0.375 (3 layers), biases of attention" in printed(decomposed(), width=200, colours=None)
 
 
 @pytest.mark.parametrize("colours", ["truecolor", "standard"])

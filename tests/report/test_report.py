@@ -850,7 +850,7 @@ def test_numbers_that_make_no_sense(run, options, message):
 
 
 def test_the_heatmap_figure(run, result):
-    """Per sample its sentence, and a line per method with a box per token: the subject underlined, the verb green."""
+    """Per sample its sentence, and a line per method with a box per token: subject underlined, attractors dotted, verb green."""
     text = report([run.path], format="latex", examples=3)
     (body,) = re.findall(r"\\begin\{figure\}(.+?)\\end\{figure\}", text, flags=re.S)
     shown = examples(result, 3)
@@ -866,6 +866,9 @@ def test_the_heatmap_figure(run, result):
                 red, _, blue = (int(background[i : i + 2], 16) for i in (0, 2, 4))
                 assert (red > blue) == (value > 0) or abs(value) < 0.02 * scale
                 assert (r"\underline" in label) == (role == "subject")
+                assert (r"\lrpxattractor" in label) == (role == "attractor")
+    assert {"subject", "attractor"} <= {role for example in shown for role in example.roles}
+    assert re.search(r"\\lrpxattractor\{dotted\}", body)
 
 
 @pytest.mark.parametrize("format", ["latex", "html"])

@@ -7,6 +7,7 @@ script in installed fonts (``latex_scripts.py``).
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 
@@ -17,7 +18,7 @@ from .images import ImageMap
 from .latex_scripts import depths, fonts, in_reading_order, is_japanese, mirrored, script_of
 from .rtl import JOINER
 from .text import characters, code_point, mostly_rtl
-from .view import ALL_ZERO, MINUS, View
+from .view import ALL_ZERO, DOT, MINUS, View
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -44,7 +45,7 @@ _SPECIAL = {
     "…": r"\dots{}",
     "·": r"\textperiodcentered{}",
 }
-_LIGATURES = "-,<>?!"  # T1 fonts have ligatures for -- << ,, ?` and others; {} prevents them
+_LIGATURES = "-,<>?!"  # fonts have ligatures for -- << ,, ?` and others: a kern prevents them, {} does not in LuaTeX
 
 # Beyond ASCII: what the fonts of the T1 and TS1 encodings have.
 _TYPESET = {chr(c) for c in range(0xA1, 0x17F)} - set("\xad\u0126\u0127\u0138\u013f\u0140\u0149\u0166\u0167")
@@ -92,6 +93,7 @@ _LINE, _COLUMN = (
     60,
     30,
 )  # letters that surely fit a line of a page, of a column; a longer unit is cut into several boxes
+_QUOTED = re.compile(r"""("[^"]*"+|(?<!\w)'[^']*'(?!\w))""")
 
 
 def source(views: Sequence[View], *, fragment: bool, engine: str) -> str:
@@ -133,21 +135,19 @@ class _Writer:
         rtl = self.lua and view.rtl
         lines = [
             r"{\sffamily\raggedright\lineskip=4pt\lineskiplimit=2pt",
-            rf"\textbf{{{tex(view.method)}}}\quad {tex(view.explains(MINUS))}{value}\par\nobreak",
-            *(rf"{{\footnotesize {tex(line)}\par}}\nobreak" for line in view.below(MINUS)),
+            rf"\textbf{{{tex(view.method)}}}\quad {self._prose(view.explains(MINUS))}{value}\par\nobreak",
+            *(rf"{{\footnotesize {self._prose(line)}\par}}\nobreak" for line in view.below(MINUS)),
             r"\medskip",
             *([r"{\pardir TRT\textdir TRT%"] * rtl),
             *cells,
             r"\par" + "}" * rtl + r"\nobreak\medskip",
             *(line for image in view.images for line in self._image(view, image)),
-            self._bar(view)
-            + r"\quad{\footnotesize framed: "
-            + tex(" · ".join([view.marked(), *view.legend(MINUS)]))
-            + r"}\par",
+            self._bar(view) + r"\par\nobreak",
+            rf"{{\footnotesize framed: {self._prose(DOT.join([view.marked(), *view.legend(MINUS)]))}\par}}",
         ]
         if view.components:
-            outside = tex(" · ".join(view.outside(MINUS)))
-            lines.append(rf"\smallskip{{\footnotesize outside the tokens: {outside}\par}}")
+            outside = self._prose(DOT.join(view.outside(MINUS)))
+            lines.append(rf"{{\footnotesize outside the tokens: {outside}\par}}")
         # A line break before \par would add an empty line.
         return "\n".join(lines).replace("\\newline%\n\\par", "%\n\\par") + "}\n"
 
@@ -209,6 +209,14 @@ class _Writer:
         (_, low), *_, (_, high) = ((place, self.tex(tick)) for place, tick in view.ticks(MINUS))
         return rf"{{\footnotesize {low} \fboxsep=0pt\fboxrule=0.3pt\fcolorbox[HTML]{{999999}}{{FFFFFF}}{{{steps}}} {high}}}"
 
+    def _prose(self, text: str) -> str:
+        """Words around the map. No line breaks in a quoted token that fits one, or before a dot between two items."""
+        parts = [
+            rf"\mbox{{{self.tex(part)}}}" if n % 2 and len(part) <= self.line else self.tex(part)
+            for n, part in enumerate(re.split(_QUOTED, text))
+        ]
+        return "".join(parts).replace(self.tex(DOT), self.tex(DOT).replace(r"\ ", "~", 1))
+
     def tex(self, text: str) -> str:
         """``text`` as LaTeX source: specials escaped, and what the default font lacks in its script's font or as code points."""
         return "".join(self._run(*run) for run in self._runs(unicodedata.normalize("NFC", text)))
@@ -235,7 +243,7 @@ class _Writer:
 
     def _run(self, script: str, text: str) -> str:
         if not script:
-            return "".join(map(_escaped, text))
+            return "".join(map(_escaped, text, text[1:] + " "))
         self.scripts.add(script)
         inside = "".join(c if c == " " else _SPECIAL.get(c, c) for c in text)
         set_in = rf"{{\lrpx{script.title()} {inside}}}"
@@ -251,9 +259,9 @@ def _typeset(char: str) -> bool:
     return char in _SPECIAL or char in _TYPESET or "\x20" <= char <= "\x7e"
 
 
-def _escaped(char: str) -> str:
+def _escaped(char: str, following: str) -> str:
     if char in _SPECIAL:
         return _SPECIAL[char]
-    if char in _LIGATURES:
-        return char + "{}"
+    if char in _LIGATURES and following in _LIGATURES + "`":
+        return char + r"\kern0pt{}"
     return char if _typeset(char) else rf"\lrpxpoint{{{code_point(char)}}}"

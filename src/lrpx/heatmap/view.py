@@ -24,7 +24,17 @@ from .text import half_character, legible, mostly_rtl, readable, visible
 
 WITH_NUMBERS = 40  # maps of up to this many units show their numbers, in formats without tooltips
 MINUS = "\N{MINUS SIGN}"
+DOT = " · "  # between the items of a line
 ALL_ZERO = "every relevance is 0"
+_IN_WORDS = {  # the parts of the value that ALTI-Logit assigns to no token (docs/equations.md)
+    "mlp": "MLPs",
+    "attention_bias": "biases of attention",
+    "attention_norm_bias": "biases of the norms after attention",
+    "mlp_norm_bias": "biases of the norms after MLPs",
+    "final_norm_bias": "bias of the final norm",
+    "head_bias": "biases of the output layers",
+    "direct": "embedding at the explained position",
+}
 
 
 @dataclass(frozen=True)
@@ -152,7 +162,7 @@ class View:
         """The number that is explained, to stand after ``explains``; empty where the method is not about a logit."""
         return "" if self.measures == "mixture" else short(self.value, sign)
 
-    def below(self, sign: str = "-", dot: str = " · ") -> list[str]:
+    def below(self, sign: str = "-", dot: str = DOT) -> list[str]:
         """The lines below the header: sums and settings, what the model predicts, and what a reader must know."""
         lines = [dot.join([*self.sums(sign), *self.notes]), dot.join(self.predictions), *self.holds(sign)]
         return [line for line in (*lines, *(f"note: {remark}" for remark in self.remarks)) if line]
@@ -310,7 +320,7 @@ def _percent(part: float, whole: float) -> str:
 def _component(name: str, part: Any) -> tuple[str, float, np.ndarray | None]:
     numbers = np.asarray(part, dtype=np.float64)
     layers = numbers.reshape(len(numbers), -1).sum(axis=1) if numbers.ndim else None
-    return legible(name), float(numbers.sum()), layers
+    return legible(_IN_WORDS.get(name, name)), float(numbers.sum()), layers
 
 
 def fixed(value: float, scale: float, sign: str = "-") -> str:

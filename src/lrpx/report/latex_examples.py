@@ -1,8 +1,8 @@
 """The heatmap figure of Arras et al. (2025) in LaTeX: per model the samples with the highest difference of logits.
 
-One block per sample: the sentence, its subject underlined and the predicted verb green, then one line of coloured tokens per
-method. Each map has its own scale, red for the predicted form, blue for the other one. A figure as high as a page at most; what
-is higher is set as paragraphs, which may break.
+One block per sample: the sentence, its subject underlined, attractors dotted, the predicted verb green; then one line of
+coloured tokens per method. Each map has its own scale, red for the predicted form, blue for the other one. A figure as high as
+a page at most; what is higher is set as paragraphs, which may break.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ PREAMBLE = r"""\usepackage[T1]{fontenc}
 % \lrpxtoken{background}{ink}{text}; \lrpxverb{text}: the predicted verb; \lrpxpoint{U+4E2D}: what pdflatex cannot set.
 \newcommand{\lrpxtoken}[3]{{\fboxsep=0.8pt\colorbox[HTML]{#1}{\textcolor[HTML]{#2}{\strut #3}}}}
 \newcommand{\lrpxverb}[1]{\textcolor[HTML]{1F8A4C}{\textbf{#1}}}
+% \lrpxattractor{text}: a noun that could be taken for the subject, with dots below it.
+\DeclareRobustCommand{\lrpxattractor}[1]{\leavevmode{\setbox0\hbox{#1}\rlap{\lower2.4pt\hbox
+  to\wd0{\xleaders\hbox to1.8pt{\hss.\hss}\hfil}}\box0}}
 \newcommand{\lrpxmap}[2]{\par\noindent\makebox[29mm][l]{#1}\parbox[t]{\dimexpr\linewidth-29mm}{\raggedright #2}}
 \newcommand{\lrpxpoint}[1]{{\tiny\,#1\,}}
 """
@@ -39,8 +42,8 @@ def figure(result: Result, count: int) -> str:
         return ""
     caption = (
         f"The {len(found)} correctly predicted samples of \\texttt{{{tex(result.label)}}} with the highest difference of "
-        "logits. The subject is \\underline{underlined}, the predicted verb is \\lrpxverb{green}. Red speaks for it, blue for "
-        "the other form; each map has its own scale."
+        "logits. The subject is \\underline{underlined}, attractors are \\lrpxattractor{dotted}, the predicted verb is "
+        "\\lrpxverb{green}. Red speaks for it, blue for the other form; each map has its own scale."
     )
     body = "\n\\par\\medskip\n".join("\n".join(_block(example)) for example in found)
     if sum(map(_height, found)) <= _PAGE:
@@ -96,4 +99,6 @@ def _parts(text: str) -> tuple[bool, str]:
 
 
 def _marked(example: Example, start: int, end: int, text: str) -> str:
-    return f"\\underline{{{text}}}" if "subject" in example.roles[start:end] else text
+    roles = example.roles[start:end]
+    mark = r"\underline" if "subject" in roles else r"\lrpxattractor" if "attractor" in roles else ""
+    return f"{mark}{{{text}}}" if mark else text
