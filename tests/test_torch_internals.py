@@ -7,6 +7,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lrpx import _torch_internals as internals
+from lrpx.propagation.propagate import propagate
 
 
 def test_hooks_of_a_module():
@@ -97,3 +98,21 @@ def test_fused(monkeypatch, missing):
     x = torch.randn(5, 3)
     torch.testing.assert_close(internals.fused(graph, [x])(x), x.sin())
     assert asked == ([{"fullgraph": True, "dynamic": True}] if missing else [1])
+
+
+@pytest.mark.parametrize("rules", [{}, "lrp"], ids=["gradient", "lrp"])
+def test_the_gradient_of_batch_norm(rules):
+    """Of one item that goes on with its channels last, PyTorch's own gradient on a CPU is another one than that of two."""
+    torch.manual_seed(0)
+    norm, x, g = nn.BatchNorm2d(16).double().eval(), torch.randn(1, 16, 4, 4).double(), torch.randn(1, 16, 16).double()
+    nn.init.normal_(norm.weight)
+
+    def gradient():
+        leaf = x.clone().requires_grad_()
+        return torch.autograd.grad(norm(leaf).flatten(2).transpose(1, 2), leaf, g)[0]
+
+    slope = norm.weight / (norm.running_var + norm.eps).sqrt()
+    expected = g.transpose(1, 2).unflatten(2, (4, 4)) * slope[:, None, None]
+    with propagate(norm, rules):
+        torch.testing.assert_close(gradient(), expected.detach())
+    assert not torch.allclose(gradient(), expected)  # else PyTorch is right by now, and CORRECTED can go

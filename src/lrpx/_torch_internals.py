@@ -7,7 +7,7 @@ docstring says otherwise.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
@@ -20,6 +20,22 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 SET_GRAD_ENABLED: Callable[[bool], None] = torch._C._set_grad_enabled
 """What ``torch.no_grad()`` and its like call, as a ``TorchFunctionMode`` sees it."""
+
+
+def _batch_norm(
+    _: Any, __: Any, function: Callable[..., Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Tensor:
+    """``batch_norm`` with the right gradient. On a CPU, PyTorch's is wrong for a single item whose gradient is laid out with
+    the channels last, as it is behind ``flatten(2).transpose(1, 2)``.
+    """
+    output = function(*args, **kwargs)
+    if output.requires_grad and len(output) == 1:
+        output.register_hook(Tensor.contiguous)
+    return output
+
+
+CORRECTED = {nn.functional.batch_norm: _batch_norm}
+"""Functions of PyTorch that have a wrong gradient -> what is called instead, as ``propagate.Handler``."""
 
 
 def base_of(tensor: Tensor) -> Tensor:

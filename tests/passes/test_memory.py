@@ -22,7 +22,9 @@ def batch_for(model, lengths=(9, 6)):
 def on_cuda(rows, length):
     """A batch that says it is on a GPU; its ids take no memory."""
     ids = torch.zeros(1, 1, dtype=torch.int64).expand(rows, length)
-    return SimpleNamespace(positions=SimpleNamespace(device=torch.device("cuda", 0)), inputs={"input_ids": ids})
+    return SimpleNamespace(
+        positions=SimpleNamespace(device=torch.device("cuda", 0)), inputs={"input_ids": ids}, of_images=False
+    )
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from ..passes.attribution import attributions, run
 from ..passes.dispatch import PassRunner
-from ..passes.hidden_states import place_first
+from ..passes.hidden_states import beyond_sums
 from ..text.batching import Attribution, Batch
 from .rule_names import Rules, named_rules
 
@@ -30,5 +30,5 @@ def explain(
     ``relevance`` ``[T]`` is at ``"input"`` or ``"embedding"``, whichever ``at`` names first, or else at the input; everything
     else that it names is in ``layers``, ``[T, width]``. Arguments and errors are those of ``run``.
     """
-    result = run(model, batch, named_rules(rules), at, runner=runner, hidden=len(place_first(at)) > 1)
+    result = run(model, batch, named_rules(rules), at, runner=runner, hidden=beyond_sums(at))
     return attributions(result, batch, torch.mul, decomposes=True)

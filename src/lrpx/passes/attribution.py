@@ -17,14 +17,14 @@ from ..propagation.propagate import Propagation
 from ..propagation.rulesets import RuleSet
 from ..text.batching import Attribution, Batch, Predictions
 from .dispatch import PassRunner
-from .forward_backward import CHUNK, PassSpec, check
+from .forward_backward import CHUNK, PassSpec, check, per_token
 from .hidden_states import place_first
 from .validation import about_cuts
 
 
 @dataclass(frozen=True)
 class Hidden:
-    """A hidden state and the gradient of the summed values with respect to it, both ``[B, T, width]``."""
+    """A hidden state and the gradient of the summed values with respect to it, both ``[B, T, width]``; of images as it is."""
 
     state: Tensor
     gradient: Tensor
@@ -73,7 +73,8 @@ def run(
         batch: From ``batching.pad``.
         rules: A rule set or its name; an empty one gives plain gradients.
         mode: A subclass of ``Propagation`` that watches more.
-        at: ``"input"`` (what enters the first block), ``"embedding"`` (the word-embedding rows), module names or globs.
+        at: ``"input"`` (what enters the first block), ``"embedding"`` (the word-embedding rows), ``"pixels"``, module names or
+            globs.
         runner: Runs the passes of this model and keeps what can be repeated. Default: one for this pass.
         hidden: Whether hidden states and gradients are wanted; ``products`` need none.
 
@@ -88,7 +89,10 @@ def run(
     check(model, batch, found, reading)
     places = {}
     if hidden:
-        places = {name: Hidden(x.flatten(2), found.gradients[name].flatten(2)) for name, x in found.states.items()}
+        pairs = {name: (state, found.gradients[name]) for name, state in found.states.items()}
+        if batch.shape[1]:  # else of images, whose feature maps and pixels keep their shape
+            pairs = {name: (state.flatten(2), gradient.flatten(2)) for name, (state, gradient) in pairs.items()}
+        places = {name: Hidden(*pair) for name, pair in pairs.items()}
     notes = (about_cuts(type(model).__name__, found.mode),) if +found.mode.cuts else ()
     return Pass(reading.values, reading.targets, reading.products, places, found.mode, notes, reading.predictions)
 
@@ -96,11 +100,13 @@ def run(
 def attributions(result: Pass, batch: Batch, combine: Combine, *, decomposes: bool) -> list[Attribution]:
     """One attribution per item: ``combine(state, gradient)``, cut to its real tokens.
 
-    The first hidden state gives the token relevance, summed over the width; the others are kept whole, in ``layers``.
+    The first hidden state gives the token relevance, summed over the width; the others are kept whole, in ``layers``. So are
+    pixels, each of which is a token if they come first.
     ``decomposes`` says that the relevances are parts of the value, so that a residual means something.
     """
     first, *others = result.hidden or [""]
-    per_token = result.products if combine is torch.mul else _token_sums(result.hidden[first], combine)  # [B, T]
+    others += ["pixels"] * (first == "pixels")  # as they are, beside their sums
+    per_token = result.products if combine is torch.mul else _token_sums(first, result.hidden[first], combine)  # [B, T]
     layers = {name: _whole(result.hidden[name], combine) for name in others}  # [B, T, width]
     found = []
     for i, (span, target) in enumerate(zip(batch.spans, result.targets, strict=True)):
@@ -122,9 +128,9 @@ def attributions(result: Pass, batch: Batch, combine: Combine, *, decomposes: bo
     return found
 
 
-def _token_sums(hidden: Hidden, combine: Combine) -> np.ndarray:
+def _token_sums(name: str, hidden: Hidden, combine: Combine) -> np.ndarray:
     """``combine`` summed over the width, where the hidden state is: a thousandth of it has to travel. float64 ``[B, T]``."""
-    state, gradient = hidden.state, hidden.gradient
+    state, gradient = per_token(name, hidden.state), per_token(name, hidden.gradient)
     if state.device.type == "mps":  # has no float64
         state, gradient = state.cpu(), gradient.cpu()
     rows = max(1, CHUNK // max(1, state.shape[-1]))

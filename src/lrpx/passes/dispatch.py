@@ -125,7 +125,7 @@ class PassRunner:
 
         Nothing is checked before: on a fast GPU, what Python does takes as long as the pass.
         """
-        if self.state is None:
+        if self.state is None or not batch.is_text_alone:
             return None
         key, found = self._key(batch, spec), None
         if self.execution.fast is not False and not self.execution.checkpoint:
@@ -169,6 +169,11 @@ class PassRunner:
     def _run_one_way(self, batch: Batch, spec: PassSpec, options: PassOptions) -> PassResult:
         """Captured, compiled, or as it is: the first that was asked for and applies."""
         if batch.functions:  # a captured pass would not call them again
+            return compute(self.model, batch, spec, options)
+        if not batch.is_text_alone:
+            asked = [f"{name}=True" for name in ("fast", "compile") if getattr(self.execution, name)]
+            if asked:
+                self._tell(logging.WARNING, f"{' and '.join(asked)}: only texts alone are captured or compiled")
             return compute(self.model, batch, spec, options)
         key = self._key(batch, spec)
         found, run = None, partial(compute, self.model)

@@ -31,7 +31,7 @@ from ..text.batching import Batch, Predictions, Readout
 from .checkpointing import Recomputation, checkpointed, outer_blocks
 from .compiled.attention_calls import AttentionCall, RepeatAttentionCalls
 from .functions import with_functions
-from .hidden_states import not_met, resolve_at, taps_of
+from .hidden_states import is_entry, not_met, resolve_at, taps_of
 from .output_head import OutputHead, output_embedding
 from .predictions import predictions, read_predictions
 from .validation import check_carries_gradient, check_no_bypass, check_rules_took_effect, where_not_finite
@@ -161,7 +161,7 @@ class Watched:
     taps: dict[str, Tensor]
 
     def states(self, model: PreTrainedModel, values: Tensor) -> tuple[dict[str, Tensor], list[Tensor]]:
-        """The hidden states that ``values`` were made of, and the embedding, if a gradient there means a way around them.
+        """The hidden states that ``values`` were made of, and embedding and pixels, if a gradient there means a way around them.
 
         Raises:
             InputError: A module whose hidden state is asked for did not run.
@@ -175,11 +175,14 @@ class Watched:
             check_rules_took_effect(model, self.modules, self.active, values)
         taps, wanted = self.taps, self.wanted
         states = {name: taps[name] for name in wanted}  # in the order asked for
-        beside = [taps["embedding"]] if "embedding" in taps and "embedding" not in wanted and self.active.rules else []
-        if beside and not taps["input"].is_leaf:  # not cut off
-            check_no_bypass(model, values, taps)
-            beside = []
-        return states, beside
+        entries = [taps[name] for name in wanted if is_entry(name)] if self.active.rules else []
+        beside = {
+            name: t for name, t in taps.items() if entries and name in ("embedding", "pixels") and name not in wanted
+        }
+        if beside and not all(entry.is_leaf for entry in entries):  # not cut off
+            check_no_bypass(model, values, beside, entries)
+            beside = {}
+        return states, list(beside.values())
 
 
 @contextmanager
@@ -198,8 +201,10 @@ def watched(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
         seen = {k: v for k, v in batch.inputs.items() if not (options.unpadded and k == "attention_mask")}
         wanted = resolve_at(model, spec.at)
         linked = options.static or options.linked or not active.rules
-        shape = batch.inputs["input_ids"].shape
-        taps = stack.enter_context(taps_of(model, modules, wanted, shape, again, linked=linked))
+        taps = stack.enter_context(taps_of(model, modules, wanted, batch.shape, again, linked=linked))
+        if "pixel_values" in seen:
+            taps["pixels"] = seen["pixel_values"].detach().requires_grad_()
+            seen["pixel_values"] = taps["pixels"].clone()  # a model may write into it; the leaf must stay as it is
         repeated = None if options.attention is None else stack.enter_context(RepeatAttentionCalls(options.attention))
         blocks = outer_blocks(model) if options.checkpoint else []
         stack.enter_context(checkpointed(blocks, active, again, repeated) if blocks else nullcontext())
@@ -222,7 +227,9 @@ def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
         states, beside = now.states(model, values)
         differentiable = [state for state in states.values() if state.requires_grad]
         found = torch.autograd.grad(values.sum(), [*differentiable, *beside], allow_unused=True)
-    if beside and found[-1] is not None:  # made before the first block, of what enters it; or of the embedding itself
+    if any(
+        gradient is not None for gradient in found[len(differentiable) :]
+    ):  # made before the first block, of what enters it; or of the embedding itself
         return compute(model, batch, spec, replace(options, linked=True))
     gradients = dict(zip(map(id, differentiable), found, strict=False))
     complete = {}
@@ -233,7 +240,8 @@ def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
     plain = {name: state.detach() for name, state in states.items()}
     flags = torch.stack([flag.to(values.device) for flag in objections.values()])
     first = spec.at[0]
-    products = _products(plain[first], complete[first], values.dtype, 1 << 62 if options.static else CHUNK)
+    pair = per_token(first, plain[first]), per_token(first, complete[first])
+    products = _products(*pair, values.dtype, 1 << 62 if options.static else CHUNK)
     parts = [values.detach(), targets, flags, products]
     predicted = 0
     if whole is not None:
@@ -251,6 +259,11 @@ def exact_dtype(tensor: Tensor) -> torch.dtype:
 
 def _keep_gradient(*_: Any) -> None:
     """Ignore ``torch.no_grad()`` in the model's own code, with which HRM's inner cycles save memory."""
+
+
+def per_token(name: str, tensor: Tensor) -> Tensor:
+    """What was noted at a place as ``[B, T, width]``: a pixel of an image ``[B, 3, height, width]`` is a token there."""
+    return tensor.flatten(2).transpose(1, 2) if name == "pixels" and tensor.ndim == 4 else tensor.flatten(2)
 
 
 def _products(state: Tensor, gradient: Tensor, dtype: torch.dtype, at_once: int) -> Tensor:
@@ -364,15 +377,16 @@ def accepted(model: PreTrainedModel, **arguments: Any) -> dict[str, Any]:
 def _objections(batch: Batch, logits: Tensor, gradients: Mapping[str, Tensor]) -> dict[tuple[str, str], Tensor]:
     """What would speak against the result, as (kind, what) -> whether it does."""
     found = {("logits", ""): ~logits.isfinite().all()}
-    padding = batch.inputs["attention_mask"] == 0
-    length = padding.shape[1]
+    length = batch.shape[1]
     for name, gradient in gradients.items():
         found["gradient", name] = ~gradient.isfinite().all()
-        if gradient.shape[1] > length:
+        if length and gradient.shape[1] > length:
             found["around", name] = gradient[:, length:].any()
-    first = next(iter(gradients.values()))[:, :length]
-    hidden = padding.to(first.device).view(*padding.shape, *[1] * (first.ndim - 2))
-    found["padding", ""] = (hidden & (first != 0)).any()
+    first = next(iter(gradients.values()))[:, : length or None]
+    for mask in map(batch.inputs.get, ("attention_mask", "pixel_attention_mask")):
+        if mask is not None and mask.shape == first.shape[:2]:
+            hidden = (mask == 0).to(first.device).view(*mask.shape, *[1] * (first.ndim - 2))
+            found["padding", ""] = (hidden & (first != 0)).any()
     return found
 
 

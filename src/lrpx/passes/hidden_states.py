@@ -1,7 +1,8 @@
 """Where to look: names -> modules -> hidden states, noted by hooks while a model runs.
 
 ``"input"`` is what enters the first block to run (the paper's x^0, positions added), ``"embedding"`` the word-embedding
-rows, and any other name a module or a glob over modules, whose output is noted.
+rows, ``"pixels"`` the pixel values of an image, and any other name a module or a glob over modules, whose output is noted.
+``"text_model:input"`` is what enters the first block of that module, for models with several towers of blocks.
 """
 
 from __future__ import annotations
@@ -13,20 +14,28 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .._torch_internals import base_of, no_function_modes
 from ..errors import InputError, nearest
+from ..models.modules import modules_of
 from .checkpointing import Recomputation
 
 
 def layer_count(model: PreTrainedModel) -> int:
     """How many blocks the configuration says the model has; 0 if it does not say."""
-    config = model.config.get_text_config()
+    reads_images = model.main_input_name == "pixel_values"
+    config = getattr(model.config, "vision_config", None) if reads_images else None
+    config = model.config.get_text_config() if config is None else config
+    stages = [n for name in _STAGES if isinstance(n := getattr(config, name, None), list | tuple)]
+    if reads_images and stages:  # in which ``num_layers`` counts the stages
+        return sum(stages[0])
     names = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers")
     return next((n for name in names if isinstance(n := getattr(config, name, None), int)), 0)
+
+
+_STAGES = ("depths", "depth")  # how many blocks each stage has
 
 
 def first_blocks(modules: Sequence[nn.Module]) -> list[nn.Module]:
@@ -41,34 +50,50 @@ def first_blocks(modules: Sequence[nn.Module]) -> list[nn.Module]:
     return found
 
 
+PLACES = ("input", "embedding", "pixels")
+ENTRY = ":input"
+
+
 def place_first(at: Sequence[str]) -> list[str]:
-    """``at`` with the place of the token relevance first: ``"input"`` or ``"embedding"``; ``"input"`` if it names neither."""
+    """``at`` with the place of the token relevance first, the first of ``PLACES`` in it; ``"input"`` if it names none."""
     names = [at] if isinstance(at, str) else list(dict.fromkeys(at))
-    place = next((name for name in names if name in ("input", "embedding")), "input")
+    place = next((name for name in names if name in PLACES or name.endswith(ENTRY)), "input")
     return [place, *(name for name in names if name != place)]
 
 
+def beyond_sums(at: Sequence[str]) -> bool:
+    """Whether more than one number per token is wanted: of several places, and of pixels."""
+    return place_first(at) not in (["input"], ["embedding"])
+
+
+def is_entry(name: str) -> bool:
+    """Whether a place is what enters a first block."""
+    return name == "input" or name.endswith(ENTRY)
+
+
 def resolve_at(model: PreTrainedModel, at: Sequence[str]) -> dict[str, nn.Module | None]:
-    """Names and globs -> modules, in order. ``"input"`` is no module: what enters the first block to run.
+    """Names and globs -> modules, in order. ``"input"`` is no module: what enters the first block to run; nor is ``"pixels"``.
 
     In a glob ``*`` and ``?`` stay between two dots, ``**`` crosses them.
 
     Raises:
         InputError: A name matches nothing.
     """
-    modules = dict(model.named_modules()) if set(at) - {"input", "embedding"} else {}
+    modules = dict(model.named_modules()) if set(at) - set(PLACES) else {}
     found: dict[str, nn.Module | None] = {}
     for name in at:
         if name == "embedding":
             found[name] = model.get_input_embeddings()
-        elif name == "input":
+        elif name in PLACES:
             found[name] = None
+        elif name.removesuffix(ENTRY) in modules:
+            found[name] = modules[name.removesuffix(ENTRY)]
         else:
             matches = [m for m in modules if m and _matches(m, name)]
             if not matches:
                 # Names of the first block and above say enough.
                 names = [m for m in modules if m and not re.search(r"\.[1-9]\d*(\.|$)", m)]
-                raise InputError(f"at={name!r} matches no module. {nearest(name, ['input', 'embedding', *names[:30]])}")
+                raise InputError(f"at={name!r} matches no module. {nearest(name, [*PLACES, *names[:30]])}")
             found.update({m: modules[m] for m in matches})
     return found
 
@@ -78,17 +103,19 @@ def taps_of(
     model: PreTrainedModel,
     modules: Sequence[nn.Module],
     wanted: dict[str, nn.Module | None],
-    shape: torch.Size,
+    shape: tuple[int, int],
     again: Recomputation,
     *,
     linked: bool = False,
 ) -> Iterator[dict[str, Tensor]]:
     """While the block runs, note the hidden state of every wanted name. The hooks are removed on exit.
 
-    ``linked``: what enters the first block stays linked to the embedding.
+    ``shape``: how many items, and how many tokens, 0 if that is not known before. ``linked``: what enters the first block stays
+    linked to the embedding.
     """
     taps: dict[str, Tensor] = {}
     thread = threading.get_ident()
+    cut = not linked and wanted.keys().isdisjoint(("embedding", "pixels"))
 
     def elsewhere() -> bool:
         """The model may be in use in another thread too; and a block that runs once more was seen the first time."""
@@ -99,18 +126,22 @@ def taps_of(
         fits = isinstance(value, Tensor) and value.ndim >= 3 and value.is_floating_point()
         return fits and value.shape[0] == shape[0] and value.shape[1] >= shape[1]
 
-    def tap_input(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if "input" in taps or elsewhere():  # only the first block to run, and its first use, sees the input
+    def tap_input(name: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if name in taps or elsewhere():  # only the first block to run, and its first use, sees the input
             return
         tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.is_floating_point()]
         state = tensors[0] if tensors else None
-        if state is not None and is_hidden(state):
+        if state is None:
+            return
+        # Of an image, a list of modules may begin with convolutions; a tower has a batch of its own.
+        own = name != "input" or (not shape[1] and state.shape[0] == shape[0])
+        if state.ndim == 3 if own else is_hidden(state):
             # The very tensor the model goes on with, so that a residual path around the block is seen too. Cut off from the
             # embedding, so that a gradient that reaches that all the same came around the first block.
             with no_function_modes():
-                if "embedding" not in wanted and not linked and base_of(state) is state:
+                if cut and base_of(state) is state:
                     state.detach_()
-                taps["input"] = state.requires_grad_()
+                taps[name] = state.requires_grad_()
 
     def tap_embedding(_: nn.Module, __: Any, output: Any) -> Any:
         if "embedding" in taps or elsewhere() or not is_hidden(output):
@@ -126,12 +157,12 @@ def taps_of(
             raise InputError(
                 f"at={name!r}: this module returns an object of the type {type(output).__name__}, not a hidden state."
             )
-        flat = state.ndim == 2 and state.shape[0] == shape.numel()  # some models flatten batch and tokens
+        flat = state.ndim == 2 and state.shape[0] == shape[0] * shape[1]  # some models flatten batch and tokens
         view = state.reshape(*shape, -1) if flat else state
         if name in taps or not is_hidden(view):
             raise InputError(
                 f"at={name!r}: this module returns shape {list(state.shape)}, or runs more than once; "
-                f"expected one hidden state [batch, tokens, width] = {[*shape, 'width']}."
+                f"expected one hidden state [batch, tokens, width] = {[shape[0], shape[1] or 'tokens', 'width']}."
             )
         taps[name] = view  # a constant, such as a router's softmax under LRP, has relevance 0
         new = taps[name].clone().reshape(state.shape)  # a later in-place operation must not touch what was noted
@@ -139,19 +170,19 @@ def taps_of(
 
     with ExitStack() as stack:
         for name, module in wanted.items():
-            if name == "input":
-                if (
-                    "embedding" not in wanted
-                ):  # so that what bypasses the first block is seen, see validation.check_no_bypass
+            if is_entry(name):
+                # So that what bypasses the first block is seen, see validation.check_no_bypass
+                if name == "input" and "embedding" not in wanted and shape[1]:
                     table = model.get_input_embeddings()
                     stack.callback(table.register_forward_hook(tap_embedding, prepend=True).remove)
-                for block in first_blocks(modules):
-                    stack.callback(block.register_forward_pre_hook(tap_input, with_kwargs=True).remove)
+                for block in first_blocks(modules if module is None else modules_of(module)):
+                    hook = partial(tap_input, name)
+                    stack.callback(block.register_forward_pre_hook(hook, with_kwargs=True).remove)
             elif name == "embedding" and module is not None:
                 stack.callback(module.register_forward_hook(tap_embedding, prepend=True).remove)
             elif module is not None:
-                hook = partial(lambda name, _, __, output: tap_output(name, output), name)
-                stack.callback(module.register_forward_hook(hook).remove)
+                noted = partial(lambda name, _, __, output: tap_output(name, output), name)
+                stack.callback(module.register_forward_hook(noted).remove)
         yield taps
 
 
@@ -162,10 +193,11 @@ def _matches(module: str, pattern: str) -> bool:
     return re.fullmatch("".join(wild.get(part, re.escape(part)) for part in parts), module) is not None
 
 
-def not_met(model: nn.Module, name: str) -> str:
+def not_met(model: PreTrainedModel, name: str) -> str:
     """Why ``name`` got no hidden state, for an error message."""
-    if name in ("input", "embedding"):
-        other = "embedding" if name == "input" else "input"
+    if name in PLACES or is_entry(name):
+        image = model.main_input_name == "pixel_values"
+        other = "input" if name != "input" else "pixels" if image else "embedding"
         return (
             f"at={name!r}: {type(model).__name__} shows no hidden state [batch, tokens, width] there. "
             f"Use at={other!r}, or name a module."

@@ -25,7 +25,7 @@ _EXPERTS = ("num_experts_per_tok", "top_k")
 def needs_checkpoint(model: PreTrainedModel, batch: Batch, *, compiled: bool = False) -> bool:
     """Whether the inner values of all blocks would take more GPU memory than there is, by estimate; logged if so."""
     device = batch.positions.device
-    if device.type != "cuda":
+    if device.type != "cuda" or batch.of_images:  # how many tokens they have is not known yet
         return False
     if is_offloaded(model):
         return True  # loaded weights would stay until the backward pass

@@ -50,7 +50,7 @@ class Propagation(TorchFunctionMode):
         super().__init__()
         self.rules, self.recognise = rules, Recogniser(rules)
         self.hits, self.met, self.cuts, self.unknown = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
-        self.added: dict[Function, Handler] = {}
+        self.added: dict[Function, Handler] = dict(internals.CORRECTED)
         self._handlers: dict[Function, tuple[Handler | None, Operation]] = {}
         # By weights or numbers, a product needs no rule; unless there is one for just that.
         self._of_two = () if "linear" in rules else ("product", "contraction", "linear")

@@ -19,10 +19,10 @@ _KNOWN_NODES = re.compile(
 _KNOWN_FUNCTIONS = ("lrpx.propagation.", *(f"{package}." for package in KERNELS))
 
 
-def nodes_above(values: Tensor, stop: Any = None) -> list[Any]:
+def nodes_above(values: Tensor, *stop: Any) -> list[Any]:
     """The nodes of the autograd graph above ``values``, itself included; not beyond ``stop``."""
     nodes = [values.grad_fn]
-    seen = {None, stop, *nodes}
+    seen = {None, *stop, *nodes}
     for node in nodes:  # which grows meanwhile
         for parent, _ in node.next_functions:  # type: ignore[union-attr]
             if parent not in seen:

@@ -73,6 +73,7 @@ class Batch:
         readout: How the scores that are explained are read off the model's output. ``None``: a language model's logits at
             ``positions``.
         functions: Per item, the function that is explained in place of a target, or ``None``. Empty if no item has one.
+        of_images: Images are explained; a text among the inputs goes to another tower of the model.
     """
 
     inputs: dict[str, Tensor]
@@ -84,6 +85,17 @@ class Batch:
     likeliest: int = 0
     readout: Readout | None = None
     functions: tuple[Function | None, ...] = ()
+    of_images: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """How many items and, padding included, tokens. How many tokens an image has is seen while the model runs: 0."""
+        return len(self.spans), 0 if self.of_images else self.inputs["input_ids"].shape[1]
+
+    @property
+    def is_text_alone(self) -> bool:
+        """Whether every input has one number per token, so that it can be padded to another length."""
+        return not self.of_images and all(tensor.shape == self.shape for tensor in self.inputs.values())
 
     def outside_inference_mode(self) -> Batch:
         """The same batch with tensors that autograd can save, even if it was made inside ``torch.inference_mode()``."""
