@@ -109,6 +109,7 @@ def test_of_a_masked_model(masked):
     np.testing.assert_allclose(contrast.relevance, plain.relevance, rtol=0, atol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore::lrpx.errors.LrpxWarning")  # as likely as random weights have it
 def test_in_the_middle_of_a_text(explainer):
     e = explainer("The keys to the cabinet", position=1, target=" to the")
     before = explainer("The keys", target=" to the")

@@ -1,6 +1,8 @@
 """What looks like a mistake is said, and explained as it was given."""
 
 import math
+import re
+import warnings
 
 import pytest
 import tiny
@@ -159,3 +161,29 @@ def test_a_padding_token_beyond_the_embedding_is_not_used(pad):
     together = lrpx.explain(model, None, rows, target=11)
     for e, row in zip(together, rows, strict=True):
         assert math.isclose(e.value, lrpx.explain(plain, None, row, target=11).value, rel_tol=1e-9)
+
+
+@pytest.mark.parametrize("mask", ["[MASK]", "<mask>"])
+def test_a_mask_in_the_text_of_a_causal_model(mask):
+    tokenizer = tiny_tokenizers.byte_level()
+    explainer = lrpx.Explainer(tiny_tokenizers.gpt2(tokenizer), tokenizer)
+    with pytest.warns(lrpx.LrpxWarning, match=rf"the text has '{re.escape(mask)}', and a causal model") as caught:
+        e = explainer(f"The keys {mask}")
+    assert str(caught[0].message) in e.notes
+    with pytest.warns(lrpx.LrpxWarning, match="does not fill it in"):
+        explainer.generate(f"The keys {mask}", max_new_tokens=1)
+
+
+def test_a_mask_token_of_the_tokenizer_given_as_an_id():
+    tokenizer = tiny_tokenizers.byte_level()
+    tokenizer.add_special_tokens({"mask_token": "<|m|>"})
+    explainer = lrpx.Explainer(tiny_tokenizers.gpt2(tokenizer), tokenizer)
+    with pytest.warns(lrpx.LrpxWarning, match=r"the text has '<\|m\|>'"):
+        explainer([3, tokenizer.mask_token_id, 4])
+
+
+def test_a_masked_model_is_given_masks():
+    tokenizer = tiny_tokenizers.word_piece()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert lrpx.explain(tiny_tokenizers.bert(tokenizer), tokenizer, "The keys [MASK] here").notes == ()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from typing import Annotated, Any
 
 import typer
 
-from ..errors import InputError
+from ..errors import InputError, LrpxWarning
 from ..files import json_line
 from ..methods import methods_with_options
 from . import options
@@ -111,6 +112,8 @@ def generate(
         revision=revision,
         token=token,
     )
+    if kind is Format.terminal and output is None:
+        warnings.simplefilter("ignore", LrpxWarning)  # the header says the same
     found = Explainer(loaded, tokenizer, checkpoint=checkpoint).generate(
         one.text,
         max_new_tokens=max_new_tokens,

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -18,7 +17,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers import GenerationConfig, PreTrainedModel
 
-from ..errors import InputError
+from ..errors import InputError, warn
 from ..methods import Method
 from ..methods.generated import OneByOne, how, is_one_pass
 from ..models.lock import lock_of
@@ -30,7 +29,7 @@ from ..models.signature import ModelSignature, filler, padding_id
 from ..passes.dispatch import PassRunner
 from ..passes.forward_backward import PassSpec
 from ..passes.many_targets import FEW, ManyTargets, check_reads_forward, explain_many
-from ..passes.scoring import Average, Objective, Scoring
+from ..passes.scoring import AVERAGES, Average, Objective, Scoring
 from ..results.explanation import Token, Unit
 from ..results.generation import GenerationExplanation
 from ..results.spans import checked_span, checked_weights, hop, hop_notes
@@ -205,7 +204,9 @@ def explain_continuation(
         ]
         many, relevance = ask(OneByOne(runner, method, settings, items, batch_tokens))
     values = factors @ many.scores
-    [notes] = notes_of([prompt], tokenizer, padding_id(model, tokenizer))
+    [notes] = notes_of([prompt], tokenizer, padding_id(model, tokenizer), causal=True)
+    for note in (*notes, *item.notes):
+        warn(note)
     whole = _whole(prompt, continuation, tokenizer)
     execution = {**asdict(runner.execution), "float32_matmul_precision": matmul_precision()}
     return GenerationExplanation(
@@ -258,7 +259,7 @@ def _contrast(
     given, vocabulary = as_python(asked.contrast), ModelSignature.of(model).vocabulary
     if given is None:
         return Average() if asked.hops else None
-    if isinstance(given, str) and (found := re.fullmatch(r"mean|top([1-9]\d*)", given)):
+    if isinstance(given, str) and (found := AVERAGES.fullmatch(given)):
         count = None if found[1] is None else int(found[1])
         if count is not None and count > vocabulary:
             raise InputError(f"contrast={given!r}: the vocabulary has {vocabulary} tokens.")

@@ -39,7 +39,7 @@ def likelihoods(predicted: Predictions | None, tokens: list[Token], *, of_target
 
 def mistakes(encoded: Encoded, e: Explanation, predicted: Predictions | None, tokenizer: Any) -> tuple[str, ...]:
     """Warnings about what is probably a mistake."""
-    found = _ends_with_space(encoded, e.position, tokenizer)
+    found = ends_with_space(encoded, e.position, tokenizer)
     if predicted is not None:
         for role, token, p in (
             ("target", e.target, e.target_probability),
@@ -55,14 +55,18 @@ def _misspelt(role: str, token: Token, p: float, predicted: Predictions, tokeniz
     other = other_spelling(tokenizer, token.text)
     if other is None or predicted.probabilities[predicted.ids == other].sum() < max(FAR_MORE * p, 1e-300):
         return []
-    given, meant = (f'"{_spelt(text)}"' for text in (token.text, tokenizer.convert_ids_to_tokens(other)))
-    return [
-        f"the {role} {given} is far less probable here than {meant}, which is a token too. A leading space matters: if you "
-        f"mean {meant}, give that."
-    ]
+    return [far_less_probable(role, *map(_spelt, (token.text, tokenizer.convert_ids_to_tokens(other))))]
 
 
-def _ends_with_space(encoded: Encoded, position: int, tokenizer: Any) -> list[str]:
+def far_less_probable(role: str, given: str, meant: str) -> str:
+    """The warning about a target or contrast that is spelt with another leading space than the model expects."""
+    return (
+        f'the {role} "{given}" is far less probable here than "{meant}". A leading space matters: if you mean "{meant}", give '
+        "that."
+    )
+
+
+def ends_with_space(encoded: Encoded, position: int, tokenizer: Any) -> list[str]:
     """A warning if what comes before the prediction is a space of its own, and the model's words begin with theirs."""
     if tokenizer is None or position != len(encoded.token_ids) - 1 or encoded.tokens[-1] not in ("Ġ", "▁"):
         return []

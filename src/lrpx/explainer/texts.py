@@ -34,8 +34,9 @@ from ..text.items import groups_of, lists_of, one_each
 from ..text.suspect import notes_of
 from ..text.tokenization import Encoded, encoder
 from ..text.units import predicted_token, special_ids
-from .predictions import LIKELIEST, SHOWN, likelihoods, mistakes, remarks
+from .predictions import LIKELIEST, SHOWN, ends_with_space, likelihoods, mistakes, remarks
 from .several_tokens import Several, described, explain_several, read_item
+from .spelling import averages_in_generate, misspelt
 
 NO_TOKEN = -1  # the id of a target that is a function
 
@@ -86,17 +87,22 @@ class Texts:
             self.several, self.collect = True, collect
         columns = {name: one_each(value, name, len(self.given)) for name, value in asked.items()}
         self.explains = columns.pop("explains")
-        notes = notes_of(list(self.encoded.values()), tokenizer, padding_id(model, tokenizer))
+        notes = notes_of(
+            list(self.encoded.values()), tokenizer, padding_id(model, tokenizer), causal=signature.task == "causal"
+        )
         self.items: dict[int, Item] = {}
         self.together: dict[int, Several] = {}
+        self._given: dict[int, dict[str, Any]] = {}  # of those, what was asked
         for (i, encoded), known in zip(self.encoded.items(), notes, strict=True):
             with self._trying(i):
                 asked_of_it = {name: column[i] for name, column in columns.items()}
                 self._check(asked_of_it, self.explains[i])
                 item, several = read_item(signature, tokenizer, encoded, objective, asked_of_it)
-                self.items[i] = replace(item, notes=(*known, *item.notes))
+                called = averages_in_generate(asked_of_it["contrast"]) if signature.task == "causal" else ()
+                self.items[i] = replace(item, notes=(*known, *item.notes, *called))
                 if several is not None:
                     self.together[i] = several
+                    self._given[i] = asked_of_it
         _warn_of({i: item.notes for i, item in self.items.items()}, self.of)
 
     def _check(self, asked: Mapping[str, Any], explains: Any) -> None:
@@ -211,10 +217,18 @@ class Texts:
                 with self._trying(i):
                     result, of_all = explain_several(runner, self.items[i], several, method, settings)
                     e = self._explanation(i, result, method, settings, about)
-                    found[i] = described(e, of_all, self.tokenizer)
+                    e = described(e, of_all, self.tokenizer)
+                    doubtful[i] = self._misspelt(i, runner, of_all.probabilities)
+                    found[i] = replace(e, notes=(*e.notes, *doubtful[i]))
         runner.warn_once(notes)
         _warn_of(doubtful, self.of)
         return found
+
+    def _misspelt(self, i: int, runner: PassRunner, probabilities: Mapping[str, float]) -> tuple[str, ...]:
+        """Warnings about a text of which several tokens are explained together."""
+        encoded, position = self.encoded[i], self.items[i].position
+        found = ends_with_space(encoded, position, self.tokenizer)
+        return (*found, *misspelt(runner, self.tokenizer, encoded, self.items[i], self._given[i], probabilities))
 
     def _check_functions(self, method: Method) -> None:
         """Refuse a function of the logits for a method that does not go backwards from a value."""

@@ -7,6 +7,7 @@ not fit into memory. Where a model does more with its output embedding than can 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -33,6 +34,9 @@ from .predictions import predictions
 from .validation import check_carries_gradient
 
 Objective = Literal["logit", "logprob"]
+
+
+AVERAGES = re.compile(r"mean|top([1-9]\d*)")  # how they are called
 
 
 @dataclass(frozen=True)

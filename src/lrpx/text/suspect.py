@@ -1,4 +1,6 @@
-"""What looks like a mistake in a text that can be explained all the same: padding without a mask, doubled special tokens.
+"""What looks like a mistake in a text that can be explained all the same.
+
+Padding without a mask; doubled special tokens; a mask token in a text that a causal model is to go on with.
 
 The text is explained as it was given; what looks wrong is said as a note, and as a warning.
 """
@@ -10,17 +12,24 @@ from typing import Any
 
 from .tokenization import Encoded
 
+MASKS = ("[MASK]", "<mask>")  # of BERT's and RoBERTa's relatives
 
-def notes_of(texts: Sequence[Encoded], tokenizer: Any, pad: int | None) -> list[tuple[str, ...]]:
+
+def notes_of(texts: Sequence[Encoded], tokenizer: Any, pad: int | None, *, causal: bool) -> list[tuple[str, ...]]:
     """For each text of one call, what the user has to know of it.
 
     Args:
         texts: As the model will read them.
         tokenizer: The model's, or ``None``.
         pad: The id of the padding token, if there is one.
+        causal: Whether the model goes on with a text.
     """
     padding = _padding(texts, tokenizer, pad)
-    return [(*padded, *_doubled(text, tokenizer, pad)) for padded, text in zip(padding, texts, strict=True)]
+    masked = [_masked(text, tokenizer) if causal else () for text in texts]
+    return [
+        (*notes, *_doubled(text, tokenizer, pad), *more)
+        for notes, text, more in zip(padding, texts, masked, strict=True)
+    ]
 
 
 def _padding(texts: Sequence[Encoded], tokenizer: Any, pad: int | None) -> list[tuple[str, ...]]:
@@ -64,6 +73,19 @@ def _doubled(text: Encoded, tokenizer: Any, pad: int | None) -> tuple[str, ...]:
             f"{', or give a chat as messages, not as a string' if side == 'begins' else ''}."
         )
     return tuple(notes)
+
+
+def _masked(text: Encoded, tokenizer: Any) -> tuple[str, ...]:
+    """A mask, as text or as the tokenizer's token, where nothing is filled in."""
+    own = getattr(tokenizer, "mask_token", None)
+    found = [mask for mask in dict.fromkeys((*MASKS, own)) if mask and text.text is not None and mask in text.text]
+    if not found and own is not None and tokenizer.mask_token_id in text.token_ids:
+        found = [own]
+    return tuple(
+        f"the text has {mask!r}, and a causal model does not fill it in: it predicts what comes after the text. End the text "
+        "before it, or take a masked language model, such as google-bert/bert-base-uncased."
+        for mask in found[:1]
+    )
 
 
 def _run(ids: Sequence[int], token: int | None) -> int:

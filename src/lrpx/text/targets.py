@@ -193,6 +193,18 @@ def _alone(given: str, tokenizer: Any) -> list[int]:
     return _plain(given, tokenizer)
 
 
+def with_other_space(given: str, encoded: Encoded, position: int, tokenizer: Any) -> tuple[str, tuple[int, ...]] | None:
+    """A continuation without its leading space, or with one, and its ids; ``None`` if there is none or the ids are the same.
+
+    The text before has to be one that ``given`` continues, as for ``resolve_token`` and a causal model.
+    """
+    other = given.removeprefix(" ") if given.startswith(" ") else f" {given}"
+    if tokenizer is None or not other.strip():
+        return None
+    ids, same = (_ids_of(text, encoded, position, tokenizer, "causal") for text in (other, given))
+    return (other, tuple(ids)) if ids and ids != same else None
+
+
 def other_spelling(tokenizer: Any, piece: str) -> int | None:
     """The token that differs from a vocabulary entry in its leading space: of ``are`` that of ``Ġare``, and the reverse.
 
