@@ -166,7 +166,7 @@ def taps_of(
             )
         taps[name] = view  # a constant, such as a router's softmax under LRP, has relevance 0
         new = taps[name].clone().reshape(state.shape)  # a later in-place operation must not touch what was noted
-        return new if state is output else _replaced(output, state, new)
+        return new if state is output else replaced(output, state, new)
 
     with ExitStack() as stack:
         for name, module in wanted.items():
@@ -210,7 +210,7 @@ def items_of(output: Any) -> Sequence[Any]:
     return list(output.values()) if isinstance(output, dict) else output if isinstance(output, tuple | list) else ()
 
 
-def _replaced(output: Any, old: Tensor, new: Tensor) -> Any:
+def replaced(output: Any, old: Tensor, new: Tensor) -> Any:
     """``output`` with the tensor ``old`` replaced by ``new``."""
     if isinstance(output, dict):
         return type(output)(**{k: new if v is old else v for k, v in output.items()})

@@ -139,7 +139,7 @@ class ManyTargets:
                     allow_unused=True,
                 )
         if self._beside and found[-1] is not None:
-            raise _NotCutOff
+            raise NotCutOff
         if found[0] is None:
             return torch.zeros_like(self._state).flatten(2).expand(len(weights), -1, -1)
         return (found[0][:, 0] if batched else found[0]).flatten(2)
@@ -191,24 +191,40 @@ def explain_many(
         NonFiniteError: A logit or a gradient is NaN or infinite.
     """
     model = runner.model
+
+    def attempt(options: PassOptions) -> Answer:
+        many = together or (1 if options.checkpoint else values_at_once(model, batch))
+        with fresh_rotations(model), watched(model, batch, spec, options) as now:
+            scores = scored(model, now, scoring, options)
+            if not scores.values.isfinite().all():
+                raise NonFiniteError(where_not_finite(model, lambda: read_once(model, batch)))
+            return ask(ManyTargets(model, now, scoring, scores, together=many))
+
+    return with_options(runner, batch, spec, attempt)
+
+
+def with_options(
+    runner: PassRunner, batch: Batch, spec: PassSpec, attempt: Callable[[PassOptions], Answer]
+) -> Answer:
+    """Check the model, and call ``attempt`` with the options that it and the free memory allow; again with others if need be.
+
+    Raises:
+        UnsupportedModelError: The model cannot be explained correctly.
+    """
+    model = runner.model
     check_model(model, spec.rules)
     if spec.rules:
         check_not_compiled(model)
     options = PassOptions(whole_head=runner.whole_head, checkpoint=runner.checkpoints(batch))
     while True:
-        many = together or (1 if options.checkpoint else values_at_once(model, batch))
         try:
-            with fresh_rotations(model), watched(model, batch, spec, options) as now:
-                scores = scored(model, now, scoring, options)
-                if not scores.values.isfinite().all():
-                    raise NonFiniteError(where_not_finite(model, lambda: read_once(model, batch)))
-                answer = ask(ManyTargets(model, now, scoring, scores, together=many))
+            answer = attempt(options)
             runner.whole_head = options.whole_head
             return answer
         except HeadNotFollowed:
             logger.debug("%s computes all its logits: they are not made one by one", type(model).__name__)
             options = replace(options, whole_head=True)
-        except _NotCutOff:
+        except NotCutOff:
             options = replace(options, linked=True)
         except torch.OutOfMemoryError:
             if options.checkpoint or runner.execution.checkpoint is False:
@@ -232,5 +248,5 @@ def check_reads_forward(runner: PassRunner, batch: Batch, spec: PassSpec) -> Non
         runner.reads_forward = batch.inputs["input_ids"].shape[1] > 1  # a single token shows nothing
 
 
-class _NotCutOff(Exception):
+class NotCutOff(Exception):
     """What enters the first block was made before it: it has to stay linked to the embedding."""

@@ -1,0 +1,149 @@
+"""``Explainer.flow``: the arguments read, the flow computed (``passes/flow.py``), and made into a ``RelevanceFlow``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+from ..errors import InputError
+from ..methods import METHODS, Method
+from ..methods.generated import how, is_one_pass
+from ..models.lock import lock_of
+from ..models.precision import matmul_precision
+from ..models.provenance import provenance
+from ..models.signature import ModelSignature, padding_id
+from ..passes.dispatch import PassRunner
+from ..passes.flow import Keep, flow_of
+from ..results.flow import FlowStep, RelevanceFlow
+from ..text.batching import pad
+from ..text.given import split
+from ..text.items import item_of
+from ..text.suspect import notes_of
+from ..text.targets import SeveralTokens
+from ..text.tokenization import encode
+from ..text.units import predicted_token, special_ids
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be explained, and how much of it kept; as the arguments of ``Explainer.flow``."""
+
+    target: Any
+    contrast: Any
+    position: Any
+    between: Sequence[Any] | None
+    layers: Sequence[int] | None
+    share: float | None
+    threshold: float | None
+
+
+def explain_flow(
+    runner: PassRunner, tokenizer: Any, text: Any, method: Method, settings: dict[str, Any], asked: Asked
+) -> RelevanceFlow:
+    """Follow the relevance of one prediction.
+
+    Raises:
+        InputError: Something that cannot be used.
+        UnsupportedModelError: The model cannot be explained correctly, or runs no blocks one after the other.
+        NonFiniteError: NaN or infinity appeared.
+    """
+    if not is_one_pass(method) or method.measures != "parts":
+        names = ", ".join(name for name, m in METHODS.items() if is_one_pass(m) and m.measures == "parts")
+        raise InputError(
+            f"{method.name} does not propagate relevance through the blocks, so there is no flow of it; {names} do."
+        )
+    keep, model = keep_of(asked.share, asked.threshold), runner.model
+    between, at = _places(asked, settings["at"])
+    spec, _ = how(method, {**settings, "at": at})
+    singles, several = split(text)
+    if several and len(singles) != 1:
+        raise InputError(f"{len(singles)} texts: flow() takes one. Call it once for each.")
+    encoded, signature = encode(tokenizer, singles[0])[0], ModelSignature.of(model)
+    if signature.task == "causal":
+        encoded = encoded.without_closing()
+    given = {"target": asked.target, "contrast": asked.contrast, "position": asked.position}
+    try:
+        item = item_of(signature, tokenizer, encoded, **given)
+    except SeveralTokens as error:
+        raise InputError(f"{error} flow() follows the relevance of one token's logit.") from None
+    with lock_of(model):
+        found = flow_of(runner, pad([item], model), spec, keep, between=between, layers=asked.layers)
+    if found.target == item.contrast:
+        raise InputError("the model's top prediction is the contrast itself: their difference is 0. Say which target: target=.")
+    before = encoded.token_ids[: item.position + 1]
+    target = predicted_token(tokenizer, found.target, before)
+    contrast = None if item.contrast is None else predicted_token(tokenizer, item.contrast, before)
+    execution = {**asdict(runner.execution), "float32_matmul_precision": matmul_precision()}
+    about = provenance(model, method.name, settings, execution)
+    about |= {"target": target.id, "target_text": target.text}
+    about |= {"contrast": contrast and contrast.id, "contrast_text": contrast and contrast.text}
+    [known] = notes_of([encoded], tokenizer, padding_id(model, tokenizer))
+    names = found.places
+    steps = [
+        FlowStep(**{**vars(step), "upper": names[step.upper], "lower": names[step.lower]}) for step in found.steps
+    ]
+    return RelevanceFlow(
+        tokens=encoded.tokens,
+        token_ids=list(encoded.token_ids),
+        units=encoded.units,
+        value=found.value,
+        target=target,
+        contrast=contrast,
+        position=item.position,
+        method=method.name,
+        places=names,
+        relevance=found.relevance,
+        kept=found.kept,
+        steps=steps,
+        share=keep.share,
+        threshold=keep.threshold,
+        text=encoded.text,
+        special=tuple(n for n, i in enumerate(encoded.token_ids) if i in special_ids(tokenizer)),
+        notes=(*known, *item.notes, *found.notes),
+        provenance=about,
+    )
+
+
+def keep_of(share: Any, threshold: Any) -> Keep:
+    """What is kept, from the arguments.
+
+    Raises:
+        InputError: Both are given, or one is no such number.
+    """
+    if share is not None and threshold is not None:
+        raise InputError(f"share={share!r} and threshold={threshold!r} are both given: either says what is kept.")
+
+    def number(value: Any) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+
+    if threshold is not None:
+        if not number(threshold) or not 0 <= threshold < float("inf"):
+            raise InputError(f"threshold={threshold!r}: give the least relevance that is kept, in logits, such as 0.05.")
+        return Keep(None, float(threshold))
+    share = 0.9 if share is None else share
+    if not number(share) or not 0 < share <= 1:
+        raise InputError(f"share={share!r}: give the share of the relevance that is kept, above 0 and at most 1.")
+    return Keep(float(share), None)
+
+
+def _places(asked: Asked, at: Any) -> tuple[Sequence[Any] | None, str]:
+    """The names of places, checked as far as that goes without the model; and the lowest place."""
+    between = asked.between
+    if asked.layers is not None:
+        if between is not None:
+            raise InputError("between= and layers= are both given: either names the places.")
+        if isinstance(asked.layers, str | Mapping) or not hasattr(asked.layers, "__len__"):
+            raise InputError(f"layers={asked.layers!r}: give a list of numbers of blocks, such as [0, 5].")
+    if between is not None and (isinstance(between, str) or not hasattr(between, "__len__") or len(between) < 2):
+        raise InputError(
+            f'between={between!r}: give two places or more, from the text upwards, such as ("input", ..., "last").'
+        )
+    places = (at,) if isinstance(at, str) else tuple(at)
+    lowest = places[0] if len(places) == 1 else str(places)
+    if between is not None and between[0] == "embedding":
+        lowest = "embedding"
+    return between, lowest
+
+
