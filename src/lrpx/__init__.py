@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .propagation.propagate import propagate
     from .results.explanation import Explanation
     from .results.explanations import Explanations
+    from .results.flow import RelevanceFlow
     from .results.generation import GenerationExplanation
     from .version import __version__
 
@@ -38,6 +39,7 @@ __all__ = [
     "LrpxError",
     "LrpxWarning",
     "NonFiniteError",
+    "RelevanceFlow",
     "UnsupportedModelError",
     "__version__",
     "explain",
@@ -51,6 +53,7 @@ _HOMES = {  # module below lrpx -> the public names it has
     "explainer": ("Explainer", "explain"),
     "results.explanation": ("Explanation",),
     "results.explanations": ("Explanations",),
+    "results.flow": ("RelevanceFlow",),
     "results.generation": ("GenerationExplanation",),
     "methods": ("METHODS",),
     "models.loading": ("load",),

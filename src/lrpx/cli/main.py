@@ -16,6 +16,7 @@ from ..methods import METHODS
 from . import benchmark as cli_benchmark
 from .check import check
 from .explain import explain
+from .flow import flow
 from .generate import generate
 from .wording import ERROR, NOTE, tell
 
@@ -91,6 +92,7 @@ def traits_table() -> Table:
 
 app.command()(explain)
 app.command()(generate)
+app.command()(flow)
 app.command()(methods)
 app.command()(check)
 app.add_typer(cli_benchmark.benchmark, name="benchmark")

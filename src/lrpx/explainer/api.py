@@ -25,6 +25,7 @@ from ..passes.dispatch import Execution, PassRunner
 from ..propagation.rulesets import RuleSet
 from ..results.explanation import Explanation
 from ..results.explanations import Explanations, Failure
+from ..results.flow import RelevanceFlow
 from ..results.generation import GenerationExplanation
 from .arguments import (
     CallOptions,
@@ -285,6 +286,50 @@ class Explainer:
         return explain_continuation(
             self._runner, self.tokenizer, encoded, new, chosen, settings, asked, progress, self.batch_tokens
         )
+
+    def flow(
+        self,
+        text: str | Ids | Chat,
+        *,
+        target: str | int | None = None,
+        contrast: str | int | None = None,
+        position: int | None = None,
+        between: Sequence[Any] | None = None,
+        layers: Sequence[int] | None = None,
+        share: float | None = None,
+        threshold: float | None = None,
+        method: OneMethod | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> RelevanceFlow:
+        """Follow the relevance of one prediction from token to token, from the explained logit down to the text.
+
+        Args:
+            text, target, contrast, position: As of a call; one text, and one token as target and contrast.
+            between: Places, from the text upwards: ``"input"`` (or ``"embedding"``), ``"attention.3"`` (the residual stream
+                after the attention of block 3), ``"block.3"`` (after the block), ``"last"``; an ellipsis stands for all in
+                between. Default: ``("input", ..., "last")``. Between places far apart each token has a backward pass of its own.
+            layers: Only the outputs of these blocks, beside the lowest place and the last.
+            share: At every place the fewest tokens are kept that carry this share of its mass (sum of absolute relevance), and
+                between them the fewest edges. 1 keeps everything. Default: 0.9.
+            threshold: Instead: tokens and edges of this relevance or more, in logits.
+            method: ``"lrp"``, ``"attnlrp"``, ``"lrp-uniform-gate"`` or ``"gradient-x-input"``. Default: the explainer's.
+            **options: ``at`` (the lowest place, ``"input"`` or ``"embedding"``) and ``rules``, as in a call.
+
+        Raises:
+            InputError: Something that cannot be used.
+            UnsupportedModelError: The model cannot be explained correctly, or runs no blocks one after the other.
+            NonFiniteError: NaN or infinity appeared.
+
+        Example:
+            >>> flow = lrpx.Explainer(model, tokenizer).flow("The keys to the cabinet", target=" are", contrast=" is")
+            >>> flow.to_html("flow.html")
+        """
+        from .flow import Asked, explain_flow
+
+        _check_names(options, Explainer.flow.__kwdefaults__ or ())
+        [(chosen, settings)] = methods_with_options([self.method if method is None else method], options)
+        asked = Asked(target, contrast, position, between, layers, share, threshold)
+        return explain_flow(self._runner, self.tokenizer, text, chosen, settings, asked)
 
 
 @overload

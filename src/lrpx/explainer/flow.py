@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-
 from ..errors import InputError
 from ..methods import METHODS, Method
 from ..methods.generated import how, is_one_pass
@@ -50,9 +49,9 @@ def explain_flow(
         NonFiniteError: NaN or infinity appeared.
     """
     if not is_one_pass(method) or method.measures != "parts":
-        names = ", ".join(name for name, m in METHODS.items() if is_one_pass(m) and m.measures == "parts")
+        others = ", ".join(name for name, m in METHODS.items() if is_one_pass(m) and m.measures == "parts")
         raise InputError(
-            f"{method.name} does not propagate relevance through the blocks, so there is no flow of it; {names} do."
+            f"{method.name} does not propagate relevance through the blocks, so there is no flow of it; {others} do."
         )
     keep, model = keep_of(asked.share, asked.threshold), runner.model
     between, at = _places(asked, settings["at"])
@@ -71,7 +70,9 @@ def explain_flow(
     with lock_of(model):
         found = flow_of(runner, pad([item], model), spec, keep, between=between, layers=asked.layers)
     if found.target == item.contrast:
-        raise InputError("the model's top prediction is the contrast itself: their difference is 0. Say which target: target=.")
+        raise InputError(
+            "the model's top prediction is the contrast itself: their difference is 0. Say which target: target=."
+        )
     before = encoded.token_ids[: item.position + 1]
     target = predicted_token(tokenizer, found.target, before)
     contrast = None if item.contrast is None else predicted_token(tokenizer, item.contrast, before)
@@ -81,9 +82,7 @@ def explain_flow(
     about |= {"contrast": contrast and contrast.id, "contrast_text": contrast and contrast.text}
     [known] = notes_of([encoded], tokenizer, padding_id(model, tokenizer))
     names = found.places
-    steps = [
-        FlowStep(**{**vars(step), "upper": names[step.upper], "lower": names[step.lower]}) for step in found.steps
-    ]
+    steps = [FlowStep(**{**vars(step), "upper": names[step.upper], "lower": names[step.lower]}) for step in found.steps]
     return RelevanceFlow(
         tokens=encoded.tokens,
         token_ids=list(encoded.token_ids),
@@ -120,7 +119,9 @@ def keep_of(share: Any, threshold: Any) -> Keep:
 
     if threshold is not None:
         if not number(threshold) or not 0 <= threshold < float("inf"):
-            raise InputError(f"threshold={threshold!r}: give the least relevance that is kept, in logits, such as 0.05.")
+            raise InputError(
+                f"threshold={threshold!r}: give the least relevance that is kept, in logits, such as 0.05."
+            )
         return Keep(None, float(threshold))
     share = 0.9 if share is None else share
     if not number(share) or not 0 < share <= 1:
@@ -145,5 +146,3 @@ def _places(asked: Asked, at: Any) -> tuple[Sequence[Any] | None, str]:
     if between is not None and between[0] == "embedding":
         lowest = "embedding"
     return between, lowest
-
-

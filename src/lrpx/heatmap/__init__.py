@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from ..files import check_ending
-from .drawable import Drawable, Generated
+from .drawable import Drawable, FlowLike, Generated
 from .look import Look
 from .view import views
 
@@ -198,6 +198,59 @@ def png_of_generated(generated: Generated, path: str | os.PathLike[str]) -> None
     from .generated import generated_view
 
     generated_matrix.draw(generated_view(generated), check_ending(path, "png"))
+
+
+def show_flow(flow: FlowLike) -> None:
+    """Print what a flow of relevance keeps, and its strongest edges, to the terminal; in a notebook, display the graph."""
+    from . import notebook
+    from .flow import flow_view
+
+    if notebook.running():
+        from .flow_html import fragment
+
+        notebook.display_html(fragment(flow_view(flow)))
+        return
+    from rich.console import Console
+
+    Console().print(render_flow(flow))
+
+
+def render_flow(flow: FlowLike) -> RenderableType:
+    """What a flow of relevance keeps, and its strongest edges, as something ``rich`` can print."""
+    from .flow import flow_view
+    from .flow_terminal import TerminalFlow
+
+    return TerminalFlow(flow_view(flow))
+
+
+def html_of_flow(flow: FlowLike, path: str | os.PathLike[str] | None = None, *, fragment: bool = False) -> str:
+    """A flow of relevance as a page with its graph, a row per place and a column per token; also written to ``path`` if given.
+
+    Args:
+        flow: A ``RelevanceFlow``.
+        path: File to write.
+        fragment: Not a page, but a part of one, without the script.
+
+    Raises:
+        InputError: ``path`` cannot be written, or ends as files of another format do.
+    """
+    from . import flow_html
+    from .flow import flow_view
+
+    return _written((flow_html.fragment if fragment else flow_html.page)(flow_view(flow)), path, "html")
+
+
+def png_of_flow(flow: FlowLike, path: str | os.PathLike[str]) -> None:
+    """A flow of relevance as a picture of its graph, with matplotlib (extra ``viz``).
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        InputError: The graph is too large for a picture; ``path`` cannot be written, or does not end in ``.png``.
+    """
+    from . import flow_picture
+    from .flow import flow_view
+
+    flow_picture.draw(flow_view(flow), check_ending(path, "png"))
 
 
 def _draw(explanations: Drawables, path: str | os.PathLike[str], look: Look, kind: str) -> None:

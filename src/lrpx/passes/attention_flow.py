@@ -6,7 +6,7 @@ backward pass of the value left it, the relevance that token t takes from token 
 
 .. math::
     R_{s \leftarrow t} = c_v \sum_h A^h_{ts} \, g^h_t \cdot \tilde v^h_s
-                       + c_k \sum_h A^h_{ts} (g^h_t \cdot v^h_s - \sum_r A^h_{tr} \, g^h_t \cdot v^h_r) \; q^h_t \cdot \tilde k^h_s
+           + c_k \sum_h A^h_{ts} (g^h_t \cdot v^h_s - \sum_r A^h_{tr} \, g^h_t \cdot v^h_r) \; q^h_t \cdot \tilde k^h_s
 
 (times the scale of the scores), where :math:`\tilde v_s = (\partial v_s / \partial x_s) \, x_s` under the rules, and likewise
 :math:`\tilde k_s`, and the c are what the rule for attention leaves of each gradient (``rules.uniform_attention``). What
@@ -152,7 +152,9 @@ class AttentionFlow:
         query, gradient = wide(call.query, tokens), wide(self.gradient, tokens)  # [H, K, d]
         scores = query @ each_head(call.key).mT * call.scale
         if call.causal:
-            scores = scores.masked_fill(tokens[:, None] < torch.arange(scores.shape[-1], device=tokens.device), -math.inf)
+            scores = scores.masked_fill(
+                tokens[:, None] < torch.arange(scores.shape[-1], device=tokens.device), -math.inf
+            )
         if call.mask is not None:
             mask = call.mask.detach()
             mask = mask[(0,) * (mask.ndim - 3)] if mask.ndim > 3 else mask

@@ -20,25 +20,23 @@ Summed over t this is :math:`R^l_s`, by linearity; summed over s it is :math:`R^
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
-from ..errors import InputError, NonFiniteError, nearest
+from ..errors import NonFiniteError
 from ..models.positions import fresh_rotations
 from ..text.batching import Batch
 from .attention_flow import AttentionFlow, AttentionWatch, along, shares_of
 from .dispatch import PassRunner
-from .forward_backward import PassOptions, PassSpec, _logits, exact_dtype, explained_logits, watched
-from .many_targets import NotCutOff, with_options
+from .forward_backward import PassOptions, PassSpec, _scores, exact_dtype, read_once, watched
+from .linearised import Linearised
+from .many_targets import with_options
 from .memory import values_at_once
-from .places import Place, StreamPlaces, edge_of, reached
+from .places import Place, StreamPlaces, chosen_places
 from .validation import about_cuts, where_not_finite
 
 logger = logging.getLogger("lrpx")
@@ -162,224 +160,63 @@ def flow_of(
             watch.keeps = explicit and not options.checkpoint
             stream = StreamPlaces(model, batch.inputs["input_ids"].shape[1], lambda: len(watch.calls))
             with stream.noted():
-                picked, targets, _ = _logits(model, now.batch, options, watch, now.wanted)
+                picked, targets, _ = _scores(model, now.batch, batch.readout, options, watch, now.wanted)
             exact = picked.to(exact_dtype(picked))
             value = (exact[:, 0] - (exact[:, 1] if int(now.batch.contrasts[0]) >= 0 else 0)).sum()
             states, beside = now.states(model, value)
             if not value.isfinite():
-                raise NonFiniteError(where_not_finite(model, lambda: explained_logits(model, batch)))
+                raise NonFiniteError(where_not_finite(model, lambda: read_once(model, batch)))
             notes = (about_cuts(type(model).__name__, watch),) if +watch.cuts else ()
             [(name, state)] = states.items()
             lowest = Place(name, state, 1, 0)
             places = chosen_places([lowest, *stream.checked()], between, layers)
-            walk = _Walk(model, places, watch, value, beside, many)
-            steps, kept = walk.down(keep)
-            relevance = np.stack([r.cpu().double().numpy() for r in walk.relevance])
+            at = Linearised(type(model).__name__, places, watch, value, beside)
+            steps, kept = _Walk(at, many).down(keep)
+            if (around := at.about_ways_around()) is not None:
+                notes = (*notes, around)
+            relevance = np.stack([r.cpu().double().numpy() for r in at.relevance])
             names = [place.name for place in places]
             masks = np.stack([mask.cpu().numpy() for mask in kept])
-            return Flow(float(value.detach()), int(targets[0]), names, relevance, masks, steps, (*notes, *walk.notes))
+            return Flow(float(value.detach()), int(targets[0]), names, relevance, masks, steps, notes)
 
     return with_options(runner, batch, spec, attempt)
 
 
-def chosen_places(
-    places: Sequence[Place], between: Sequence[object] | None, layers: Sequence[int] | None
-) -> list[Place]:
-    """Those of the places that are asked for, from the lowest to the top.
-
-    Raises:
-        InputError: A name is not that of a place, or they do not go upwards.
-    """
-    names = [place.name for place in places]
-    last = len(places) - 1
-    if layers is not None:
-        blocks = sum(name.startswith("block.") for name in names)
-        wrong = [i for i in layers if isinstance(i, bool) or not isinstance(i, int) or not -blocks <= i < blocks]
-        if wrong:
-            raise InputError(f"layers={list(layers)!r}: give numbers of blocks from 0 to {blocks - 1}.")
-        wanted = {0, last, *(names.index(f"block.{i % blocks}") for i in layers)}
-        return [places[i] for i in sorted(wanted)]
-    if between is None:
-        return list(places)
-    found: list[int] = []
-    for i, name in enumerate(between):
-        if name is ...:
-            if i in (0, len(between) - 1) or between[i - 1] is ...:
-                raise InputError(f"between={_shown(between)}: an ellipsis stands between two places.")
-            continue
-        index = last if name == "last" else names.index(name) if isinstance(name, str) and name in names else None
-        if index is None:
-            short = [n for n in names if not n.startswith("attention.")]
-            shown = names if len(names) <= 12 else [*names[:5], *short[-2:]]
-            raise InputError(f"between={_shown(between)}: there is no place {name!r}. {nearest(name, [*shown, 'last'])}")
-        if found and index <= found[-1]:
-            raise InputError(
-                f"between={_shown(between)}: {name!r} does not lie above {names[found[-1]]!r}. Name places from the text "
-                'upwards: between=("input", ..., "last").'
-            )
-        if i and between[i - 1] is ...:
-            found.extend(range(found[-1] + 1, index))
-        found.append(index)
-    if len(found) < 2:
-        raise InputError(f'between={_shown(between)}: give two places or more, such as ("input", ..., "last").')
-    return [places[i] for i in found]
-
-
-def _shown(between: Sequence[object]) -> str:
-    return f"({', '.join('...' if name is ... else repr(name) for name in between)})"
-
-
 class _Walk:
-    """One text after its forward pass: gradients at all places, and what tokens take from each other, step by step."""
+    """Step by step from the top down: what tokens take from each other, and what is kept of that."""
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        places: list[Place],
-        watch: AttentionWatch,
-        value: Tensor,
-        beside: list[Tensor],
-        together: int,
-    ) -> None:
-        self.name, self.places, self.watch, self.together = type(model).__name__, places, watch, together
-        calls = [self._call_between(lower, upper) for lower, upper in pairwise(places)]
-        extra = [t for call in calls if call is not None for t in (call.output, call.value, call.key)]
-        wanted = [*(place.state for place in places), *extra]
-        differentiable = {id(t): t for t in wanted if t.requires_grad}
-        gradients = torch.autograd.grad(
-            value, [*differentiable.values(), *beside], retain_graph=True, allow_unused=True
-        )
-        if beside and gradients[-1] is not None:
-            raise NotCutOff
-        found = dict(zip(differentiable, gradients, strict=False))
-
-        def gradient(tensor: Tensor) -> Tensor:
-            known = found.get(id(tensor))
-            return torch.zeros_like(tensor) if known is None else known
-
-        self.gradients = [gradient(place.state) for place in places]
-        for place, each in zip(places, self.gradients, strict=True):
-            if not each.isfinite().all():
-                raise NonFiniteError(
-                    f"the gradient at {place.name} of {self.name} is not finite in {each.dtype}. Load the model in a wider dtype, "
-                    "or try another attn_implementation."
-                )
-        self.relevance = [self._products(i, g)[0] for i, g in enumerate(self.gradients)]  # float64 [T] each
-        self._calls = [None if c is None else (c, *map(gradient, (c.output, c.value, c.key))) for c in calls]
-        self._direct = self._direct_steps(value)
-        self._noise = torch.Generator().manual_seed(0)
-        self._arrived: dict[int, Tensor] = {}
-        self.notes = [note] if (note := self._about_ways_around()) else []
-
-    def _call_between(self, lower: Place, upper: Place):  # type: ignore[no-untyped-def]
-        """The one attention between two places, if it can be followed."""
-        between = self.watch.calls[lower.attentions : upper.attentions]
-        if len(between) != 1 or between[0] is None or not between[0].usable:
-            return None
-        return between[0] if shares_of(between[0], self.watch.rules) is not None else None
-
-    def _direct_steps(self, value: Tensor) -> list[bool]:
-        """By lower place: whether all that it gives goes to the place above, and all that the one above takes is from it."""
-        edges = [edge_of(place.state) if place.state.requires_grad else None for place in self.places]
-        stops = {edge for edge in edges if edge is not None}
-        met = [set() if start is None else reached(start, stops) for start in (*edges[1:], edge_of(value))]
-        return [
-            met[i] <= {edge} and not any(edge in others for others in met[i + 1 :]) for i, edge in enumerate(edges[:-1])
-        ]
-
-    def _arrives(self, lower: int) -> Tensor:
-        """What tokens at the lower place give to the place above ``[T]``."""
-        if self._direct[lower]:
-            return self.relevance[lower]
-        if lower not in self._arrived:
-            self._arrived[lower] = self._weighted(lower + 1, lower, torch.ones(len(self.relevance[lower])))[0]
-        return self._arrived[lower]
-
-    def _about_ways_around(self) -> str | None:
-        """A sentence on relevance that goes around the places."""
-        found = []
-        for lower in range(len(self.places) - 1):
-            missing = (self.relevance[lower] - self._arrives(lower)).abs().sum()
-            if float(missing) > 1e-6 * float(self.relevance[lower].abs().sum()):
-                found.append(self.places[lower].name)
-        if not found:
-            return None
-        names = ", ".join(found[:4]) + (f" and {len(found) - 4} more places" if len(found) > 4 else "")
-        return (
-            f"{self.name} has ways around the places (keys, values or states that later blocks use again): a part of the relevance "
-            f"at {names} did not come through the place above. It stands in around, and belongs to no edge."
-        )
-
-    def _products(self, place: int, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Hidden state times gradient ``[T]``, exact; and the sum of absolute values, to compare errors with."""
-        here = self.places[place]
-        state = here.rows(here.state.detach())
-        dtype = exact_dtype(state)
-        products = state.to(dtype) * here.rows(gradient).to(dtype)
-        return products.sum(-1), products.abs().sum(-1)
-
-    def _pass(self, upper: int, lower: int, seeds: Tensor, *, batched: bool = False) -> Tensor:
-        """The gradient at the lower place for seeds at the upper one."""
-        top, below = self.places[upper].state, self.places[lower].state
-        if not (top.requires_grad and below.requires_grad):
-            return torch.zeros_like(below).expand(len(seeds), *below.shape) if batched else torch.zeros_like(below)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)
-            (found,) = torch.autograd.grad(
-                top, [below], seeds, retain_graph=True, allow_unused=True, is_grads_batched=batched
-            )
-        if found is None:
-            return torch.zeros_like(below).expand(len(seeds), *below.shape) if batched else torch.zeros_like(below)
-        return found
-
-    def _weighted(self, upper: int, lower: int, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Of each token below, the relevance where those above are multiplied by ``weights``; and what errors compare with."""
-        place = self.places[upper]
-        shape = [1] * place.state.ndim
-        shape[place.axis] = -1
-        seeds = self.gradients[upper] * weights.to(self.gradients[upper]).view(shape)
-        return self._products(lower, self._pass(upper, lower, seeds))
-
-    def _probe(self, count: int) -> Tensor:
-        """A number for each token, of both signs: powers of two, which multiply without rounding."""
-        kinds = torch.tensor([1.0, -1.0, 2.0, -2.0, 0.5, -0.5])
-        return kinds[torch.randint(len(kinds), (count,), generator=self._noise)]
+    def __init__(self, at: Linearised, together: int) -> None:
+        self.at, self.together = at, together
 
     def down(self, keep: Keep) -> tuple[list[Step], list[Tensor]]:
         """The steps from the top down, and the tokens kept at each place."""
-        kept = [keep.of(r) for r in self.relevance]
+        kept = [keep.of(r) for r in self.at.relevance]
         diagonal: dict[int, Tensor] = {}
-        for lower in range(len(self.places) - 1):
+        for lower in range(len(self.at.places) - 1):
             if (edges := self._diagonal(lower + 1, lower)) is not None:
                 diagonal[lower] = edges
                 above = kept[lower + 1]
                 kept[lower + 1] = above | (kept[lower] & (edges != 0)).to(above.device)
         steps = []
-        for lower in reversed(range(len(self.places) - 1)):
+        for lower in reversed(range(len(self.at.places) - 1)):
             steps.append(self._step(lower + 1, lower, diagonal.get(lower), kept, keep))
         return steps, kept
 
     def _diagonal(self, upper: int, lower: int) -> Tensor | None:
         """What each token takes from itself ``[T]``, if no token takes from another."""
-        places = self.places
+        places = self.at.places
         if places[upper].attentions != places[lower].attentions or places[upper].name.startswith("attention."):
             return None
-        weights = self._probe(len(self.relevance[upper]))
-        found, size = self._weighted(upper, lower, weights)
-        own = self._arrives(lower)
-        return own if self._same(found, weights.to(found) * own, size) else None
-
-    def _same(self, a: Tensor, b: Tensor, size: Tensor) -> bool:
-        """Whether two sums are equal but for rounding; ``size`` is the sum of the absolute values of what was added up."""
-        narrow = max(torch.finfo(place.state.dtype).eps for place in self.places)
-        tolerance = 0.05 if narrow > 1e-4 else 3e-5  # also of float64, in which models still have parts in float32
-        return bool(((a - b).abs() <= tolerance * size + narrow * size.max()).all())
+        weights = self.at.probe(len(self.at.relevance[upper]))
+        found, size = self.at.weighted(upper, lower, weights)
+        own = self.at.arrives(lower)
+        return own if self.at.same(found, weights.to(found) * own, size) else None
 
     def _step(self, upper: int, lower: int, diagonal: Tensor | None, kept: list[Tensor], keep: Keep) -> Step:
-        above, below = self.relevance[upper], self.relevance[lower]
+        above, below = self.at.relevance[upper], self.at.relevance[lower]
         device = below.device
         tokens = kept[upper].nonzero().flatten().to(device)
-        arrives = self._arrives(lower)
+        arrives = self.at.arrives(lower)
         if diagonal is not None:
             way, own = "diagonal", diagonal[tokens]
             chosen = tokens[kept[lower].to(device)[tokens] & (own != 0)]
@@ -415,20 +252,22 @@ class _Walk:
 
     def _rows(self, upper: int, lower: int, tokens: Tensor, arrives: Tensor) -> tuple[str, Tensor]:
         """What the tokens above take from each token below, exact ``[K, T]``, and how that was computed."""
-        if self._calls[lower] is not None and self._direct[lower]:
+        if self.at.attentions[lower] is not None and self.at.direct[lower]:
             try:
                 if (rows := self._explicit(upper, lower, tokens, arrives)) is not None:
                     return "attention", rows
             except RuntimeError as error:  # an operation that cannot be differentiated twice, or memory
-                logger.debug("%s: no explicit flow to %s: %s", self.name, self.places[lower].name, str(error)[:200])
+                logger.debug(
+                    "%s: no explicit flow to %s: %s", self.at.name, self.at.places[lower].name, str(error)[:200]
+                )
         return "passes", self._by_passes(upper, lower, tokens)
 
     def _explicit(self, upper: int, lower: int, tokens: Tensor, arrives: Tensor) -> Tensor | None:
-        known = self._calls[lower]
+        known = self.at.attentions[lower]
         assert known is not None
         call, gradient, of_value, of_key = known
-        state = self.places[lower].state
-        shares = shares_of(call, self.watch.rules)
+        state = self.at.places[lower].state
+        shares = shares_of(call, self.at.watch.rules)
         if shares is None or not call.value.requires_grad:
             return None
         follows_keys = bool(shares[1]) and call.key.requires_grad
@@ -444,18 +283,19 @@ class _Walk:
         own = arrives - taken(value, of_value) - (taken(key, of_key) if key is not None else 0)
         rows[torch.arange(len(tokens), device=device), tokens] += own[tokens]
         weights = torch.zeros(len(arrives), dtype=dtype)
-        weights[tokens.cpu()] = self._probe(len(tokens)).to(dtype)
-        found, size = self._weighted(upper, lower, weights)
+        weights[tokens.cpu()] = self.at.probe(len(tokens)).to(dtype)
+        found, size = self.at.weighted(upper, lower, weights)
         expected = weights.to(device)[tokens] @ rows
-        if self._same(found, expected, size + (weights.to(device)[tokens].abs() @ rows.abs())):
+        if self.at.same(found, expected, size + (weights.to(device)[tokens].abs() @ rows.abs())):
             return rows
-        logger.debug("%s: the explicit flow to %s does not hold", self.name, self.places[lower].name)
+        logger.debug("%s: the explicit flow to %s does not hold", self.at.name, self.at.places[lower].name)
         return None
 
     def _by_passes(self, upper: int, lower: int, tokens: Tensor) -> Tensor:
-        place, length = self.places[upper], len(self.relevance[lower])
-        found, start = [], 0
-        gradient = self.gradients[upper]
+        place, length = self.at.places[upper], len(self.at.relevance[lower])
+        found: list[Tensor] = []
+        start = 0
+        gradient = self.at.gradients[upper]
         while start < len(tokens):
             group = tokens[start : start + self.together].to(gradient.device)
             seeds = torch.zeros(len(group), *gradient.shape, dtype=gradient.dtype, device=gradient.device)
@@ -463,21 +303,19 @@ class _Walk:
             seeds.movedim(place.axis + 1, 1)[every, group] = gradient.movedim(place.axis, 0)[group]
             try:
                 back = (
-                    self._pass(upper, lower, seeds, batched=True)
+                    self.at.backward(upper, lower, seeds, batched=True)
                     if len(group) > 1
-                    else self._pass(upper, lower, seeds[0])[None]
+                    else self.at.backward(upper, lower, seeds[0])[None]
                 )
             except (torch.OutOfMemoryError, RuntimeError) as error:
                 if len(group) == 1:
                     raise
                 reason = " ".join(str(error).split())[:200]
-                logger.debug("%s goes backwards once per token: %s", self.name, reason)
+                logger.debug("%s goes backwards once per token: %s", self.at.name, reason)
                 self.together = 1
                 continue
-            found.extend(self._products(lower, each)[0] for each in back)
+            found.extend(self.at.products(lower, each)[0] for each in back)
             start += len(group)
         if not found:
-            return torch.zeros(0, length, dtype=self.relevance[lower].dtype, device=self.relevance[lower].device)
+            return torch.zeros(0, length, dtype=self.at.relevance[lower].dtype, device=self.at.relevance[lower].device)
         return torch.stack(found)
-
-

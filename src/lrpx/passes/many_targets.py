@@ -203,9 +203,7 @@ def explain_many(
     return with_options(runner, batch, spec, attempt)
 
 
-def with_options(
-    runner: PassRunner, batch: Batch, spec: PassSpec, attempt: Callable[[PassOptions], Answer]
-) -> Answer:
+def with_options(runner: PassRunner, batch: Batch, spec: PassSpec, attempt: Callable[[PassOptions], Answer]) -> Answer:
     """Check the model, and call ``attempt`` with the options that it and the free memory allow; again with others if need be.
 
     Raises:

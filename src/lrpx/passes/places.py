@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from ..errors import UnsupportedModelError
+from ..errors import InputError, UnsupportedModelError, nearest
 from .hidden_states import items_of, replaced
 
 _ATTENTION = re.compile(r"[Aa]tt(n|ention)")
@@ -158,8 +158,7 @@ class StreamPlaces:
         self._order.append(number)
         name = len(self._order) - 1
         if (between := self._between(entry, state)) is not None:
-            tensor, axis, attentions = between
-            self.found.append(Place(f"attention.{name}", tensor, axis, attentions))
+            self.found.append(Place(f"attention.{name}", *between))
         axis = token_axis(state, self._length)
         assert axis is not None
         self.found.append(Place(f"block.{name}", state, axis, self._attentions()))
@@ -216,3 +215,52 @@ def _attentions_of(block: nn.Module) -> Iterator[nn.Module]:
             yield child
         else:
             yield from _attentions_of(child)
+
+
+def chosen_places(
+    places: Sequence[Place], between: Sequence[object] | None, layers: Sequence[int] | None
+) -> list[Place]:
+    """Those of the places that are asked for, from the lowest to the top.
+
+    Raises:
+        InputError: A name is not that of a place, or they do not go upwards.
+    """
+    names = [place.name for place in places]
+    last = len(places) - 1
+    if layers is not None:
+        blocks = sum(name.startswith("block.") for name in names)
+        wrong = [i for i in layers if isinstance(i, bool) or not isinstance(i, int) or not -blocks <= i < blocks]
+        if wrong:
+            raise InputError(f"layers={list(layers)!r}: give numbers of blocks from 0 to {blocks - 1}.")
+        wanted = {0, last, *(names.index(f"block.{i % blocks}") for i in layers)}
+        return [places[i] for i in sorted(wanted)]
+    if between is None:
+        return list(places)
+    found: list[int] = []
+    for i, name in enumerate(between):
+        if name is ...:
+            if i in (0, len(between) - 1) or between[i - 1] is ...:
+                raise InputError(f"between={_shown(between)}: an ellipsis stands between two places.")
+            continue
+        index = last if name == "last" else names.index(name) if isinstance(name, str) and name in names else None
+        if index is None:
+            short = [n for n in names if not n.startswith("attention.")]
+            shown = names if len(names) <= 12 else [*names[:5], *short[-2:]]
+            raise InputError(
+                f"between={_shown(between)}: there is no place {name!r}. {nearest(name, [*shown, 'last'])}"
+            )
+        if found and index <= found[-1]:
+            raise InputError(
+                f"between={_shown(between)}: {name!r} does not lie above {names[found[-1]]!r}. Name places from the text "
+                'upwards: between=("input", ..., "last").'
+            )
+        if i and between[i - 1] is ...:
+            found.extend(range(found[-1] + 1, index))
+        found.append(index)
+    if len(found) < 2:
+        raise InputError(f'between={_shown(between)}: give two places or more, such as ("input", ..., "last").')
+    return [places[i] for i in found]
+
+
+def _shown(between: Sequence[object]) -> str:
+    return f"({', '.join('...' if name is ... else repr(name) for name in between)})"

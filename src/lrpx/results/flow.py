@@ -9,14 +9,13 @@ from __future__ import annotations
 import dataclasses
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .. import heatmap
-from ..errors import InputError, NonFiniteError, import_optional
-from ..files import json_line
+from ..errors import InputError, NonFiniteError, import_optional, names_checked
+from ..files import check_ending, json_line
 from .explanation import Token, Unit, read_saved
 
 SCHEMA = 1
@@ -112,6 +111,11 @@ class RelevanceFlow:
         return self.value - float(self.relevance[0].sum())
 
     @property
+    def at(self) -> str:
+        """The lowest place."""
+        return self.places[0]
+
+    @property
     def edge_count(self) -> int:
         """The number of edges, those from the logit to the top place included."""
         return sum(len(step.edges) for step in self.steps) + int(self.kept[-1].sum())
@@ -123,6 +127,7 @@ class RelevanceFlow:
         carried = (size * self.kept).sum(1)
         return np.divide(carried, totals, out=np.ones_like(totals), where=totals > 0)
 
+    @names_checked()
     def matrix(self, upper: str, lower: str) -> np.ndarray:
         """How much of each token's relevance at ``upper`` comes from each token at ``lower``: float64 ``[T, T]``, upper by lower.
 
@@ -143,6 +148,7 @@ class RelevanceFlow:
         found[step.edges[:, 0], step.edges[:, 1]] = step.relevance
         return found
 
+    @names_checked()
     def to_frame(self) -> Any:
         """One row per edge, from the logit down, as a pandas ``DataFrame``.
 
@@ -163,6 +169,7 @@ class RelevanceFlow:
         names = ["upper", "upper_position", "upper_token", "lower", "lower_position", "lower_token", "relevance"]
         return pd.DataFrame(rows, columns=names)
 
+    @names_checked()
     def left_out(self) -> Any:
         """One row per place, from the top down: what is kept there and what is not, as a pandas ``DataFrame``.
 
@@ -174,22 +181,19 @@ class RelevanceFlow:
         rows = []
         for i in reversed(range(len(self.places))):
             step = steps.get(self.places[i])
-            down = (
-                (None,) * 5
-                if step is None
-                else (len(step.edges), step.kept, step.residual, step.around, step.way)
-            )
+            down = (None,) * 5 if step is None else (len(step.edges), step.kept, step.residual, step.around, step.way)
             rows.append((self.places[i], int(self.kept[i].sum()), float(shares[i]), *down))
         names = ["place", "tokens", "token_share", "edges", "edge_share", "residual", "around", "way"]
         return pd.DataFrame(rows, columns=names)
 
+    @names_checked()
     def to_networkx(self) -> Any:
         """The graph as a ``networkx.DiGraph``, with edges from the logit down to the text.
 
         Nodes are ``(place, position)``, and ``("logit", -1)``, with ``token``, ``token_id`` and ``relevance``; edges have
         ``relevance``.
         """
-        nx = import_optional("networkx", "to_networkx()", extra="graph")
+        nx = import_optional("networkx", "to_networkx()", extra="viz")
         graph = nx.DiGraph(value=self.value, method=self.method, target=self.target.text)
         root = (LOGIT, -1)
         graph.add_node(root, token=self.target.text, token_id=self.target.id, relevance=self.value)
@@ -206,14 +210,17 @@ class RelevanceFlow:
 
     # Views
 
+    @names_checked()
     def show(self) -> None:
         """Print what is kept at every place, and the strongest edges between tokens; or display the graph in a notebook."""
         heatmap.show_flow(self)
 
+    @names_checked()
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """The graph as a self-contained page: a row per place, a column per token; also written to ``path`` if given."""
         return heatmap.html_of_flow(self, path)
 
+    @names_checked()
     def to_png(self, path: str | os.PathLike[str]) -> None:
         """Draw the graph into a PNG file (needs the extra ``viz``)."""
         heatmap.png_of_flow(self, path)
@@ -265,9 +272,10 @@ class RelevanceFlow:
         except (TypeError, ValueError, AttributeError, IndexError, KeyError) as error:
             raise InputError(f"not a saved flow: a field is not what it should be ({error}).") from error
 
+    @names_checked()
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the flow as JSON; ``RelevanceFlow.load`` reads it back to the last digit."""
-        Path(path).write_text(json_line(self.to_dict()), encoding="utf-8")
+        check_ending(path, "json").write_text(json_line(self.to_dict()), encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> RelevanceFlow:

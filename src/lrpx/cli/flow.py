@@ -1,0 +1,133 @@
+"""``lrpx flow``: how the relevance of a prediction flows from the logit down to the text; shown or written to a file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import InputError
+from ..files import json_line
+from ..methods import methods_with_options
+from . import options
+from .output import Format, destination, plain_text, write_text
+from .texts import texts_of
+
+FORMATS = (Format.terminal, Format.json, Format.html, Format.png)
+
+
+def flow(
+    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="- or nothing: standard input.")] = None,
+    target: Annotated[
+        str | None, typer.Option("--target", metavar="TOKEN", help="Default: the model's top prediction.")
+    ] = None,
+    contrast: Annotated[
+        str | None, typer.Option("--contrast", metavar="TOKEN", help="Explain logit(target) - logit(contrast).")
+    ] = None,
+    position: Annotated[
+        int | None, typer.Option("--position", metavar="N", help="Whose logits. Default: the last token, or the mask.")
+    ] = None,
+    between: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--between",
+            metavar="PLACE",
+            help="A place, such as input, attention.3, block.3 or last; ... stands for all in between. Repeatable, from the "
+            "text upwards.",
+        ),
+    ] = None,
+    layer: Annotated[
+        list[int] | None,
+        typer.Option("--layer", metavar="N", help="Only what this block returns, beside text and last. Repeatable."),
+    ] = None,
+    share: Annotated[
+        float | None,
+        typer.Option("--share", metavar="P", help="Keep so much of each place's relevance, up to 1. Default: 0.9."),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option("--threshold", metavar="LOGITS", help="Instead: keep what is this strong or stronger."),
+    ] = None,
+    method: Annotated[str, typer.Option("--method", metavar="METHOD", help="See [b]lrpx methods[/b].")] = "attnlrp",
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="PLACE", help="The lowest place, input or embedding. Default: input.")
+    ] = None,
+    rules: options.RulesOption = None,
+    verbose: options.VerboseOption = False,
+    model: options.ModelOption = options.DEFAULT_MODEL,
+    dtype: options.DtypeOption = None,
+    device: options.DeviceOption = None,
+    device_map: options.DeviceMapOption = None,
+    attn_implementation: options.AttentionOption = None,
+    revision: options.RevisionOption = None,
+    token: options.TokenOption = None,
+    checkpoint: options.CheckpointOption = None,
+    tf32: options.Tf32Option = False,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            rich_help_panel="The output",
+            help="terminal, json, html (the graph) or png. Default: by the suffix of --output.",
+        ),
+    ] = None,
+    output: options.OutputOption = None,
+) -> None:
+    """Follow the relevance of a prediction from token to token, from the logit down to the text.
+
+    [b]lrpx flow "The keys to the cabinet" --target " are" --contrast " is" -o flow.html[/b]
+    """
+    options.set_logging(verbose)
+    kind, output = destination(format, output)
+    if kind not in FORMATS:
+        raise InputError(f"{kind.name} is for lrpx explain; lrpx flow has {', '.join(f.name for f in FORMATS)}.")
+    given: dict[str, Any] = {"at": at, "rules": rules}
+    methods_with_options([method], given)  # refused before a model is loaded
+    from ..explainer.flow import keep_of
+
+    keep_of(share, threshold)
+    [one] = texts_of(None if text is None else [text], None, jsonl=False, chat=False)
+
+    from ..explainer import Explainer
+    from ..models.loading import load
+
+    options.set_precision(tf32)
+    loaded, tokenizer = load(
+        model,
+        dtype=dtype,
+        device=device,
+        device_map=device_map,
+        attn_implementation=attn_implementation,
+        revision=revision,
+        token=token,
+    )
+    found = Explainer(loaded, tokenizer, checkpoint=checkpoint).flow(
+        one.text,
+        target=target,
+        contrast=contrast,
+        position=position,
+        between=[... if place == "..." else place for place in between] if between else None,
+        layers=layer or None,
+        share=share,
+        threshold=threshold,
+        method=method,
+        **given,
+    )
+    if kind is Format.png:
+        assert output is not None
+        found.to_png(output)
+    elif kind is Format.terminal and output is None:
+        found.show()
+    else:
+        write_text(_content(found, kind), output)
+
+
+def _content(found: Any, kind: Format) -> str:
+    if kind is Format.json:
+        return json_line(found.to_dict())
+    if kind is Format.html:
+        return str(found.to_html())
+    from ..heatmap import render_flow
+
+    return plain_text(render_flow(found))
