@@ -80,7 +80,7 @@ def explain_flow(
     about = provenance(model, method.name, settings, execution)
     about |= {"target": target.id, "target_text": target.text}
     about |= {"contrast": contrast and contrast.id, "contrast_text": contrast and contrast.text}
-    [known] = notes_of([encoded], tokenizer, padding_id(model, tokenizer))
+    [known] = notes_of([encoded], tokenizer, padding_id(model, tokenizer), causal=signature.task == "causal")
     names = found.places
     steps = [FlowStep(**{**vars(step), "upper": names[step.upper], "lower": names[step.lower]}) for step in found.steps]
     return RelevanceFlow(
