@@ -142,7 +142,9 @@ def _places(asked: Asked, at: Any) -> tuple[Sequence[Any] | None, str]:
             f'between={between!r}: give two places or more, from the text upwards, such as ("input", ..., "last").'
         )
     places = (at,) if isinstance(at, str) else tuple(at)
-    lowest = places[0] if len(places) == 1 else str(places)
+    if places not in (("input",), ("embedding",)):
+        raise InputError(f'at={at!r}: the lowest place of a flow is "input" or "embedding". Others are for between=.')
+    [lowest] = places
     if between is not None and between[0] == "embedding":
         lowest = "embedding"
     return between, lowest
