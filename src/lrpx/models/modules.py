@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ..errors import UnsupportedModelError
+from ..errors import InputError, UnsupportedModelError
 
 
 def modules_of(model: nn.Module) -> list[nn.Module]:
@@ -24,18 +24,25 @@ def modules_of(model: nn.Module) -> list[nn.Module]:
     return found
 
 
-def check_no_torchscript(model: nn.Module, modules: Sequence[nn.Module]) -> None:
-    """Refuse a model of which a part is TorchScript.
+def visible_modules(model: nn.Module) -> list[nn.Module]:
+    """The modules of a model, all of which call PyTorch's functions where they can be seen.
 
     Raises:
-        UnsupportedModelError: The error names the module.
+        InputError: It is no module.
+        UnsupportedModelError: A part is TorchScript; the error names it.
     """
+    if not isinstance(model, nn.Module):
+        raise InputError(
+            f"{model!r:.60} is no torch.nn.Module. Give the model itself; a function can be the forward of one."
+        )
+    modules = modules_of(model)
     if any(isinstance(module, torch.jit.ScriptModule) for module in modules):
         name, module = next((n, m) for n, m in model.named_modules() if isinstance(m, torch.jit.ScriptModule))
         raise UnsupportedModelError(
             f"{name or 'the model'} is TorchScript ({type(module).__name__}), which hides its operations, so no rule can be "
             "applied. Use the module that it was made from."
         )
+    return modules
 
 
 @contextmanager

@@ -13,14 +13,12 @@ from torch import Tensor
 
 from .._torch_internals import base_of
 
-Slope = Callable[[Tensor, Tensor], Tensor]  # of x and y
-
 
 class Scale(torch.autograd.Function):
     """``y = compute()``, with ``dy/dx := slope(x, y)``, a tensor that broadcasts with ``x``."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, compute: Callable[[], Tensor], slope: Slope) -> Tensor:
+    def forward(ctx: Any, x: Tensor, compute: Callable[[], Tensor], slope: Callable[..., Tensor]) -> Tensor:
         y = compute()
         ctx.dtype = x.dtype
         ctx.save_for_backward(slope(x, y))

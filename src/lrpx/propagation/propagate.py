@@ -8,10 +8,9 @@ is patched. Leaving the block, also by an exception, leaves nothing behind.
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Literal
 
@@ -20,19 +19,18 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from .. import _torch_internals as internals
-from ..errors import InputError, UnsupportedModelError
-from ..models.modules import FollowWeights, check_no_torchscript, frozen, modules_of
-from ..recognition.activations import Apply, activation_modules, make_one_operation
+from ..errors import InputError, UnsupportedModelError, warn
+from ..models.modules import FollowWeights, frozen, visible_modules
+from ..recognition.activations import activation_modules, make_one_operation
 from ..recognition.call import Call, tensors_in
 from ..recognition.foreign import note_foreign
 from ..recognition.gates import ranked
-from ..recognition.operations import Operation, operation_named, operation_of
+from ..recognition.operations import Operation, operation_of
 from ..recognition.recogniser import Recogniser
 from .rules import Rule, constant, identity
 from .rulesets import RuleSet, get_rules
 
-Function = Callable[..., Any]
-Handler = Callable[["Propagation", Operation, Function, Sequence[Any], Mapping[str, Any]], Any]
+Handler = Callable[["Propagation", Operation, Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
 
 
 class Propagation(TorchFunctionMode):
@@ -50,15 +48,13 @@ class Propagation(TorchFunctionMode):
         super().__init__()
         self.rules, self.recognise = rules, Recogniser(rules)
         self.hits, self.met, self.cuts, self.unknown = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
-        self.added: dict[Function, Handler] = dict(internals.CORRECTED)
-        self._handlers: dict[Function, tuple[Handler | None, Operation]] = {}
+        self.added: dict[Callable[..., Any], Handler] = dict(internals.CORRECTED)
+        self._handlers: dict[Callable[..., Any], tuple[Handler | None, Operation]] = {}
         # By weights or numbers, a product needs no rule; unless there is one for just that.
         self._of_two = () if "linear" in rules else ("product", "contraction", "linear")
         self.saving = internals.saved_tensor_hooks()
 
-    def __torch_function__(
-        self, func: Function, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
             handler, operation = self._handlers[func]
         except KeyError:
@@ -70,7 +66,7 @@ class Propagation(TorchFunctionMode):
             return func(*args, **kwargs) if kwargs else func(*args)
         return handler(self, operation, func, args, kwargs or {})
 
-    def _look(self, operation: Operation, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _look(self, operation: Operation, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """An operation that may need a rule, if enough of its operands carry gradient."""
         if operation.kind == "container":
             with self:  # which sees the functions that a whole layer calls
@@ -105,11 +101,10 @@ class Propagation(TorchFunctionMode):
         self.hits[kind] += 1
         return ranked(_follow(rule, call), call.rank)
 
-    def apply_to_module(self, name: str, function: Callable[[Tensor], Tensor], x: Tensor) -> Any:
-        """A module that is one element-wise function of ``x``, as one operation like the one of that name."""
-        operation = operation_named(name)
-        call = Call(function, (x,), {}, self.unknown, operation.kind, operation.rank)
-        return self.apply(self.recognise(name, call))
+    def here(self) -> Propagation | None:
+        """What applies these rules in this thread now, in which another one may use the model: maybe nothing."""
+        modes = [m for m in internals.function_modes() if isinstance(m, Propagation) and m.recognise is self.recognise]
+        return modes[-1] if modes else None
 
 
 def _follow(rule: Rule, call: Call) -> Tensor:
@@ -157,30 +152,18 @@ def propagate(
     """
     if unknown not in ("raise", "warn", "ignore"):
         raise InputError(f'unknown={unknown!r}: give "raise", "warn" or "ignore".')
-    if not isinstance(model, nn.Module):
-        raise InputError(
-            f"{model!r:.60} is no torch.nn.Module. Give the model itself; a function can be the forward of one."
-        )
-    active, modules = mode(get_rules(rules)), modules_of(model)
-    check_no_torchscript(model, modules)
+    active, modules = mode(get_rules(rules)), visible_modules(model)
     with ExitStack() as stack:
         stack.enter_context(frozen(modules))
         for module, name in activation_modules(modules).items() if "activation" in active.rules else ():
-            make_one_operation(module, name, partial(_active_here, active.recognise), stack)
+            make_one_operation(module, name, active.here, stack)
         if unknown != "ignore" and active.rules:
             stack.callback(model.register_forward_hook(partial(note_foreign, active.unknown)).remove)
         stack.enter_context(active)
-        if "linear" in active.rules:
-            stack.enter_context(FollowWeights())
+        stack.enter_context(FollowWeights() if "linear" in active.rules else nullcontext())
         yield active
     if active.unknown and unknown != "ignore":
         message = f"gradient passed through operations without a known rule: {', '.join(active.unknown)}. "
         if unknown == "raise":
             raise UnsupportedModelError(f'{message}To go on with a warning: propagate(..., unknown="warn").')
-        warnings.warn(f"{message}Maps are wrong there.", stacklevel=3)
-
-
-def _active_here(recognise: Recogniser) -> Apply | None:
-    """What applies rules to this pass in this thread, in which another one may use the model: maybe nothing."""
-    modes = [m for m in internals.function_modes() if isinstance(m, Propagation) and m.recognise is recognise]
-    return modes[-1].apply_to_module if modes else None
+        warn(f"{message}Maps are wrong there.")

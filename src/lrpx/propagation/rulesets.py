@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from ..errors import InputError, nearest
 from ..recognition.table import RULED
 from . import rules
-from .rules import Rule
 
-RuleSet = Mapping[str, Rule]
+RuleSet = Mapping[str, rules.Rule]
 LRP: RuleSet = {
     "activation": rules.identity,  # App. D.3
     "power": rules.power,

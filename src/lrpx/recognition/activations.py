@@ -10,10 +10,11 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
@@ -23,9 +24,20 @@ from torch.overrides import TorchFunctionMode
 from .._torch_internals import no_dispatch_modes, no_function_modes
 from .call import Call
 from .gates import Edge, edge_of, edges_of
-from .operations import operation_of, operation_of_node
+from .operations import operation_named, operation_of, operation_of_node
 
-Apply = Callable[[str, Callable[[Tensor], Tensor], Tensor], Any]
+
+class Applies(Protocol):
+    """What applies rules: ``propagation.propagate.Propagation``."""
+
+    unknown: Counter[str]
+
+    @property
+    def recognise(self) -> Callable[[str, Call], Call]:
+        """Says what an operation is."""
+
+    def apply(self, call: Call) -> Any:
+        """An operation under the rule of its kind."""
 
 
 _STEPS = 64  # back from each factor: a longer chain of element-wise functions is no activation
@@ -155,18 +167,17 @@ class _Called(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def make_one_operation(module: nn.Module, name: str, here: Callable[[], Apply | None], stack: ExitStack) -> None:
+def make_one_operation(module: nn.Module, name: str, here: Callable[[], Applies | None], stack: ExitStack) -> None:
     """Until ``stack`` unwinds, let ``module`` compute on a detached input; a rule then connects input and output.
 
     Args:
         module: One of ``activation_modules``.
         name: Of a function like it.
-        here: Gives what applies rules now; ``None``: nothing does, in another thread for example. It is called with the
-            name, with ``function`` and with ``x``; ``function(x)`` is what the module computes, with its gradient unless that
-            is switched off.
+        here: Gives what applies rules now; ``None``: nothing does, in another thread for example. The call that it is given
+            computes what the module does, with its gradient unless that is switched off.
         stack: Removes the hooks.
     """
-    inputs: list[Tensor | None] = []
+    operation, inputs = operation_named(name), list[Tensor | None]()
 
     def before(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         if here() is None:
@@ -177,15 +188,16 @@ def make_one_operation(module: nn.Module, name: str, here: Callable[[], Apply | 
             return args if x is None else (x.detach(),)
 
     def after(_: nn.Module, args: tuple[Any, ...], y: Any) -> Any:
-        apply = here()
-        if apply is None or (x := inputs.pop()) is None:
+        active = here()
+        if active is None or (x := inputs.pop()) is None:
             return y
 
         def function(given: Tensor) -> Any:  # a rule that wants the gradient, or another value, has it computed anew
             return y if given is x and not torch.is_grad_enabled() else module.forward(given)
 
         with no_function_modes():  # as wherever a rule is called: what it does is not looked at
-            return apply(name, function, x)
+            call = Call(function, (x,), {}, active.unknown, operation.kind, operation.rank)
+            return active.apply(active.recognise(name, call))
 
     stack.callback(module.register_forward_pre_hook(before).remove)
     stack.callback(module.register_forward_hook(after).remove)
