@@ -51,6 +51,22 @@ def test_evaluate_hands_its_options_on(lrpx_command, monkeypatch, arguments, giv
     assert {name: seen[0][name] for name in given} == given
 
 
+@pytest.mark.parametrize(
+    ("options", "models"), [([], ["smollm2-135m"]), (["-m", "gpt2"], ["gpt2"]), (["-m", "a", "-m", "b"], ["a", "b"])]
+)
+def test_evaluate_has_the_default_model_of_the_other_commands(lrpx_command, monkeypatch, options, models):
+    seen = []
+
+    def evaluate_all(*given, **_):
+        seen.append(given)
+        return [SimpleNamespace(failed=0, path="run/lrp")]
+
+    monkeypatch.setattr(import_module("lrpx.evaluation.run"), "evaluate_all", evaluate_all)
+    code, _, err = lrpx_command("evaluate", "sva", *options, "--out", "run")
+    assert code == 0, err
+    assert seen[0][1] == models
+
+
 def test_the_help_of_evaluate_names_the_choices(lrpx_command):
     _, out, _ = lrpx_command("evaluate", "--help")
     told = " ".join(re.sub(r"[│\n]", " ", out).split())

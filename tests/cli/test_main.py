@@ -146,6 +146,51 @@ def test_standard_output_is_the_same_as_a_file(lrpx_command, tmp_path, format):
             assert out == target.read_text(encoding="utf-8")
 
 
+def test_fragments_for_a_page_and_for_a_paper(lrpx_command, models):
+    """The same as in Python, to the letter."""
+    e = lrpx.explain(models / "gpt2", None, TEXT, target=" the")
+    page, paper, lua = (
+        lrpx_command("explain", TEXT, "--target", " the", "--fragment", "--format", *options)[1]
+        for options in (["html"], ["latex"], ["latex", "--engine", "lualatex"])
+    )
+    assert page == lrpx.heatmap.html_fragment(e)
+    assert page.startswith("<style>")
+    assert "<html" not in page
+    assert paper == e.to_latex(fragment=True)
+    assert lua == e.to_latex(fragment=True, engine="lualatex") != paper
+    whole = lrpx_command("explain", TEXT, "--target", " the", "--format", "latex", "--engine", "pdflatex")[1]
+    assert whole == e.to_latex()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--fragment"], "--fragment is for html and latex, and the format is terminal."),
+        (["--fragment", "-o", "x.png"], "--fragment is for html and latex, and the format is png."),
+        (["--engine", "lualatex", "-o", "x.html"], "--engine is for latex, and the format is html."),
+        (
+            ["--engine", "lualatexx", "-o", "x.tex"],
+            "unknown engine 'lualatexx'. Did you mean 'lualatex'? Known: lualatex, pdflatex.",
+        ),
+    ],
+)
+def test_options_of_documents_that_do_not_go_with_the_format(lrpx_command, options, message):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    code, out, err = lrpx_command("explain", TEXT, *options, model="nowhere")  # before a model is looked for
+    assert (code, out, err) == (2, "", f"lrpx: {message}\n")
+
+
+@pytest.mark.filterwarnings("ignore:the .* far less probable")  # as likely as random weights have it
+def test_a_header_says_what_to_type_as_the_command_does(lrpx_command):
+    arguments = ["explain", TEXT, "--target", "the the", "--contrast", "12 the the the"]
+    for format in ("terminal", "html"):
+        _, out, _ = lrpx_command(*arguments, "--format", format)
+        assert "--objective logprob" in " ".join(out.split())
+        assert "objective=" not in out
+    (saved,) = json.loads(lrpx_command(*arguments, "--format", "json")[1])
+    assert 'use objective="logprob"' in " ".join(saved["notes"])  # read by Python
+
+
 @pytest.mark.parametrize("kind", ["png", "pdf", "svg"])
 def test_a_picture_needs_a_file_and_matplotlib(lrpx_command, monkeypatch, kind):
     code, _, err = lrpx_command("explain", TEXT, "--format", kind)
@@ -254,7 +299,7 @@ def test_a_note_is_one_line_where_no_header_shows_it(lrpx_command, monkeypatch, 
     code, out, err = lrpx_command("explain", TEXT, "--format", format)
     assert code == 0
     assert err == ("lrpx: note: Look at --device cpu.\n" if format == "json" else "")
-    assert "Look at device='cpu'." in out
+    assert ("Look at --device cpu." if format == "terminal" else "Look at device='cpu'.") in out
 
 
 def test_warnings_of_others_are_shown_as_usual(lrpx_command, monkeypatch):

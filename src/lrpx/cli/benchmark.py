@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from .options import CheckpointOption, CompileOption, FastOption, RulesOption, Tf32Option, set_precision
+from .options import DEFAULT_MODEL, CheckpointOption, CompileOption, FastOption, RulesOption, Tf32Option, set_precision
 
 benchmark = typer.Typer(no_args_is_help=True, help="Build and tokenise the subject-verb agreement benchmark.")
 
@@ -94,10 +94,18 @@ def tokenize(
 
 def evaluate(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A folder made by [b]lrpx benchmark build[/b].")],
-    model: Annotated[list[str], typer.Option("--model", "-m", metavar="NAME", help="Hub id or folder. Repeatable.")],
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="RUN", help="A new folder, or one where this run was stopped.")
     ],
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            "-m",
+            metavar="NAME",
+            help="Hub id or folder. Repeatable. Default: [b]smollm2-135m[/b].",
+        ),
+    ] = None,
     method: Annotated[
         list[str] | None,
         typer.Option("--method", metavar="METHOD", help="Repeatable; see [b]lrpx methods[/b]. Default: the paper's."),
@@ -161,7 +169,7 @@ def evaluate(
     try:
         runs = evaluate_all(
             directory,
-            model,
+            model or [DEFAULT_MODEL],
             method,
             out,
             relevances=relevances,

@@ -12,9 +12,9 @@ from ..errors import InputError, LrpxWarning
 from ..methods import METHODS, get_method, methods_with_options
 from ..results.explanations import Explanations
 from . import options
-from .output import Format, destination, look_of, write
+from .output import Format, check_document, destination, look_of, write
 from .texts import texts_of
-from .wording import ERROR, tell
+from .wording import ERROR, in_command_words, tell
 
 
 def explain(
@@ -110,6 +110,8 @@ def explain(
             help="terminal, json (a list), jsonl, html, latex, png, pdf or svg. Default: by the suffix of --output.",
         ),
     ] = None,
+    fragment: options.FragmentOption = False,
+    engine: options.EngineOption = None,
     output: options.OutputOption = None,
 ) -> None:
     """Show how much each token of a text contributed to what the model predicts.
@@ -130,6 +132,7 @@ def explain(
     """
     options.set_logging(verbose)
     kind, output = destination(format, output)
+    check_document(kind, fragment=fragment, engine=engine)
     look = look_of(scale, hide, group, numbers)
     methods = list(dict.fromkeys(method or ["attnlrp"]))
     given: dict[str, Any] = {"at": at, "norm": norm, "rules": rules, "direct": direct}
@@ -176,7 +179,10 @@ def explain(
     for failure in explained.failures:
         tell(ERROR, f"{texts[failure.index].origin}: {failure.error}", context.find_root().command)
     if len(explained):
-        write(list(explained), kind, output, look)
+        shown = list(explained)
+        if kind not in (Format.json, Format.jsonl):
+            shown = [in_command_words(e, context.find_root().command) for e in shown]
+        write(shown, kind, output, look, fragment=fragment, engine=engine or "pdflatex")
     if explained.failures:
         raise typer.Exit(1 if len(explained) else 2)
 

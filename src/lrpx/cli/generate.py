@@ -15,11 +15,13 @@ from ..methods import methods_with_options
 from . import options
 from .output import Format, destination, plain_text, write_text
 from .texts import texts_of
+from .wording import in_command_words
 
 FORMATS = (Format.terminal, Format.json, Format.html, Format.png)
 
 
 def generate(
+    context: typer.Context,
     prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="- or nothing: standard input.")] = None,
     max_new_tokens: Annotated[
         int | None,
@@ -126,6 +128,8 @@ def generate(
         progress=output is not None and sys.stderr.isatty(),
         **given,
     )
+    if kind is not Format.json:
+        found = in_command_words(found, context.find_root().command)
     if kind is Format.png:
         assert output is not None
         found.to_png(output)

@@ -96,6 +96,17 @@ GroupOption = Annotated[
 NumbersOption = Annotated[
     bool | None, _view("--numbers/--no-numbers", help="Numbers below the tokens. Default: for up to 40 of them.")
 ]
+FragmentOption = Annotated[
+    bool, _view("--fragment", help="For html and latex: a part to put into a page or a paper, not a whole document.")
+]
+EngineOption = Annotated[
+    str | None,
+    _view(
+        "--engine",
+        metavar="PROGRAM",
+        help="For latex: what will compile it, pdflatex (default) or lualatex, which sets every script.",
+    ),
+]
 OutputOption = Annotated[
     Path | None, _view("--output", "-o", metavar="FILE", help="Write here instead of standard output.")
 ]

@@ -15,6 +15,7 @@ from rich.console import Console, RenderableType
 from ..errors import InputError, nearest
 from ..files import check_output, json_line
 from ..heatmap import Look
+from ..heatmap.latex import ENGINES
 
 
 class Format(str, enum.Enum):
@@ -81,6 +82,20 @@ def format_of(format: str | None, output: Path | None) -> Format:
     return kind
 
 
+def check_document(kind: Format, *, fragment: bool, engine: str | None) -> None:
+    """Refuse options of documents that do not go with the format, before anything is computed.
+
+    Raises:
+        InputError: A fragment of what has none, or a program that compiles something else than LaTeX, or is not known.
+    """
+    if fragment and kind not in (Format.html, Format.latex):
+        raise InputError(f"--fragment is for html and latex, and the format is {kind.name}.")
+    if engine is not None and kind is not Format.latex:
+        raise InputError(f"--engine is for latex, and the format is {kind.name}.")
+    if engine is not None and engine not in ENGINES:
+        raise InputError(f"unknown engine {engine!r}. {nearest(engine, ENGINES)}")
+
+
 def look_of(scale: str, hide: list[str] | None, group: str, numbers: bool | None) -> Look:
     """How maps are drawn, as asked for.
 
@@ -93,7 +108,9 @@ def look_of(scale: str, hide: list[str] | None, group: str, numbers: bool | None
     return Look(end, cast("Any", tuple(hide or ())), cast("Any", group), numbers)
 
 
-def write(explanations: list[Any], kind: Format, output: Path | None, look: Look) -> None:
+def write(
+    explanations: list[Any], kind: Format, output: Path | None, look: Look, *, fragment: bool, engine: str
+) -> None:
     """Write the explanations to ``output``, or to standard output: as JSON a list, as JSON lines an object per line."""
     from .. import heatmap
 
@@ -108,9 +125,9 @@ def write(explanations: list[Any], kind: Format, output: Path | None, look: Look
         documents = [each] if kind is Format.json else each
         content = "".join(map(json_line, documents))
     elif kind is Format.html:
-        content = heatmap.to_html(explanations, look=look)
+        content = (heatmap.html_fragment if fragment else heatmap.to_html)(explanations, look=look)
     elif kind is Format.latex:
-        content = heatmap.to_latex(explanations, look=look)
+        content = heatmap.to_latex(explanations, look=look, fragment=fragment, engine=cast("Any", engine))
     else:
         content = plain_text(heatmap.render(explanations, look=look))
     write_text(content, output)

@@ -11,6 +11,7 @@ import ast
 import re
 import shlex
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -29,6 +30,12 @@ def tell(kind: str, message: str, command: Any) -> None:
     """Write one line to standard error: an ``ERROR`` or a ``NOTE``, with the options of ``command`` (of click) and below."""
     line = escape(in_command_syntax(message, options_of([command])))
     Console(stderr=True).print(f"{kind} {line}", soft_wrap=True, highlight=False)
+
+
+def in_command_words(explained: Any, command: Any) -> Any:
+    """An explanation whose notes say what to type as ``tell`` does."""
+    options = options_of([command])
+    return replace(explained, notes=tuple(in_command_syntax(note, options) for note in explained.notes))
 
 
 def options_of(commands: Iterable[Any]) -> dict[str, str]:

@@ -10,6 +10,7 @@ import base64
 import dataclasses
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
@@ -162,9 +163,13 @@ class Explanation(Shown):
         return f"<Explanation {self.method} of {what}: value {self.value:.4g}, {len(self.tokens)} tokens>"
 
     def to_frame(self) -> Any:
-        """One row per token: ``token``, ``token_id``, ``relevance``, as a pandas ``DataFrame``."""
+        """One row per token as a pandas ``DataFrame``: ``text``, ``token`` (the raw piece), ``token_id`` and ``relevance``.
+
+        ``text`` is readable, and empty for a token that only goes on with the character that the token before began.
+        """
         pd = import_optional("pandas", "to_frame()", extra="viz")
-        return pd.DataFrame({"token": self.tokens, "token_id": self.token_ids, "relevance": self.relevance})
+        columns = {"text": readable_texts(self.units), "token": self.tokens, "token_id": self.token_ids}
+        return pd.DataFrame({**columns, "relevance": self.relevance})
 
     # Saving. Plain JSON: readable, diffable and safe to load.
 
@@ -246,6 +251,11 @@ class Explanation(Shown):
             return cls.from_dict(data)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
+
+
+def readable_texts(units: Sequence[Unit]) -> list[str]:
+    """One text for each of the tokens that ``units`` cover; empty for those of a unit but the first."""
+    return [text if i == start else "" for start, end, text in units for i in range(start, end)]
 
 
 def read_saved(path: str | os.PathLike[str], written_by: str) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 from .. import heatmap
 from ..errors import InputError, NonFiniteError, import_optional, names_checked
 from ..files import check_ending, json_line
-from .explanation import Explanation, Measures, Token, Unit, read_saved
+from .explanation import Explanation, Measures, Token, Unit, read_saved, readable_texts
 from .spans import checked_span, checked_weights, hop, hop_notes
 
 SCHEMA = 1
@@ -223,15 +223,17 @@ class GenerationExplanation:
         """One row per generated token (or span) and token before, as a pandas ``DataFrame``.
 
         Columns: ``start`` and ``stop`` of the span among the generated tokens, ``explained`` (its raw pieces), ``position``,
-        ``token``, ``token_id`` and ``relevance``.
+        ``text``, ``token`` (the raw piece), ``token_id`` and ``relevance``; see ``Explanation.to_frame``.
         """
         pd = import_optional("pandas", "to_frame()", extra="viz")
+        texts = readable_texts(self.units)
         rows = [
             (
                 start,
                 stop,
                 "".join(self.tokens[self.prompt_length :][start:stop]),
                 i,
+                texts[i],
                 self.tokens[i],
                 self.token_ids[i],
                 value,
@@ -239,7 +241,9 @@ class GenerationExplanation:
             for (start, stop), row in zip(self.spans, self.relevance, strict=True)
             for i, value in enumerate(row[: self.prompt_length + stop - 1])
         ]
-        return pd.DataFrame(rows, columns=["start", "stop", "explained", "position", "token", "token_id", "relevance"])
+        return pd.DataFrame(
+            rows, columns=["start", "stop", "explained", "position", "text", "token", "token_id", "relevance"]
+        )
 
     # Saving, as an ``Explanation``: plain JSON.
 
