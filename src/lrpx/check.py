@@ -22,11 +22,13 @@ from .errors import LrpxError
 from .models.placement import named_parameters, offloaded_as
 from .models.usable import usable_model
 from .passes.attribution import run
+from .passes.forward_backward import read_scores
 from .passes.hidden_states import layer_count
 from .passes.validation import about_cuts, check_model
 from .propagation.propagate import Propagation, propagate
 from .propagation.rulesets import RULESETS
 from .recognition.call import tensors_in
+from .tasks import task_for
 from .text.batching import Batch, Item, pad
 
 # How far a sum over a whole model may be off, relative to the sum of absolute relevances.
@@ -59,7 +61,7 @@ class Report:
 
 
 def check(model: PreTrainedModel, *, n_tokens: int = 16, seed: int = 0) -> Report:
-    """Verify a causal or masked language model on random tokens; see the top of this file. The model is left as it was."""
+    """Verify a language model or a classifier on random tokens; see the top of this file. The model is left as it was."""
     report = Report()
     try:
         model = usable_model(model)
@@ -86,15 +88,20 @@ def _random_batch(model: PreTrainedModel, n_tokens: int, seed: int) -> Batch:
     allowed = [i for i in range(config.vocab_size) if i not in special]
     generator = torch.Generator().manual_seed(seed)
     ids = [allowed[int(torch.randint(len(allowed), (), generator=generator))] for _ in range(n_tokens)]
-    return pad([Item(tuple(ids), n_tokens - 1)], model)
+    task = task_for(model, None)
+    return pad([Item(tuple(ids), n_tokens - 1)], model, readout=None if task is None else task.readout([]))
 
 
 def _check_forward(model: PreTrainedModel, batch: Batch, report: Report) -> None:
+    def forward() -> Tensor:
+        output: Tensor = model(**batch.inputs)[0] if batch.readout is None else read_scores(model, batch, batch.readout)
+        return output
+
     with torch.no_grad():
-        plain = model(**batch.inputs)[0]
+        plain = forward()
     for name in RULESETS:
         with torch.inference_mode(False), torch.enable_grad(), propagate(model, name):
-            logits = model(**batch.inputs)[0].detach()
+            logits = forward().detach()
         same = torch.equal(logits, plain)
         off = "" if same else f", largest difference {float((logits - plain).abs().max()):.1e}"
         report.lines.append((same, f"forward pass under {name} is the plain model's, bit for bit{off}"))

@@ -30,6 +30,7 @@ from ..results.generation import GenerationExplanation
 from .arguments import (
     CallOptions,
     Chat,
+    Choices,
     ExplainOptions,
     Explains,
     GenerateOptions,
@@ -39,12 +40,13 @@ from .arguments import (
     OneCall,
     OneExplain,
     OneMethod,
+    Part,
     Position,
     Reader,
     Target,
     Text,
 )
-from .texts import Texts
+from .reading import read_texts
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
@@ -153,6 +155,9 @@ class Explainer:
         self,
         text: Text,
         *,
+        text_pair: Part = None,
+        question: Part = None,
+        choices: Choices = None,
         method: OneMethod | Methods | None = None,
         target: Target = None,
         contrast: Target = None,
@@ -174,16 +179,22 @@ class Explainer:
                 these, ids as a 2-D tensor or array, or the ``BatchEncoding`` of a batch. Special tokens that the tokenizer puts
                 after a string are left out for a causal model, which goes on from the last token of the text.
             method: One of ``lrpx.METHODS``, or several. Default: the explainer's.
+            text_pair: Of a classifier of pairs: the second text. For several texts, one for all or a list.
+            question: Of a question-answering model: what is asked about ``text``. Likewise.
+            choices: Of a multiple-choice model: the texts that may follow ``text``. For several texts, a list for all, or lists.
             target: The token to explain: an id, or a string (``" are"``; a leading space matters). Default: the model's top
                 prediction. Of a causal model a string may be several tokens (``" playing golf"``), whose scores are added
                 up. Or a function of the logits at the position, ``[vocabulary]`` in float32 or wider, that returns one number:
                 ``lambda logits: logits[ids].logsumexp(0)``. For several texts, one for all or a list. For one text a list means
                 several explanations, from one forward pass.
-            contrast: Explain ``logit[target] - logit[contrast]`` instead of ``logit[target]``. One or a list, as ``target``.
+                Of a classifier a label, by name or id; of question answering a string of the context, or (first, last) tokens; of
+                multiple choice one of the choices, or its index.
+            contrast: Explain ``logit[target] - logit[contrast]`` instead of ``logit[target]``. One or a list, as ``target``. Of
+                multiple choice, by default the best other choice.
             objective: What is explained of the target, and subtracted for the contrast: the ``"logit"``, or ``"logprob"``, the
                 logarithm of the probability, which fits targets and contrasts of different numbers of tokens.
             position: Whose logits, as an index over the tokens without padding; negative from the end. Default: the last token
-                (causal), the mask token (masked). One or a list, as ``target``.
+                (causal), the mask token (masked), the most confident entity (token classification). One or a list, as ``target``.
             explains: What a function given as target computes, for the header. Default: its name.
             at: Where the relevance is taken: ``"input"`` (what enters the first block; default), ``"embedding"`` (the
                 word-embedding rows), and names or globs of modules, whose relevance goes to ``Explanation.layers``.
@@ -214,8 +225,16 @@ class Explainer:
         if text is None:
             raise InputError("no text given: explainer(text), or lrpx.explain(model, tokenizer, text).")
         several_methods = isinstance(method, list | tuple)
-        asked = {"target": target, "contrast": contrast, "position": position, "explains": explains}
-        texts = Texts(self.model, self.tokenizer, text, asked, objective=objective, collect=errors == "collect")
+        texts = read_texts(
+            self._runner,
+            self.tokenizer,
+            text,
+            {"target": target, "contrast": contrast, "position": position, "explains": explains},
+            {"text_pair": text_pair, "question": question, "choices": choices},
+            objective=objective,
+            collect=errors == "collect",
+            batch_tokens=self.batch_tokens,
+        )
         by_method = [texts.explained_by(*one, self._runner, self.batch_tokens, progress) for one in chosen]
         if not texts.several and not several_methods:
             return by_method[0][0]
@@ -364,6 +383,9 @@ def explain(
     tokenizer: Reader | None = None,
     text: Text | None = None,
     *,
+    text_pair: Part = None,
+    question: Part = None,
+    choices: Choices = None,
     method: OneMethod | Methods = "attnlrp",
     target: Target = None,
     contrast: Target = None,
@@ -402,6 +424,9 @@ def explain(
     )
     _recommend_an_explainer(explainer.model)
     asked: dict[str, Any] = {
+        "text_pair": text_pair,
+        "question": question,
+        "choices": choices,
         "target": target,
         "contrast": contrast,
         "position": position,

@@ -22,10 +22,12 @@ Ids: TypeAlias = "Sequence[int] | Sequence[Sequence[int]] | torch.Tensor | np.nd
 Chat: TypeAlias = Sequence[Mapping[str, object]]
 Text: TypeAlias = "str | Ids | Chat | Sequence[str] | Sequence[Ids] | Sequence[Chat]"
 Function: TypeAlias = "Callable[[torch.Tensor], torch.Tensor]"
-OneTarget: TypeAlias = "str | int | Function | None"
+OneTarget: TypeAlias = "str | int | tuple[int, int] | Function | None"
 Target: TypeAlias = "OneTarget | Sequence[OneTarget | Sequence[int]] | torch.Tensor | np.ndarray"
 Position: TypeAlias = "int | Sequence[int | None] | torch.Tensor | np.ndarray | None"
 Explains: TypeAlias = "str | Sequence[str | None] | None"
+Part: TypeAlias = str | Sequence[str] | None
+Choices: TypeAlias = Sequence[str] | Sequence[Sequence[str]] | None
 MethodName: TypeAlias = Literal[
     "attnlrp",
     "lrp",
@@ -53,6 +55,9 @@ class _OfEveryCall(TypedDict, total=False):
 class OneCall(_OfEveryCall, total=False):
     """The options of a call of an ``Explainer`` for one prediction of one text."""
 
+    text_pair: str | None
+    question: str | None
+    choices: Sequence[str] | None
     target: OneTarget
     contrast: str | int | None
     position: int | None
@@ -62,6 +67,9 @@ class OneCall(_OfEveryCall, total=False):
 class CallOptions(_OfEveryCall, total=False):
     """The options of a call of an ``Explainer``; its docstring says what they mean."""
 
+    text_pair: Part
+    question: Part
+    choices: Choices
     target: Target
     contrast: Target
     position: Position

@@ -6,7 +6,7 @@ given so often, and explained from one forward pass where the method is one back
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -39,6 +39,8 @@ from .several_tokens import Several, described, explain_several, read_item
 from .spelling import averages_in_generate, misspelt
 
 NO_TOKEN = -1  # the id of a target that is a function
+
+Explain = Callable[..., list[Attribution]]  # a batch and a method's options -> one for each item
 
 
 class Texts:
@@ -74,36 +76,48 @@ class Texts:
         lists = {} if self.several else lists_of(asked)
         self.of, self.objective = next(iter(lists), "text"), objective
         self.failed: dict[int, LrpxError] = {}
-        signature, encode_one = ModelSignature.of(model), encoder(tokenizer)
         self.encoded: dict[int, Encoded] = {}
-        self.collect = collect and self.several
-        for i, one in enumerate(self.given):
-            with self._trying(i):
-                encoded = encode_one(one)
-                self.encoded[i] = encoded.without_closing() if signature.task == "causal" else encoded
-        if lists:
-            [count] = {len(values) for values in lists.values()}
-            self.given, self.encoded = self.given * count, dict.fromkeys(range(count), self.encoded[0])
-            self.several, self.collect = True, collect
-        columns = {name: one_each(value, name, len(self.given)) for name, value in asked.items()}
-        self.explains = columns.pop("explains")
-        notes = notes_of(
-            list(self.encoded.values()), tokenizer, padding_id(model, tokenizer), causal=signature.task == "causal"
-        )
         self.items: dict[int, Item] = {}
         self.together: dict[int, Several] = {}
         self._given: dict[int, dict[str, Any]] = {}  # of those, what was asked
+        self.collect = collect and self.several
+        read = self._read(model)
+        if lists:
+            [count] = {len(values) for values in lists.values()}
+            self.given, read = self.given * count, dict.fromkeys(range(count), read[0])
+            self.several, self.collect = True, collect
+        self._ask(model, read, {name: one_each(value, name, len(self.given)) for name, value in asked.items()})
+        _warn_of({i: item.notes for i, item in self.items.items()}, self.of)
+
+    def _read(self, model: PreTrainedModel) -> dict[int, Any]:
+        """What can be read of each text before it is known what is asked of it: its tokens."""
+        signature, encode_one = ModelSignature.of(model), encoder(self.tokenizer)
+        found = {}
+        for i, one in enumerate(self.given):
+            with self._trying(i):
+                encoded = encode_one(one)
+                found[i] = encoded.without_closing() if signature.task == "causal" else encoded
+        return found
+
+    def _ask(self, model: PreTrainedModel, read: dict[int, Any], columns: dict[str, list[Any]]) -> None:
+        """Find what is explained of each text: a value of each column."""
+        signature, self.encoded, self.explains = ModelSignature.of(model), read, columns.pop("explains")
+        notes = self._known_notes(model)
         for (i, encoded), known in zip(self.encoded.items(), notes, strict=True):
             with self._trying(i):
                 asked_of_it = {name: column[i] for name, column in columns.items()}
                 self._check(asked_of_it, self.explains[i])
-                item, several = read_item(signature, tokenizer, encoded, objective, asked_of_it)
+                item, several = read_item(signature, self.tokenizer, encoded, self.objective, asked_of_it)
                 called = averages_in_generate(asked_of_it["contrast"]) if signature.task == "causal" else ()
                 self.items[i] = replace(item, notes=(*known, *item.notes, *called))
                 if several is not None:
                     self.together[i] = several
                     self._given[i] = asked_of_it
-        _warn_of({i: item.notes for i, item in self.items.items()}, self.of)
+
+    def _known_notes(self, model: PreTrainedModel) -> list[tuple[str, ...]]:
+        """What the user has to know of each text that could be tokenised."""
+        read, padding = list(self.encoded.values()), padding_id(model, self.tokenizer)
+        return notes_of(read, self.tokenizer, padding, causal=task_of(model) == "causal")
 
     def _check(self, asked: Mapping[str, Any], explains: Any) -> None:
         """Refuse what no text can be asked.
@@ -154,20 +168,19 @@ class Texts:
         self._check_functions(method)
         execution = {**asdict(runner.execution), "float32_matmul_precision": matmul_precision()}
         about = provenance(runner.model, method.name, settings, execution)
-        positions = [item.position for item in self.items.values()]
-        one = self.of != "text" and takes_one_pass(runner, method, settings, positions)
+        one = self._takes_one_pass(method, settings, runner)
         together = one or self.objective == "logprob"
         function, groups = method.run_by(runner), self._groups(runner.model, batch_tokens, together=together, one=one)
         found: dict[int, Explanation] = {}
         notes: list[str] = []
-        doubtful: dict[int, tuple[str, ...]] = {}
+        doubtful: dict[int, Sequence[str]] = {}
 
         def computed(group: list[int]) -> list[Attribution]:
             items = [self.items[i] for i in group]
             if together:
                 results = explain_together(runner, method, settings, items, self.objective, likeliest=LIKELIEST)
             else:
-                results = function(pad(items, runner.model, likeliest=LIKELIEST), **settings)
+                results = self._attributions(function, group, runner.model, settings)
             notes.extend(note for result in results for note in result.notes)
             return results
 
@@ -176,12 +189,8 @@ class Texts:
                 with self._trying(i):
                     e = self._explanation(i, result, method, settings, about)
                     if method.measures != "mixture":
-                        doubtful[i] = mistakes(self.encoded[i], e, result.predictions, self.tokenizer)
-                        plain = self.objective == "logit" and self.items[i].function is None
-                        if more := (
-                            *doubtful[i],
-                            *(remarks(e) if plain else ()),
-                        ):  # a new one has all its numbers checked again
+                        doubtful[i], remarked = self._doubts(i, e, result)
+                        if more := (*doubtful[i], *remarked):  # a new one has all its numbers checked again
                             e = replace(e, notes=(*e.notes, *more))
                     found[i] = e
 
@@ -230,6 +239,22 @@ class Texts:
         found = ends_with_space(encoded, position, self.tokenizer)
         return (*found, *misspelt(runner, self.tokenizer, encoded, self.items[i], self._given[i], probabilities))
 
+    def _takes_one_pass(self, method: Method, settings: dict[str, Any], runner: PassRunner) -> bool:
+        """Whether several predictions of one text are explained from one forward pass."""
+        positions = [item.position for item in self.items.values()]
+        return self.of != "text" and takes_one_pass(runner, method, settings, positions)
+
+    def _attributions(
+        self, function: Explain, group: list[int], model: PreTrainedModel, settings: dict[str, Any]
+    ) -> list[Attribution]:
+        """What a method gives for a group of texts."""
+        return function(pad([self.items[i] for i in group], model, likeliest=LIKELIEST), **settings)
+
+    def _doubts(self, i: int, e: Explanation, result: Attribution) -> tuple[Sequence[str], Sequence[str]]:
+        """What is probably a mistake, to warn of, and what says little, to note."""
+        plain = self.objective == "logit" and self.items[i].function is None
+        return mistakes(self.encoded[i], e, result.predictions, self.tokenizer), remarks(e) if plain else ()
+
     def _check_functions(self, method: Method) -> None:
         """Refuse a function of the logits for a method that does not go backwards from a value."""
         for i, item in self.items.items():
@@ -270,6 +295,23 @@ class Texts:
                 "Say which target: target=."
             )
         top = [] if result.predictions is None else [token(i) for i in result.predictions.ids[:SHOWN].tolist()]
+        told: dict[str, Any] = {"target": target, "contrast": contrast}
+        told |= likelihoods(result.predictions, top, of_target=item.function is None)
+        told["explains"] = "function" if item.function else explained(self.objective, None, 1)
+        return self._made(i, result, method, settings, about, told)
+
+    def _made(
+        self,
+        i: int,
+        result: Attribution,
+        method: Method,
+        settings: dict[str, Any],
+        about: dict[str, Any],
+        told: dict[str, Any],
+    ) -> Explanation:
+        """The explanation of a text; ``told`` are its fields that depend on the task, such as ``target``."""
+        encoded, item = self.encoded[i], self.items[i]
+        target, contrast = told["target"], told["contrast"]
         ids: dict[str, Any] = {"target": None if item.function else target.id, "target_text": target.text}
         ids |= {"contrast": contrast and contrast.id, "contrast_text": contrast and contrast.text}
         ids |= {"objective": self.objective} if self.objective != "logit" else {}
@@ -277,17 +319,14 @@ class Texts:
             tokens=encoded.tokens,
             token_ids=list(encoded.token_ids),
             units=encoded.units,
+            segments=encoded.segments,
             special=tuple(n for n, i in enumerate(encoded.token_ids) if i in self.special_ids),
             relevance=result.relevance,
             value=result.value,
             residual=result.residual,
-            target=target,
-            contrast=contrast,
             position=item.position,
             method=method.name,
             measures=method.measures,
-            **likelihoods(result.predictions, top, of_target=item.function is None),
-            explains="function" if item.function else explained(self.objective, None, 1),
             at=place_first(settings.get("at", "input"))[0],
             text=encoded.text,
             layers=result.layers,
@@ -296,6 +335,7 @@ class Texts:
             components=result.components,
             notes=(*item.notes, *result.notes, *_other_rules(method, settings)),
             provenance={**about, **ids},
+            **told,
         )
 
 

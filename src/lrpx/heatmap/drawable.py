@@ -108,6 +108,9 @@ class Drawable(Protocol):
     def explains(self) -> str: ...
 
     @property
+    def task(self) -> str: ...
+
+    @property
     def position(self) -> int: ...
 
     @property

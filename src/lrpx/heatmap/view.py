@@ -25,6 +25,12 @@ from .text import half_character, legible, mostly_rtl, readable, visible
 WITH_NUMBERS = 40  # maps of up to this many units show their numbers, in formats without tooltips
 MINUS = "\N{MINUS SIGN}"
 DOT = " · "  # between the items of a line
+_MARKED = {
+    "text-classification": "the label is read at {where}",
+    "multiple-choice": "the logit is read at {where}",
+    "token-classification": "the label of {where} is explained",
+    "question-answering": "the answer, {where}, is explained",
+}
 ALL_ZERO = "every relevance is 0"
 _IN_WORDS = {  # the parts of the value that ALTI-Logit assigns to no token (docs/equations.md)
     "mlp": "MLPs",
@@ -48,6 +54,7 @@ class View:
     total: float  # sum of the relevance
     residual: float | None
     what: str  # ``Explanation.explains``
+    task: str  # ``Explanation.task``
     position: int
     span: tuple[int, int]  # the positions whose logits are explained, as (start, stop)
     notes: tuple[str, ...]  # the model, where relevance was taken, options of the method
@@ -192,9 +199,9 @@ class View:
         """What the mark of the explained position means."""
         if self.measures == "mixture":
             return f"position {self.position}"
-        if self.span[1] - self.span[0] > 1:
-            return f"the logits at positions {self.span[0]} to {self.span[1] - 1} are explained"
-        return f"the logits at position {self.position} are explained"
+        several = self.span[1] - self.span[0] > 1
+        where = f"positions {self.span[0]} to {self.span[1] - 1}" if several else f"position {self.position}"
+        return _MARKED.get(self.task, "the logits at {where} are explained").format(where=where)
 
 
 def views(explanations: Drawable | Sequence[Drawable], look: Look) -> list[View]:
@@ -243,6 +250,7 @@ def view(e: Drawable, look: Look = Look()) -> View:  # noqa: B008
         total=math.fsum(e.relevance),
         residual=None if e.residual is None else float(e.residual),
         what=legible(e.explains),
+        task=e.task,
         position=e.position,
         span=explained_span(e),
         notes=tuple(map(legible, model_and_settings(e))),

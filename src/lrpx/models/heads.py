@@ -27,7 +27,7 @@ class Head:
     auto_class: str
     tables: tuple[str, ...]
     suffixes: tuple[str, ...]
-    explained: bool = False
+    explained: bool = True
 
     def classes(self) -> frozenset[str]:
         """The names of the classes that transformers lists."""

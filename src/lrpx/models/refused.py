@@ -11,3 +11,20 @@ REFUSED: dict[str, str] = {
     "xlnet": "it keeps hidden states as [tokens, batch, width] and predicts in two streams",
     "yoso": "it hashes its attention and writes its own backward pass",
 }
+
+
+_PAGES = "it reads where words stand on a page, and lrpx gives it text alone"
+REFUSED_HEADS: dict[str, str] = {
+    **dict.fromkeys(("bros", "layoutlm", "layoutlmv2", "layoutlmv3", "lilt"), _PAGES),
+    "canine": "it reads characters by hashes and makes fewer hidden states than characters, so the two do not match",
+    "lxmert": "it answers questions about images, and lrpx gives it text alone",
+    "markuplm": "it reads the markup of a page, and lrpx gives it text alone",
+    "mra": "its attention is a kernel that hides its operations",
+    "tapas": "it reads tables, and lrpx gives it text alone",
+}
+"""Model types of which classifiers and models for question answering are refused, beside those of ``REFUSED``."""
+
+
+def why_refused(model_type: str, *, language_model: bool) -> str | None:
+    """Why models of this type cannot be explained, as the end of a sentence; ``None`` if that is not known."""
+    return REFUSED.get(model_type) or (None if language_model else REFUSED_HEADS.get(model_type))

@@ -246,7 +246,8 @@ def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
     predicted = 0
     if whole is not None:
         count = min(batch.likeliest, whole.shape[1])
-        parts.insert(3, predictions(whole, targets, batch.contrasts, count))
+        independent = spec.readout is not None and spec.readout.independent
+        parts.insert(3, predictions(whole, targets, batch.contrasts, count, independent=independent))
         predicted = parts[3].shape[1]
     summary = torch.cat([t.to(values.device, values.dtype).flatten() for t in parts])
     return PassResult(summary, plain, complete, list(objections), now.active, predicted)
@@ -315,7 +316,8 @@ def _chosen(scores: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None
 
 def read_scores(model: PreTrainedModel, batch: Batch, readout: Readout) -> Tensor:
     """Forward pass; the scores ``[B, K]`` that ``readout`` reads off the model's output."""
-    return readout(model(**batch.inputs, **accepted(model, use_cache=False, return_dict=True)), batch)
+    inputs = readout.inputs(batch.inputs)
+    return readout(model(**inputs, **accepted(model, use_cache=False, return_dict=True)), batch)
 
 
 def read_once(model: PreTrainedModel, batch: Batch) -> object:

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from ..text.batching import Predictions
 
 
-def predictions(logits: Tensor, targets: Tensor, contrasts: Tensor, count: int) -> Tensor:
+def predictions(logits: Tensor, targets: Tensor, contrasts: Tensor, count: int, *, independent: bool = False) -> Tensor:
     """Ids and log-probabilities of the ``count`` likeliest tokens, and log-probabilities and ranks of two tokens.
 
     Args:
@@ -23,19 +24,24 @@ def predictions(logits: Tensor, targets: Tensor, contrasts: Tensor, count: int) 
         targets: ``[B]`` token ids.
         contrasts: ``[B]`` token ids, -1 where there is none.
         count: k, at most the size of the vocabulary.
+        independent: Each logit has a probability of its own, by a sigmoid; otherwise all share one, by a softmax.
 
     Returns:
         ``[B, 2 k + 4]``, at least float32, for ``read_predictions``.
     """
     logits = logits.detach()
     logits = logits if logits.dtype == torch.float64 else logits.float()
-    total = logits.logsumexp(-1, keepdim=True)
     best = logits.topk(count)
     pair = torch.stack([targets, contrasts.clamp(min=0)], 1).to(logits.device)
     asked = logits.gather(1, pair)
     ranks = (logits.unsqueeze(1) > asked.unsqueeze(2)).sum(-1) + 1  # [B, 2]
     ranks = torch.stack([ranks[:, 0], ranks[:, 1] * (contrasts >= 0).to(ranks.device)], 1)
-    return torch.cat([best.indices.to(logits.dtype), best.values - total, asked - total, ranks.to(logits.dtype)], 1)
+    if independent:
+        likely, asked = logsigmoid(best.values), logsigmoid(asked)
+    else:
+        total = logits.logsumexp(-1, keepdim=True)
+        likely, asked = best.values - total, asked - total
+    return torch.cat([best.indices.to(logits.dtype), likely, asked, ranks.to(logits.dtype)], 1)
 
 
 def read_predictions(numbers: np.ndarray) -> Iterator[Predictions]:

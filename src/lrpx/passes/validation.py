@@ -20,7 +20,7 @@ from ..errors import InputError, UnsupportedModelError
 from ..models.modules import modules_of
 from ..models.placement import stored_parameters
 from ..models.quantised import check_quantised
-from ..models.refused import REFUSED
+from ..models.refused import why_refused
 from ..models.signature import task_of
 from ..propagation.propagate import Propagation
 from ..propagation.rulesets import RuleSet, get_rules
@@ -57,8 +57,8 @@ def check_model(model: PreTrainedModel, rules: str | RuleSet) -> None:
             f"{name} was loaded inside torch.inference_mode(), so no gradient can pass it. Load it outside."
         )
     config = getattr(model, "config", None)
-    task_of(model)
-    reason = REFUSED.get(getattr(config, "model_type", ""))
+    language_model = task_of(model) in ("causal", "masked")
+    reason = why_refused(getattr(config, "model_type", ""), language_model=language_model)
     if reason:
         raise UnsupportedModelError(f"{name} is not supported: {reason}.")
     attention = getattr(config, "_attn_implementation", None)

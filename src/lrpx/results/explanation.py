@@ -27,7 +27,7 @@ Measures: TypeAlias = Literal["parts", "sensitivity", "mixture"]
 
 
 class Token(NamedTuple):
-    """One entry of the vocabulary."""
+    """One entry of the vocabulary; of a classifier one label, of a list of choices or answers one of these."""
 
     id: int
     text: str  # the raw piece, as the tokenizer stores it: "Ġare"
@@ -80,6 +80,8 @@ class Explanation(Shown):
             state at ``position``, whatever is predicted there (``alti``, ``attention-rollout``). The last two are not negative.
         notes: What a reader must know about this explanation, in sentences.
         explains: What ``value`` is, as words before the target, where it is not a logit or a difference of two.
+        task: What the model is for, where it is no language model, in the words of the Hub: ``"text-classification"``. Then
+            ``target``, ``contrast`` and ``top`` are labels with their ids, choices, or answers with their first tokens.
         position: Index of the token whose logits are explained.
         span: Where logits of several positions are explained together, these, as (start, stop) without stop; or ``None``.
         method: Name of the method.
@@ -118,6 +120,7 @@ class Explanation(Shown):
     top: tuple[Prediction, ...] = ()
     measures: Measures = "parts"
     explains: str = ""
+    task: str = ""
     span: tuple[int, int] | None = None
     notes: tuple[str, ...] = ()
     layers: dict[str, np.ndarray] = field(default_factory=dict)
@@ -279,6 +282,7 @@ def _later_fields(saved: dict[str, Any]) -> dict[str, Any]:
         "top": [],
         "notes": [],
         "explains": "",
+        "task": "",
         "span": None,
         "special": [],
         "segments": [],

@@ -20,6 +20,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..models.placement import entry_device
+from ..models.pooling import finds_padding
 from ..models.positions import counts_from_padding
 from ..models.signature import filler, takes
 
@@ -45,7 +46,16 @@ class Readout(ABC):
     Target and contrast are ids among the scores, as tokens are among the logits of a vocabulary, so padding, batches, graphs and
     compiled passes are the same for both. Subclasses are frozen dataclasses: equal ones share what a runner keeps. A readout
     runs inside the pass, under its rules, and may be captured and traced: no number may be taken out of a tensor.
+
+    Attributes:
+        independent: Each score has a probability of its own, by a sigmoid; otherwise all share one, by a softmax.
     """
+
+    independent: bool = False
+
+    def inputs(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What the model is given for a batch's inputs ``[B, T]``."""
+        return inputs
 
     @abstractmethod
     def __call__(self, output: Any, batch: Batch) -> Tensor:
@@ -203,9 +213,11 @@ def allowed_waste(model: PreTrainedModel, task: str) -> float:
 
     Args:
         model: The one that reads the batch.
-        task: ``"causal"`` or ``"masked"``.
+        task: By ``task_of``.
     """
     if model.config.model_type in _LEAKS_PADDING:
+        return 0.0
+    if task not in ("causal", "masked") and not finds_padding(model):
         return 0.0
     if task == "causal":
         both_ways = (name for name, m in model.named_modules() if m.__dict__.get("is_causal") is False)

@@ -27,28 +27,9 @@ def item_of(
     Raises:
         InputError: The text is too long or of another vocabulary, or target, contrast or position cannot be used.
     """
-    ids, length = encoded.token_ids, len(encoded.token_ids)
-    if signature.context is not None and length > signature.context:
-        raise InputError(
-            f"the text has {length} tokens, {length - signature.context} more than the {signature.context} that "
-            f"{signature.name} can read. Shorten it."
-        )
-    notes: tuple[str, ...] = ()
-    if pictures := sum(i in signature.placeholders for i in ids):
-        notes = (
-            f"{pictures} of the tokens stand for an image or sound that {signature.name} is not given: lrpx explains text alone.",
-        )
-    if signature.made_for is not None and length > signature.made_for:
-        notes += (
-            f"the text has {length} tokens, and {signature.name} was made for {signature.made_for}, by its configuration: what "
-            "it predicts there may make no sense.",
-        )
-    if max(ids) >= signature.vocabulary:
-        raise InputError(
-            f"token id {max(ids)} is outside the model's vocabulary of {signature.vocabulary}. Is this the model's own tokenizer?"
-        )
+    notes = check_readable(signature, encoded)
     where = resolve_position(encoded, position, signature.task, getattr(tokenizer, "mask_token_id", None))
-    extras = {k: v for k, v in encoded.extras.items() if k in signature.extras}
+    extras, ids = read_extras(signature, encoded), encoded.token_ids
     if callable(contrast):
         raise InputError(
             f"the contrast is the function {name_of(contrast)}. Subtract it in a function as target: "
@@ -70,6 +51,40 @@ def item_of(
             "Give two that differ."
         )
     return Item(ids, where, chosen, other, extras, notes)
+
+
+def check_readable(signature: ModelSignature, encoded: Encoded) -> tuple[str, ...]:
+    """What the user has to know of a text that the model can read.
+
+    Raises:
+        InputError: It is too long, or of another vocabulary.
+    """
+    ids, length = encoded.token_ids, len(encoded.token_ids)
+    if signature.context is not None and length > signature.context:
+        raise InputError(
+            f"the text has {length} tokens, {length - signature.context} more than the {signature.context} that "
+            f"{signature.name} can read. Shorten it."
+        )
+    notes: tuple[str, ...] = ()
+    if pictures := sum(i in signature.placeholders for i in ids):
+        notes = (
+            f"{pictures} of the tokens stand for an image or sound that {signature.name} is not given: lrpx explains text alone.",
+        )
+    if signature.made_for is not None and length > signature.made_for:
+        notes += (
+            f"the text has {length} tokens, and {signature.name} was made for {signature.made_for}, by its configuration: what "
+            "it predicts there may make no sense.",
+        )
+    if max(ids) >= signature.vocabulary:
+        raise InputError(
+            f"token id {max(ids)} is outside the model's vocabulary of {signature.vocabulary}. Is this the model's own tokenizer?"
+        )
+    return notes
+
+
+def read_extras(signature: ModelSignature, encoded: Encoded) -> dict[str, tuple[int, ...]]:
+    """The per-token inputs besides the ids that the model takes."""
+    return {k: v for k, v in encoded.extras.items() if k in signature.extras}
 
 
 def groups_of(items: list[Item], max_tokens: int, waste: float, alike: Alike = any_length) -> list[list[int]]:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from ..errors import InputError
-from ..results.explanation import Unit
+from ..results.explanation import Segment, Unit
 from .given import EXPECTED, are_ids, as_python, is_id, short, split
 from .units import Decode, decoder, in_own_words, units_of
 
@@ -27,6 +27,7 @@ class Encoded:
         adds_special_tokens: Whether the tokenizer put special tokens around ``text`` (not for chat messages).
         closing: How many special tokens the tokenizer put after ``text``.
         unmasked: Whether ids were given and no attention mask with them.
+        segments: The parts of an input that has several.
     """
 
     text: str | None
@@ -38,6 +39,7 @@ class Encoded:
     adds_special_tokens: bool = True
     closing: int = 0
     unmasked: bool = False
+    segments: tuple[Segment, ...] = ()
 
     def without_closing(self) -> Encoded:
         """Drop special tokens after the text: a causal model continues from the text's own last token."""
@@ -77,9 +79,12 @@ def encode(tokenizer: Any, given: Any) -> list[Encoded]:
     return found
 
 
-def encoder(tokenizer: Any) -> Callable[[Any], Encoded]:
-    """A function that tokenises one input at a time, as ``encode``. It remembers words, which texts repeat."""
-    return partial(_encode_one, tokenizer, decode=decoder(tokenizer))
+def encoder(tokenizer: Any, *, whole_chats: bool = False) -> Callable[[Any], Encoded]:
+    """A function that tokenises one input at a time, as ``encode``. It remembers words, which texts repeat.
+
+    ``whole_chats``: a chat is complete, as a classifier reads it; otherwise a reply is still to come or to be continued.
+    """
+    return partial(_encode_one, tokenizer, decode=decoder(tokenizer), whole_chats=whole_chats)
 
 
 def check_unicode(what: str, text: str) -> None:
@@ -96,7 +101,7 @@ def check_unicode(what: str, text: str) -> None:
         ) from None
 
 
-def _encode_one(tokenizer: Any, given: Any, decode: Decode) -> Encoded:
+def _encode_one(tokenizer: Any, given: Any, decode: Decode, *, whole_chats: bool = False) -> Encoded:
     if tokenizer is not None and not (callable(tokenizer) and hasattr(tokenizer, "convert_ids_to_tokens")):
         raise InputError(
             f"the tokenizer is {short(tokenizer)} ({type(tokenizer).__name__}). "
@@ -107,7 +112,7 @@ def _encode_one(tokenizer: Any, given: Any, decode: Decode) -> Encoded:
     if isinstance(given, Mapping) and "input_ids" in given:
         return _encode_mapping(tokenizer, given, decode)
     if isinstance(given, list) and given and isinstance(given[0], Mapping):
-        return _encode_chat(tokenizer, given, decode)
+        return _encode_chat(tokenizer, given, decode, whole=whole_chats)
     if isinstance(given, list) and given and is_id(given[0]):
         return _encode_ids(tokenizer, given, decode)
     raise InputError(f"the text is {short(given)}. {EXPECTED}")
@@ -149,7 +154,7 @@ def _encode_text(tokenizer: Any, text: str, decode: Decode, *, specials: bool = 
     return Encoded(text, ids, tokens, units, spans, extras, specials, closing)
 
 
-def _encode_chat(tokenizer: Any, messages: Sequence[Any], decode: Decode) -> Encoded:
+def _encode_chat(tokenizer: Any, messages: Sequence[Any], decode: Decode, *, whole: bool = False) -> Encoded:
     for message in messages:
         if not isinstance(message, Mapping) or "role" not in message or not {"content", "tool_calls"} & set(message):
             raise InputError(f'{short(message)} is no chat message. Give {{"role": "user", "content": "..."}}.')
@@ -161,10 +166,9 @@ def _encode_chat(tokenizer: Any, messages: Sequence[Any], decode: Decode) -> Enc
 
     # An assistant's message at the end is a reply for the model to continue.
     reply = messages[-1]["role"] == "assistant"
+    how = {"add_generation_prompt": not reply and not whole, "continue_final_message": reply and not whole}
     try:
-        text = tokenizer.apply_chat_template(
-            list(messages), tokenize=False, add_generation_prompt=not reply, continue_final_message=reply
-        )
+        text = tokenizer.apply_chat_template(list(messages), tokenize=False, **how)
     except (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
         raise InputError(f"the tokenizer's chat template refuses these messages: {error}.") from error
     return _encode_text(tokenizer, text, decode, specials=False)  # the template has added them

@@ -123,8 +123,11 @@ def masks_of(model: PreTrainedModel, batch: Batch) -> Masks:
     """Try it: a short text with a mask of ones, without one, and with other tokens in its second half.
 
     Padding is among the tokens, as some models (XLM) look for it where they have no mask. Types of models that come in a
-    masked variant too are not believed to look back only, nor is any model that looks ahead in the trial (Gemma 3 can).
+    masked variant too are not believed to look back only, nor is any model that looks ahead in the trial (Gemma 3 can). Other
+    heads than those of language models, and readouts, may look at the mask, so they keep it.
     """
+    if batch.readout is not None:
+        return Masks(spare=False, back=False)
     length = min(TRIED, context_length(model) or TRIED)
     rest = {name: values[:1, -1:].repeat(1, length) for name, values in batch.inputs.items()}
     text = batch.inputs["input_ids"][0].repeat(length)[:length]

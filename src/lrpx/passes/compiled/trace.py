@@ -60,6 +60,7 @@ def attention_calls(model: PreTrainedModel, batch: Batch) -> tuple[int, tuple[At
     }
     # Of one position, to save memory; not as a number, for which Gemma 4 leaves tokens out before its last blocks.
     last = torch.tensor([longest - 1], device=ids.device)
+    one = one if batch.readout is None else batch.readout.inputs(one)
     with torch.no_grad(), AttentionCalls() as noted:
         model(**one, **accepted(model, use_cache=False, return_dict=True, logits_to_keep=last))
     calls = noted.calls

@@ -1,0 +1,176 @@
+"""The texts of one call of a model with a head of its own: a classifier, or one that answers questions.
+
+They are read by the model's task (``tasks/``); how they are explained, batch by batch, is the same as for language models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedModel
+
+from ..errors import InputError, UnsupportedModelError
+from ..methods import Method
+from ..models.pooling import finds_padding
+from ..passes.dispatch import PassRunner
+from ..passes.plain import scores_of
+from ..results.explanation import Explanation
+from ..tasks.head_task import Asked, HeadTask
+from ..text.batching import Attribution, Readout, pad
+from ..text.tokenization import Encoded
+from .texts import Explain, Texts
+
+
+class HeadTexts(Texts):
+    """Texts, and which score of each is explained.
+
+    Attributes:
+        task: How texts are read.
+        asked: Of each text that can be used, by its index: what is explained.
+        readout: From the model's output to the scores.
+    """
+
+    def __init__(
+        self,
+        runner: PassRunner,
+        task: HeadTask,
+        text: Any,
+        asked: Mapping[str, Any],
+        *,
+        batch_tokens: int,
+        **options: Any,
+    ) -> None:
+        """Read what a user gave; ``asked`` has what ``Texts`` takes, and the task's parts.
+
+        Raises:
+            InputError: Something cannot be used. Of several texts, it names the one.
+            UnsupportedModelError: The model cannot be explained correctly.
+        """
+        self.task, self.runner, self.batch_tokens = task, runner, batch_tokens
+        self.asked: dict[int, Asked] = {}
+        super().__init__(runner.model, task.tokenizer, text, asked, **options)
+
+    def _read(self, model: PreTrainedModel) -> dict[int, Any]:
+        return dict(enumerate(self.given))  # what belongs to a text may be several, for one text
+
+    def _ask(self, model: PreTrainedModel, read: dict[int, Any], columns: dict[str, list[Any]]) -> None:
+        if self.objective != "logit":
+            raise InputError(
+                f"objective={self.objective!r} is for language models. {type(model).__name__} is explained by its logits."
+            )
+        if any(name is not None for name in columns.pop("explains")):
+            raise InputError(
+                f"explains= names a function of a language model's logits, and {type(model).__name__} has labels."
+            )
+        rows: dict[int, list[Encoded]] = {}
+        for i, one in read.items():
+            with self._trying(i):
+                rows[i] = self.task.encode(one, {name: columns[name][i] for name in self.task.parts})
+        said = self._said(rows)
+        for i in rows:
+            with self._trying(i):
+                asked = {name: column[i] for name, column in columns.items()}
+                self.asked[i] = self.task.ask(rows[i], asked, said.get(i, []))
+                self.encoded[i] = self.asked[i].shown
+        self.readout: Readout = self.task.readout(list(self.asked.values()))
+        notes = self._known_notes(model)
+        for (i, asked_of_it), known in zip(self.asked.items(), notes, strict=True):
+            longest = max(asked_of_it.rows, key=lambda row: len(row.token_ids))
+            self.items[i] = replace(longest, position=asked_of_it.span[0], notes=(*known, *asked_of_it.notes))
+
+    def _said(self, rows: dict[int, list[Encoded]]) -> dict[int, list[np.ndarray]]:
+        """What the model says of each row of each text, where its task has to know."""
+        if self.task.whole is None:
+            return {}
+        items, owners = [], []
+        for i in list(rows):
+            with self._trying(i):
+                own = [self.task.item(row) for row in rows[i]]
+                items += own
+                owners += [i] * len(own)
+        for i in self.failed:
+            rows.pop(i, None)
+        found: dict[int, list[np.ndarray]] = {i: [] for i in rows}
+        for i, scores in zip(owners, scores_of(self.runner, items, self.task.whole, self.batch_tokens), strict=True):
+            found[i].append(scores)
+        return found
+
+    def explained_by(self, method: Method, *rest: Any) -> dict[int, Explanation]:
+        """The explanation of each text by one method.
+
+        Raises:
+            UnsupportedModelError: The method is for language models.
+        """
+        if not method.has_passes:
+            raise UnsupportedModelError(
+                f"{method.name} is for language models, and {type(self.runner.model).__name__} is for {self.task.name}. Type: "
+                'method="attnlrp".'
+            )
+        if method.measures != "parts" and any(len(asked.rows) > 1 for asked in self.asked.values()):
+            raise InputError(
+                f"{method.name} does not decompose the logit, so what it gives for two choices cannot be subtracted. Type: "
+                'method="gradient-x-input", or give one choice.'
+            )
+        return super().explained_by(method, *rest)
+
+    def _takes_one_pass(self, method: Method, settings: dict[str, Any], runner: PassRunner) -> bool:
+        return False
+
+    def _groups(self, model: PreTrainedModel, batch_tokens: int, **how: bool) -> list[list[int]]:
+        if not finds_padding(model):
+            return [[i] for i in self.items if i not in self.failed]
+        most = max((len(asked.rows) for asked in self.asked.values()), default=1)
+        return super()._groups(model, max(1, batch_tokens // most), **how)
+
+    def _attributions(
+        self, function: Explain, group: list[int], model: PreTrainedModel, settings: dict[str, Any]
+    ) -> list[Attribution]:
+        rows = {i: self.task.items(self.asked[i], self.readout) for i in group}
+        everything = [row for own in rows.values() for row in own]
+        batch = pad(everything, model, likeliest=self.task.likeliest, readout=self.readout)
+        results = iter(function(batch, **settings))
+        return [_together([next(results) for _ in own], self.asked[i].shared) for i, own in rows.items()]
+
+    def _explanation(
+        self, i: int, result: Attribution, method: Method, settings: dict[str, Any], about: dict[str, Any]
+    ) -> Explanation:
+        asked = self.asked[i]
+        told = {"contrast": None, **self.task.tell(asked, result), "task": self.task.name}
+        if asked.span[1] - asked.span[0] > 1:
+            told["span"] = asked.span
+        return self._made(i, result, method, settings, about, told)
+
+    def _doubts(self, i: int, e: Explanation, result: Attribution) -> tuple[Sequence[str], Sequence[str]]:
+        return (), self.asked[i].remarks
+
+
+def _together(results: list[Attribution], shared: int) -> Attribution:
+    """What one row gives, or minus what a second one gives; their first ``shared`` tokens are the same."""
+    if len(results) == 1:
+        return results[0]
+    first, second = results
+
+    def joined(a: np.ndarray, b: np.ndarray, axis: int) -> np.ndarray:
+        a, b = np.moveaxis(a, axis, 0), np.moveaxis(b, axis, 0)
+        parts = [a[:shared] - b[:shared], a[shared:], -b[shared:]]
+        return np.moveaxis(np.concatenate(parts), 0, axis)
+
+    def both(name: str) -> np.ndarray | None:
+        a, b = getattr(first, name), getattr(second, name)
+        return None if a is None or b is None else joined(a, b, -1)
+
+    assert first.residual is not None
+    assert second.residual is not None
+    return replace(
+        first,
+        relevance=joined(first.relevance, second.relevance, 0),
+        value=first.value - second.value,
+        residual=first.residual - second.residual,
+        layers={name: joined(first.layers[name], second.layers[name], 0) for name in first.layers},
+        by_layer=both("by_layer"),
+        by_head=both("by_head"),
+        notes=tuple(dict.fromkeys((*first.notes, *second.notes))),
+    )

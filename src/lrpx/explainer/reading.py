@@ -1,0 +1,54 @@
+"""What a call was given -> its texts, read as the model's task asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import InputError
+from ..passes.dispatch import PassRunner
+from ..passes.scoring import Objective
+from ..tasks import TASKS_WITH, task_for
+from .head_texts import HeadTexts
+from .texts import Texts
+
+
+def read_texts(
+    runner: PassRunner,
+    tokenizer: Any,
+    text: Any,
+    asked: Mapping[str, Any],
+    parts: Mapping[str, Any],
+    *,
+    objective: Objective,
+    collect: bool,
+    batch_tokens: int,
+) -> Texts:
+    """The texts of a call.
+
+    Args:
+        runner: Of the model.
+        tokenizer: The model's, or ``None``.
+        text: One or several.
+        asked: ``target``, ``contrast``, ``position`` and ``explains``, for all texts or each.
+        parts: What belongs to a text beside itself, such as ``question``. Likewise; ``None`` where it was not given.
+        objective: What is explained of a token.
+        collect: Whether errors about single texts are collected.
+        batch_tokens: Tokens per batch.
+
+    Raises:
+        InputError: Something cannot be used, or is for models of another task. Of several texts, it names the one.
+        UnsupportedModelError: The model cannot be explained correctly.
+    """
+    task = task_for(runner.model, tokenizer)
+    for name, value in parts.items():
+        if value is not None and name not in (task.parts if task else ()):
+            kind = task.name if task else "language modelling"
+            raise InputError(
+                f"{name}= is for {TASKS_WITH[name]}, and {type(runner.model).__name__} is for {kind}. Leave it out."
+            )
+    if task is None:
+        return Texts(runner.model, tokenizer, text, asked, objective=objective, collect=collect)
+    everything = {**asked, **{name: parts[name] for name in task.parts}}
+    wrapped = {name: task.wrapped(name, value) for name, value in everything.items()}
+    return HeadTexts(runner, task, text, wrapped, objective=objective, collect=collect, batch_tokens=batch_tokens)

@@ -1,0 +1,37 @@
+"""What a model says of texts, without gradients: one forward pass per batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import torch
+
+from ..models.lock import lock_of
+from ..models.positions import fresh_rotations, longest_alike
+from ..models.signature import task_of
+from ..text.batching import Item, Readout, allowed_waste, pad
+from ..text.items import groups_of
+from .dispatch import PassRunner
+from .forward_backward import read_scores
+from .validation import check_model
+
+
+def scores_of(runner: PassRunner, items: Sequence[Item], readout: Readout, batch_tokens: int) -> list[np.ndarray]:
+    """The scores of each item, float64 ``[K]``; of its own tokens only where there is a number per token ``[T, K]``.
+
+    Raises:
+        UnsupportedModelError: The model cannot be explained correctly.
+    """
+    model = runner.model
+    found: dict[int, np.ndarray] = {}
+    waste = allowed_waste(model, task_of(model)) if len(items) > 1 else 0.0
+    with lock_of(model), torch.no_grad(), fresh_rotations(model):
+        check_model(model, {})
+        for group in groups_of(list(items), batch_tokens, waste, partial(longest_alike, model)):
+            batch = pad([items[i] for i in group], model, readout=readout)
+            scores = read_scores(model, batch, readout).cpu().double().numpy()
+            for i, row, span in zip(group, scores, batch.spans, strict=True):
+                found[i] = row[span] if row.ndim > 1 else row
+    return [found[i] for i in range(len(items))]

@@ -1,0 +1,152 @@
+"""Multiple choice: a prompt, and several texts of which one fits best. The model reads the prompt with each choice, on its own.
+
+Each choice gets one logit, and a softmax over the choices makes them probabilities. A logit alone says nothing about the choice:
+adding a number to all of them changes no prediction. So what is explained is a difference, ``logit[target] - logit[contrast]``,
+by default that of the best choice and the next best. The map shows the prompt once, with what it adds to the one minus what it
+adds to the other, then the two choices. One choice alone, ``choices=["..."]``, is explained by its logit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from ..errors import InputError, nearest
+from ..models.pooling import pooled
+from ..results.explanation import Segment, Token, Unit
+from ..text.batching import Batch, Readout
+from ..text.given import as_python, short
+from ..text.pairs import BETWEEN, encode_pair
+from ..text.tokenization import Encoded
+from .head_task import Asked, HeadTask, One, best_of, named, rank_of, softmax
+
+
+@dataclass(frozen=True)
+class ChoiceScore(Readout):
+    """The logit of one choice, read with the prompt as the only one of its text."""
+
+    def inputs(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """``[B, T]`` as ``[B, 1, T]``."""
+        return {name: values.unsqueeze(1) for name, values in inputs.items()}
+
+    def __call__(self, output: Any, batch: Batch) -> Tensor:
+        """``logits`` ``[B, 1]``."""
+        logits: Tensor = output.logits
+        return logits
+
+
+class MultipleChoice(HeadTask):
+    """See the top of this file."""
+
+    name = "multiple-choice"
+    parts = ("choices",)
+    whole = ChoiceScore()
+
+    def wrapped(self, name: str, value: Any) -> Any:
+        """A list of strings are the choices of one text."""
+        value = as_python(value)
+        if name != "choices" or not isinstance(value, list):
+            return value
+        if not any(isinstance(each, list) for each in value):
+            return One(tuple(value))
+        return [One(tuple(each)) if isinstance(each, list) else each for each in value]
+
+    def encode(self, given: Any, parts: Mapping[str, Any]) -> list[Encoded]:
+        """The prompt with each choice."""
+        if parts["choices"] is None:
+            raise InputError(f"{self.signature.name} chooses among texts: explainer(prompt, choices=[...]).")
+        choices = parts["choices"].values if isinstance(parts["choices"], One) else ()
+        if not choices or not all(isinstance(choice, str) for choice in choices):
+            raise InputError(f"choices={short(list(choices) or parts['choices'])}: give a list of strings.")
+        if len(set(choices)) < len(choices):
+            twice = next(choice for choice in choices if choices.count(choice) > 1)
+            raise InputError(f"choices has {twice!r} more than once. Give choices that differ.")
+        return [encode_pair(self.tokenizer, given, choice, ("prompt", "choice")) for choice in choices]
+
+    def ask(self, rows: Sequence[Encoded], asked: Mapping[str, Any], said: Sequence[np.ndarray]) -> Asked:
+        """The choice that is given, or the best one; compared with the one that is given, or the best other one."""
+        if asked["position"] is not None:
+            raise InputError(f"position={asked['position']!r}: a choice has one logit. Leave position out.")
+        names = asked["choices"].values
+        scores = np.array([float(logit[0]) for logit in said])
+        target, contrast = (_resolve(asked[role], role, names) for role in ("target", "contrast"))
+        if target is None:
+            target = int(np.argmax(np.where(np.arange(len(scores)) == contrast, -np.inf, scores)))
+        if contrast is None and len(rows) > 1:
+            contrast = int(np.argmax(np.where(np.arange(len(scores)) == target, -np.inf, scores)))
+        if target == contrast:
+            raise InputError(
+                f"target and contrast are the same choice, {names[target]!r}: their difference is 0. Give two that differ."
+            )
+        shares, tokens = softmax(scores), [Token(n, name, name) for n, name in enumerate(names)]
+        told = named(tokens[target], None, "target")
+        if len(rows) > 1:
+            told = named(tokens[target], (float(shares[target]), rank_of(scores, target)), "target")
+            told["top"] = best_of(shares, tokens)
+        items = [self.item(rows[target], target=0)]
+        shown, shared = rows[target], 0
+        if contrast is not None:
+            told |= named(tokens[contrast], (float(shares[contrast]), rank_of(scores, contrast)), "contrast")
+            items.append(self.item(rows[contrast], target=0))
+            shown, shared = _together(rows[target], rows[contrast], names[contrast])
+        return Asked(
+            shown=shown,
+            rows=tuple(items),
+            span=pooled(self.model, rows[target].token_ids),
+            shared=shared,
+            told=told,
+            notes=tuple(dict.fromkeys(note for item in items for note in item.notes)),
+        )
+
+    def readout(self, asked: Sequence[Asked]) -> Readout:
+        """The logit of the choice."""
+        return ChoiceScore()
+
+
+def _resolve(given: Any, role: str, names: Sequence[str]) -> int | None:
+    """A choice that is given by its text or its index."""
+    given = as_python(given)
+    if given is None:
+        return None
+    if type(given) is int and 0 <= given < len(names):
+        return given
+    if isinstance(given, str) and given in names:
+        return names.index(given)
+    if isinstance(given, str):
+        raise InputError(f"{role}={given!r} is none of the choices. {nearest(given, names)}")
+    raise InputError(f"{role}={given!r}: give one of the choices, or its index from 0 to {len(names) - 1}.")
+
+
+def _together(first: Encoded, second: Encoded, choice: str) -> tuple[Encoded, int]:
+    """The prompt, one choice and another one as the tokens of one map, and how many of them are of both rows.
+
+    Raises:
+        InputError: The tokenizer does not read the prompt in the same way before both.
+    """
+    begin = first.segments[-1].start
+    same = first.token_ids[:begin] == second.token_ids[:begin] and first.segments[:-1] == second.segments[:-1]
+    if not same or second.segments[-1].start != begin:
+        raise InputError(
+            "the tokenizer reads the prompt in another way before another choice, so they cannot be compared."
+        )
+    length, rest = len(first.token_ids), len(second.token_ids) - begin
+    move = length - begin
+    units = [Unit(unit.start + move, unit.end + move, unit.text) for unit in second.units if unit.start >= begin]
+    if sum(unit.end - unit.start for unit in units) != rest:
+        raise InputError("a character of the prompt and the choice is split over tokens of both.")
+    own = second.segments[-1]
+    shown = replace(
+        first,
+        token_ids=first.token_ids + second.token_ids[begin:],
+        tokens=[*first.tokens, *second.tokens[begin:]],
+        units=[*first.units, *units],
+        spans=[*first.spans, *[None] * rest],
+        extras={},
+        text=f"{first.text}{BETWEEN}{choice}",
+        segments=(*first.segments, Segment("contrast", own.start + move, own.end + move)),
+    )
+    return shown, begin

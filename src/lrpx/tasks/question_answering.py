@@ -1,0 +1,252 @@
+"""Extractive question answering: the score of an answer, ``start_logits[first token] + end_logits[last token]``.
+
+Without a target, the best answer is explained: of the spans of the context of up to ``LONGEST`` tokens, the one of the highest
+score. Its probability is that of transformers' pipeline: the softmax of the starts times the softmax of the ends, over the
+context and the first token, which stands for "no answer".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from ..results.explanation import Prediction, Token
+from ..text.batching import Batch, Item, Readout
+from ..text.given import as_python
+from ..text.pairs import encode_pair
+from ..text.tokenization import Encoded
+from .head_task import SHOWN, Asked, HeadTask, One, named, softmax
+
+LONGEST = 15  # tokens of an answer that is looked for, as in transformers' pipeline
+
+
+@dataclass(frozen=True)
+class StartsAndEnds(Readout):
+    """The logits of starts and ends ``[B, T, 2]``, to look at."""
+
+    def __call__(self, output: Any, batch: Batch) -> Tensor:
+        """Both logits of each token."""
+        return torch.stack([output.start_logits, output.end_logits], -1)
+
+
+@dataclass(frozen=True)
+class AnswerScores(Readout):
+    """The scores of all answers of up to ``longest`` tokens: an answer's id is ``start * longest + tokens - 1``.
+
+    Starts count from the first token of the text, so an id is the same whatever the padding.
+    """
+
+    longest: int
+
+    def id_of(self, first: int, last: int) -> int:
+        """The id of an answer by its first and last token."""
+        return first * self.longest + last - first
+
+    def __call__(self, output: Any, batch: Batch) -> Tensor:
+        """``start_logits[start] + end_logits[end]``, ``[B, T * longest]``; minus infinity where the text has ended."""
+        mask = batch.inputs["attention_mask"].to(output.start_logits.device)
+        rows, length = mask.shape
+        places = torch.arange(length, device=mask.device)
+        own = (places + mask.argmax(1, keepdim=True)) % length  # where the tokens of the text are, the first one first
+        starts, ends = (logits[:, :length].gather(1, own) for logits in (output.start_logits, output.end_logits))
+        stops = places.unsqueeze(1) + torch.arange(self.longest, device=mask.device)  # [T, longest]
+        sums = starts.unsqueeze(2) + ends[:, stops.clamp(max=length - 1)]
+        inside = stops.unsqueeze(0) < mask.sum(1).view(-1, 1, 1)
+        return sums.masked_fill(~inside, -torch.inf).reshape(rows, -1)
+
+
+class QuestionAnswering(HeadTask):
+    """See the top of this file."""
+
+    name = "question-answering"
+    parts = ("question",)
+    whole = StartsAndEnds()
+
+    def wrapped(self, name: str, value: Any) -> Any:
+        """(first, last) tokens are one answer."""
+        value = as_python(value)
+        if not isinstance(value, list):
+            return value
+        if len(value) == 2 and all(type(i) is int for i in value):
+            return One(tuple(value))
+        return [self.wrapped(name, each) for each in value]
+
+    def encode(self, given: Any, parts: Mapping[str, Any]) -> list[Encoded]:
+        """Question and context, or the reverse for a tokenizer that pads on the left, as transformers' pipeline does."""
+        if parts["question"] is None:
+            raise InputError(
+                f"{self.signature.name} answers a question about a text: explainer(context, question=...)."
+            )
+        texts = {"question": parts["question"], "context": given}
+        names = ("question", "context")
+        if getattr(self.tokenizer, "padding_side", "right") == "left":
+            names = ("context", "question")
+        return [encode_pair(self.tokenizer, texts[names[0]], texts[names[1]], names)]
+
+    def ask(self, rows: Sequence[Encoded], asked: Mapping[str, Any], said: Sequence[np.ndarray]) -> Asked:
+        """The answer that is given, or the best one."""
+        [encoded], [logits] = rows, said
+        if asked["position"] is not None:
+            raise InputError(
+                f"position={asked['position']!r}: the explained answer says it. Give target=, a string or (start, end) tokens."
+            )
+        found = _Answers(encoded, logits)
+        remarks: list[str] = []
+        spans: dict[str, tuple[int, int]] = {}
+        for role in ("target", "contrast"):
+            if asked[role] is not None:
+                spans[role], more = found.resolve(asked[role], role)
+                remarks += more
+        if "target" not in spans:
+            spans["target"] = found.best()
+            remarks += found.doubts(spans["target"])
+        if spans["target"] == spans.get("contrast"):
+            raise InputError("target and contrast are the same answer: their difference is 0. Give two that differ.")
+        item = self.item(encoded, spans["target"][0])
+        told: dict[str, Any] = {"explains": "(start + end) logit", "top": found.top()}
+        for role, span in spans.items():
+            told |= named(found.token(span), (found.probability(span), found.rank(span)), role)
+        start, last = spans["target"]
+        answers = (spans["target"], spans.get("contrast"))
+        return Asked(
+            shown=encoded,
+            rows=(item,),
+            span=(start, last + 1),
+            told=told,
+            notes=item.notes,
+            remarks=tuple(remarks),
+            answers=answers,
+        )
+
+    def readout(self, asked: Sequence[Asked]) -> AnswerScores:
+        """The scores of answers, up to the longest that is asked about."""
+        lengths = [span[1] - span[0] + 1 for one in asked for span in one.answers if span]
+        return AnswerScores(1 << (max([LONGEST, *lengths]) - 1).bit_length())  # few values, so that passes can be kept
+
+    def items(self, asked: Asked, readout: Readout) -> tuple[Item, ...]:
+        """Answers as ids of the scores."""
+        assert isinstance(readout, AnswerScores)
+        ids = [None if span is None else readout.id_of(*span) for span in asked.answers]
+        return (replace(asked.rows[0], target=ids[0], contrast=ids[1]),)
+
+
+class _Answers:
+    """The answers that a text has, with their scores.
+
+    Args:
+        encoded: Question and context.
+        logits: ``[T, 2]`` of starts and ends.
+    """
+
+    def __init__(self, encoded: Encoded, logits: np.ndarray) -> None:
+        self.encoded, (self.start, self.end) = encoded, logits.T
+        self.context = next(segment for segment in encoded.segments if segment.name == "context")
+        counted = np.zeros(len(logits), dtype=bool)
+        counted[self.context.start : self.context.end] = counted[0] = True  # "no answer" takes its share
+        self._shares = [softmax(np.where(counted, each, -np.inf)) for each in (self.start, self.end)]
+        firsts = np.arange(self.context.start, self.context.end)
+        first, last = np.broadcast_arrays(firsts[:, None], firsts[:, None] + np.arange(LONGEST))
+        self._valid = np.stack([first, last], -1)[last < self.context.end]  # [n, 2]
+
+    def _scores(self) -> np.ndarray:
+        scores: np.ndarray = self.start[self._valid[:, 0]] + self.end[self._valid[:, 1]]
+        return scores
+
+    def score(self, span: tuple[int, int]) -> float:
+        """``start_logits[first] + end_logits[last]``."""
+        return float(self.start[span[0]] + self.end[span[1]])
+
+    def probability(self, span: tuple[int, int]) -> float:
+        """As transformers' pipeline tells it."""
+        return float(self._shares[0][span[0]] * self._shares[1][span[1]])
+
+    def rank(self, span: tuple[int, int]) -> int:
+        """The place among the answers that are looked for, from 1."""
+        return int((self._scores() > self.score(span)).sum()) + 1
+
+    def best(self) -> tuple[int, int]:
+        """First and last token of the answer of the highest score."""
+        first, last = self._valid[int(self._scores().argmax())]
+        return int(first), int(last)
+
+    def top(self) -> tuple[Prediction, ...]:
+        """The best answers, with their probabilities."""
+        order = np.argsort(-self._scores(), kind="stable")[:SHOWN]
+        spans = [(int(first), int(last)) for first, last in self._valid[order]]
+        return tuple(Prediction(self.token(span), self.probability(span)) for span in spans)
+
+    def token(self, span: tuple[int, int]) -> Token:
+        """An answer as an explanation names it: its text, and as an id the index of its first token."""
+        known = [place for place in self.encoded.spans[span[0] : span[1] + 1] if place is not None]
+        if known and self.encoded.text is not None:
+            text = self.encoded.text[known[0][0] : known[-1][1]]
+        else:
+            text = "".join(unit.text for unit in self.encoded.units if span[0] <= unit.start <= span[1]).strip()
+        return Token(span[0], text, text.strip())
+
+    def doubts(self, span: tuple[int, int]) -> list[str]:
+        """A note where the model finds it likelier that there is no answer."""
+        if self.context.start == 0 or self.score((0, 0)) <= self.score(span):
+            return []
+        return [
+            f"the model gives a higher score to no answer at all ({self.score((0, 0)):.3g} at the first token) than to this one "
+            f"({self.score(span):.3g})."
+        ]
+
+    def resolve(self, given: Any, role: str) -> tuple[tuple[int, int], list[str]]:
+        """An answer that is given as a string of the context or as (start, end) tokens, and notes on it.
+
+        Raises:
+            InputError: It is none.
+        """
+        length = len(self.encoded.token_ids)
+        if isinstance(given, str):
+            return self._text(given, role)
+        if isinstance(given, One):
+            start, last = given.values
+            if 0 <= start <= last < length:
+                return (start, last), []
+            raise InputError(
+                f"{role}={given.values} is no run of the {length} tokens. Give its first and its last token, counted from 0; the "
+                f"context has tokens {self.context.start} to {self.context.end - 1}."
+            )
+        raise InputError(f"{role}={given!r}: give an answer as a string of the context, or as (start, end) tokens.")
+
+    def _text(self, given: str, role: str) -> tuple[tuple[int, int], list[str]]:
+        wanted = given.strip()
+        places = {n: place for n in range(self.context.start, self.context.end) if (place := self.encoded.spans[n])}
+        if not places or self.encoded.text is None:
+            raise InputError(
+                f"{role}={given!r} cannot be found, because the tokenizer does not say which characters a token stands for. "
+                "Give (start, end) tokens."
+            )
+        begin, stop = min(start for start, _ in places.values()), max(end for _, end in places.values())
+        text, found, cut = self.encoded.text[:stop], [], ""
+        at = text.find(wanted, begin) if wanted else -1
+        while at >= 0:
+            inside = [n for n, (start, end) in places.items() if start < at + len(wanted) and end > at and start < end]
+            covered = text[places[inside[0]][0] : places[inside[-1]][1]].strip() if inside else ""
+            if covered == wanted:
+                found.append((inside[0], inside[-1]))
+            cut = cut or covered
+            at = text.find(wanted, at + 1)
+        if not found:
+            hint = (
+                f"The tokens there read {cut!r}: give that."
+                if cut
+                else "Copy it from the context, or give (start, end) tokens."
+            )
+            raise InputError(f"{role}={given!r} is no run of tokens of the context. {hint}")
+        chosen = max(found, key=self.score)
+        if len(found) == 1:
+            return chosen, []
+        return chosen, [
+            f"{role} {wanted!r} is in the context {len(found)} times; the one with the highest score is explained, tokens "
+            f"{chosen[0]} to {chosen[1]}. Another one can be given as tokens: {role}=(start, end)."
+        ]
