@@ -22,8 +22,9 @@ def batch_for(model, lengths=(9, 6)):
 def on_cuda(rows, length):
     """A batch that says it is on a GPU; its ids take no memory."""
     ids = torch.zeros(1, 1, dtype=torch.int64).expand(rows, length)
+    on_gpu = SimpleNamespace(device=torch.device("cuda", 0))
     return SimpleNamespace(
-        positions=SimpleNamespace(device=torch.device("cuda", 0)), inputs={"input_ids": ids}, of_images=False
+        positions=on_gpu, inputs={"input_ids": ids}, ids=ids, shapes=[(rows, length)], of_images=False
     )
 
 

@@ -42,6 +42,7 @@ from .arguments import (
     OneMethod,
     Part,
     Position,
+    Prefix,
     Reader,
     Target,
     Text,
@@ -162,6 +163,7 @@ class Explainer:
         target: Target = None,
         contrast: Target = None,
         position: Position = None,
+        target_prefix: Prefix = None,
         objective: Literal["logit", "logprob"] = "logit",
         explains: Explains = None,
         at: str | Sequence[str] | None = None,
@@ -195,6 +197,8 @@ class Explainer:
                 logarithm of the probability, which fits targets and contrasts of different numbers of tokens.
             position: Whose logits, as an index over the tokens without padding; negative from the end. Default: the last token
                 (causal), the mask token (masked), the most confident entity (token classification). One or a list, as ``target``.
+            target_prefix: Of an encoder-decoder model: the beginning of the target, which the decoder has read; a string, or all
+                its ids, the start token first. Default: the start tokens of ``model.generate``. One for all texts, or each.
             explains: What a function given as target computes, for the header. Default: its name.
             at: Where the relevance is taken: ``"input"`` (what enters the first block; default), ``"embedding"`` (the
                 word-embedding rows), and names or globs of modules, whose relevance goes to ``Explanation.layers``.
@@ -230,7 +234,7 @@ class Explainer:
             self.tokenizer,
             text,
             {"target": target, "contrast": contrast, "position": position, "explains": explains},
-            {"text_pair": text_pair, "question": question, "choices": choices},
+            {"text_pair": text_pair, "question": question, "choices": choices, "target_prefix": target_prefix},
             objective=objective,
             collect=errors == "collect",
             batch_tokens=self.batch_tokens,
@@ -252,6 +256,7 @@ class Explainer:
         method: OneMethod | None = None,
         objective: Literal["logit", "logprob"] = "logit",
         contrast: Target = None,
+        target_prefix: Prefix = None,
         spans: Sequence[tuple[int, int]] | None = None,
         weights: Sequence[float] | None = None,
         hops: int = 0,
@@ -270,6 +275,7 @@ class Explainer:
             objective: The score of a token: its ``"logit"``, or ``"logprob"``, the logarithm of its probability.
             contrast: Subtracted from the logit at each position: ``"mean"``, the mean of all logits; ``"top10"``, the mean of the
                 ten largest (any number); a token or one per position. With hops, ``"mean"`` by default.
+            target_prefix: As in a call.
             spans: Explain these spans of generated tokens, as (start, stop), each by one backward pass. Default: each token.
             weights: One per generated token, by which its score is multiplied in spans.
             hops: Pass on what generated tokens took to the tokens before them, so many times; one backward pass each.
@@ -296,7 +302,7 @@ class Explainer:
             )
         if generation_config is not None and continuation is not None:
             raise InputError("generation_config and continuation are both given: nothing is generated. Leave one out.")
-        encoded = read_prompt(self.model, self.tokenizer, prompt)
+        encoded = read_prompt(self.model, self.tokenizer, prompt, target_prefix, generation_config)
         if continuation is None:
             new = generate(self.model, self.tokenizer, encoded, max_new_tokens, generation_config)
         else:
@@ -390,6 +396,7 @@ def explain(
     target: Target = None,
     contrast: Target = None,
     position: Position = None,
+    target_prefix: Prefix = None,
     objective: Literal["logit", "logprob"] = "logit",
     explains: Explains = None,
     at: str | Sequence[str] | None = None,
@@ -430,6 +437,7 @@ def explain(
         "target": target,
         "contrast": contrast,
         "position": position,
+        "target_prefix": target_prefix,
         "objective": objective,
         "explains": explains,
         **options,

@@ -24,6 +24,7 @@ Text: TypeAlias = "str | Ids | Chat | Sequence[str] | Sequence[Ids] | Sequence[C
 Function: TypeAlias = "Callable[[torch.Tensor], torch.Tensor]"
 OneTarget: TypeAlias = "str | int | tuple[int, int] | Function | None"
 Target: TypeAlias = "OneTarget | Sequence[OneTarget | Sequence[int]] | torch.Tensor | np.ndarray"
+Prefix: TypeAlias = "str | Sequence[str | Sequence[int] | int | None] | torch.Tensor | np.ndarray | None"
 Position: TypeAlias = "int | Sequence[int | None] | torch.Tensor | np.ndarray | None"
 Explains: TypeAlias = "str | Sequence[str | None] | None"
 Part: TypeAlias = str | Sequence[str] | None
@@ -61,6 +62,7 @@ class OneCall(_OfEveryCall, total=False):
     target: OneTarget
     contrast: str | int | None
     position: int | None
+    target_prefix: str | Sequence[int] | None
     explains: str | None
 
 
@@ -73,6 +75,7 @@ class CallOptions(_OfEveryCall, total=False):
     target: Target
     contrast: Target
     position: Position
+    target_prefix: Prefix
     explains: Explains
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..errors import InputError
+from ..errors import InputError, UnsupportedModelError
 from ..methods import METHODS, Method
 from ..methods.generated import how, is_one_pass
 from ..models.lock import lock_of
@@ -60,6 +60,11 @@ def explain_flow(
     if several and len(singles) != 1:
         raise InputError(f"{len(singles)} texts: flow() takes one. Call it once for each.")
     encoded, signature = encode(tokenizer, singles[0])[0], ModelSignature.of(model)
+    if signature.source is not None:
+        raise UnsupportedModelError(
+            f"{signature.name} has an encoder and a decoder; flow() follows the blocks of one residual stream. Use "
+            "explainer(source, target=...)."
+        )
     if signature.task == "causal":
         encoded = encoded.without_closing()
     given = {"target": asked.target, "contrast": asked.contrast, "position": asked.position}

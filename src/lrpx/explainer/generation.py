@@ -10,16 +10,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from tqdm.auto import tqdm
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 
 from ..errors import InputError, warn
 from ..methods import Method
 from ..methods.generated import OneByOne, how, is_one_pass
+from ..models.heads import TEXT2TEXT
 from ..models.lock import lock_of
 from ..models.placement import entry_device
 from ..models.positions import fresh_rotations
@@ -30,9 +32,10 @@ from ..passes.dispatch import PassRunner
 from ..passes.forward_backward import PassSpec
 from ..passes.many_targets import FEW, ManyTargets, check_reads_forward, explain_many
 from ..passes.scoring import AVERAGES, Average, Objective, Scoring
-from ..results.explanation import Token, Unit
+from ..results.explanation import Token
 from ..results.generation import GenerationExplanation
 from ..results.spans import checked_span, checked_weights, hop, hop_notes
+from ..tasks.text2text import continuation_ids, one_prefix_each, read_pair, target_side
 from ..text.batching import Item, pad
 from ..text.given import as_python, split
 from ..text.items import item_of
@@ -53,8 +56,10 @@ class Asked:
     hops: int
 
 
-def read_prompt(model: PreTrainedModel, tokenizer: Any, prompt: Any) -> Encoded:
-    """A prompt, one text, as tokens.
+def read_prompt(
+    model: PreTrainedModel, tokenizer: Any, prompt: Any, target_prefix: Any = None, config: Any = None
+) -> Encoded:
+    """A prompt, one text, as tokens; for an encoder-decoder model followed by those with which its decoder begins.
 
     Raises:
         InputError: There is none, or several, or the model is not one that goes on with a text.
@@ -64,7 +69,16 @@ def read_prompt(model: PreTrainedModel, tokenizer: Any, prompt: Any) -> Encoded:
     singles, several = split(prompt)
     if several and len(singles) != 1:
         raise InputError(f"{len(singles)} prompts: generate() takes one. Call it once for each.")
-    if ModelSignature.of(model).task != "causal":
+    task = ModelSignature.of(model).task
+    if task == TEXT2TEXT:
+        [prefix] = one_prefix_each(target_prefix, 1)
+        return read_pair(model, tokenizer, encode(tokenizer, singles[0])[0], prefix, config)
+    if target_prefix is not None:
+        raise InputError(
+            f"target_prefix= is for encoder-decoder models, and {type(model).__name__} reads one text. Put it at the end of the "
+            "prompt."
+        )
+    if task != "causal":
         name = type(model).__name__
         raise InputError(f"{name} fills in masks and does not go on with a text: use explainer(text) or lrpx explain.")
     return encode(tokenizer, singles[0])[0].without_closing()
@@ -91,7 +105,7 @@ def generate(
             setattr(config, name, value)
     else:
         config = copy.deepcopy(config)
-        for name in ("eos_token_id", "bos_token_id", "pad_token_id"):
+        for name in ("eos_token_id", "bos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id"):
             if getattr(config, name) is None:
                 setattr(config, name, getattr(model.generation_config, name))
     wanted = config.max_new_tokens if max_new_tokens is None else max_new_tokens
@@ -103,20 +117,24 @@ def generate(
         raise InputError(
             f"num_return_sequences={config.num_return_sequences}: one continuation is explained at a time."
         )
-    length, context = len(prompt.token_ids), ModelSignature.of(model).context
+    source, read = prompt.token_ids[: prompt.source], prompt.token_ids[prompt.source :]
+    length, context = len(read), ModelSignature.of(model).context
     if context is not None and length + wanted > context:
         raise InputError(
-            f"{length} tokens of the prompt and max_new_tokens={wanted} are more than the {context} tokens that "
-            f"{type(model).__name__} can read. Shorten one of them."
+            f"{length} tokens of the {'target' if source else 'prompt'} and max_new_tokens={wanted} are more than the {context} "
+            f"tokens that {type(model).__name__} can read. Shorten one of them."
         )
     config.max_new_tokens, config.max_length, config.return_dict_in_generate = wanted, None, False
     if config.pad_token_id is None:
         config.pad_token_id = filler(model)
-    ids = torch.tensor([prompt.token_ids], device=entry_device(model))
+    ids = torch.tensor([source or read], device=entry_device(model))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if source:
+        inputs["decoder_input_ids"] = torch.tensor([read], device=entry_device(model))
+    # Some classes of encoder-decoder models have a ``generate`` of their own around this one, with other arguments.
+    run = partial(GenerationMixin.generate, model) if source else model.generate
     with lock_of(model), torch.no_grad(), fresh_rotations(model):
-        found = model.generate(  # type: ignore[operator]
-            input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=config, tokenizer=tokenizer
-        )
+        found = run(**inputs, generation_config=config, tokenizer=tokenizer)  # type: ignore[operator]
     new = tuple(found[0, length:].tolist())
     if not new:
         raise InputError(f"{type(model).__name__} generated nothing after this prompt. Give a continuation=.")
@@ -155,8 +173,8 @@ def explain_continuation(
         raise InputError(
             f"spans={asked.spans!r}: no span. Give some, such as [(0, {count})], or leave it out for each token."
         )
-    given = [(i, i + 1) for i in range(count)] if asked.spans is None else asked.spans
-    spans = [checked_span(span, count) for span in given]
+    each = [(i, i + 1) for i in range(count)] if asked.spans is None else asked.spans
+    spans = [checked_span(span, count) for span in each]
     if asked.weights is not None and asked.spans is None:
         raise InputError("weights= are those of the tokens in a span: give spans=[(start, stop)] too.")
     weights = checked_weights(asked.weights, count)
@@ -167,7 +185,7 @@ def explain_continuation(
     item = item_of(signature, tokenizer, read, target=ids[-1])
     contrast = _contrast(asked, ids, continuation, prompt, tokenizer, model)
     scoring = Scoring(
-        positions=range(first - 1, first - 1 + count),
+        positions=range(first - 1 - prompt.source, first - 1 - prompt.source + count),
         targets=continuation,
         contrast=contrast,
         objective=asked.objective,
@@ -192,8 +210,7 @@ def explain_continuation(
     if is_one_pass(method):
         with lock_of(model):
             if asked.spans is not None:
-                few = {name: values[:FEW] for name, values in item.extras.items()}
-                check_reads_forward(runner, pad([Item(read.token_ids[:FEW], 0, None, None, few)], model), spec)
+                check_reads_forward(runner, pad([item.beginning(FEW)], model), spec)
             many, relevance = explain_many(runner, pad([item], model), spec, scoring, ask)
     else:
         _check_one_by_one(method, asked, contrast)
@@ -204,10 +221,11 @@ def explain_continuation(
         ]
         many, relevance = ask(OneByOne(runner, method, settings, items, batch_tokens))
     values = factors @ many.scores
-    [notes] = notes_of([prompt], tokenizer, padding_id(model, tokenizer), causal=True)
+    given = replace(prompt, token_ids=prompt.token_ids[: prompt.source or None])
+    [notes] = notes_of([given], tokenizer, padding_id(model, tokenizer), causal=not prompt.source)
     for note in (*notes, *item.notes):
         warn(note)
-    whole = _whole(prompt, continuation, tokenizer)
+    whole = prompt.followed_by(continuation, tokenizer)
     execution = {**asdict(runner.execution), "float32_matmul_precision": matmul_precision()}
     return GenerationExplanation(
         tokens=whole.tokens,
@@ -226,6 +244,7 @@ def explain_continuation(
         hops=asked.hops,
         at=spec.at[0],
         text=prompt.text,
+        source=prompt.source,
         special=tuple(n for n, i in enumerate(whole.token_ids) if i in special_ids(tokenizer)),
         measures=method.measures,
         notes=(*notes, *item.notes, *_outside(method), *(hop_notes(asked.hops, sorted(kept)) if asked.hops else ())),
@@ -272,9 +291,10 @@ def _contrast(
         )
     found_ids = []
     for i, one in enumerate(each):
+        first, side = target_side(prompt, tokenizer)
         before = replace(prompt, text=None, token_ids=tuple(ids[: len(prompt.token_ids) + i]))
-        context = prompt if i == 0 else before
-        chosen = resolve_token(one, "contrast", context, len(context.token_ids) - 1, tokenizer, vocabulary, "causal")
+        context = first if i == 0 else before
+        chosen = resolve_token(one, "contrast", context, len(context.token_ids) - 1, side, vocabulary, "causal")
         if chosen is None:
             raise InputError("a contrast is None: give one for each generated token.")
         if chosen == targets[i]:
@@ -291,23 +311,12 @@ def _named(contrast: Sequence[int] | Average | None, tokenizer: Any) -> str | tu
     return tuple(predicted_token(tokenizer, i, ()) for i in contrast)
 
 
-def _whole(prompt: Encoded, continuation: tuple[int, ...], tokenizer: Any) -> Encoded:
-    """Prompt and continuation as tokens; a unit belongs to one of them."""
-    after = encode(tokenizer, list(continuation))[0]
-    shift = len(prompt.token_ids)
-    units = [Unit(unit.start + shift, unit.end + shift, unit.text) for unit in after.units]
-    return replace(
-        prompt,
-        token_ids=(*prompt.token_ids, *continuation),
-        tokens=[*prompt.tokens, *after.tokens],
-        units=[*prompt.units, *units],
-    )
-
-
 def continuation_of(prompt: Encoded, given: Any, tokenizer: Any, model: PreTrainedModel) -> tuple[int, ...]:
     """A given continuation as ids.
 
     Raises:
         InputError: It is empty, or changes the tokens of the prompt.
     """
+    if prompt.source:
+        return continuation_ids(given, prompt, tokenizer, ModelSignature.of(model).vocabulary)
     return resolve_continuation(given, "continuation", prompt, tokenizer, ModelSignature.of(model).vocabulary)

@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import InputError
+from ..models.heads import TEXT2TEXT
+from ..models.signature import task_of
 from ..passes.dispatch import PassRunner
 from ..passes.scoring import Objective
 from ..tasks import TASKS_WITH, task_for
 from .head_texts import HeadTexts
+from .pair_texts import PairTexts
 from .texts import Texts
 
 
@@ -41,12 +44,17 @@ def read_texts(
         UnsupportedModelError: The model cannot be explained correctly.
     """
     task = task_for(runner.model, tokenizer)
+    is_pair = task is None and task_of(runner.model) == TEXT2TEXT
     for name, value in parts.items():
-        if value is not None and name not in (task.parts if task else ()):
-            kind = task.name if task else "language modelling"
+        if value is not None and name not in (task.parts if task else ("target_prefix",) if is_pair else ()):
+            kind = task.name if task else TEXT2TEXT if is_pair else "language modelling"
             raise InputError(
                 f"{name}= is for {TASKS_WITH[name]}, and {type(runner.model).__name__} is for {kind}. Leave it out."
             )
+    if task is None and is_pair:
+        return PairTexts(
+            runner.model, tokenizer, text, asked, parts["target_prefix"], objective=objective, collect=collect
+        )
     if task is None:
         return Texts(runner.model, tokenizer, text, asked, objective=objective, collect=collect)
     everything = {**asked, **{name: parts[name] for name in task.parts}}

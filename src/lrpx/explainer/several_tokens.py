@@ -18,7 +18,7 @@ from ..methods import Method
 from ..methods.generated import how
 from ..models.lock import lock_of
 from ..models.positions import fresh_rotations
-from ..models.signature import ModelSignature
+from ..models.signature import ModelSignature, goes_on
 from ..passes.dispatch import PassRunner
 from ..passes.forward_backward import explained_logits
 from ..passes.many_targets import FEW, Combine, ManyTargets, check_reads_forward, explain_many
@@ -94,7 +94,7 @@ def explain_several(
     """
     spec, combine = how(method, settings)
     model, signature = runner.model, ModelSignature.of(runner.model)
-    causal = signature.task == "causal"
+    causal = goes_on(signature.task)
     with lock_of(model):
         if several.target is None:
             several = replace(several, target=(_top_prediction(runner, item),))
@@ -117,14 +117,17 @@ def explain_several(
             assert ids is not None
             before = item.token_ids[: item.position + 1]
             read = (*before, *ids[:-1]) if causal else item.token_ids
-            if signature.context is not None and len(read) > signature.context:
+            length = len(read) - item.source
+            if signature.context is not None and length > signature.context:
                 raise InputError(
-                    f"text and {role} have {len(read)} tokens to read, and {signature.name} can read {signature.context}. "
+                    f"text and {role} have {length} tokens to read, and {signature.name} can read {signature.context}. "
                     "Shorten one."
                 )
             extras = {name: _as_long(values, len(read)) for name, values in item.extras.items()}
+            asked = Item(read, item.position, ids[0], None, extras, source=item.source)
+            first = item.position - item.source
             scoring = Scoring(
-                positions=range(item.position, item.position + len(ids)),
+                positions=range(first, first + len(ids)),
                 targets=ids,
                 contrast=several.contrast if one_each else None,
                 objective=several.objective,
@@ -132,17 +135,19 @@ def explain_several(
                 reads_forward=causal,
             )
             if len(ids) > 1:
-                few = {name: values[:FEW] for name, values in extras.items()}
-                check_reads_forward(runner, pad([Item(read[:FEW], 0, None, None, few)], model), spec)
-            batch = pad([Item(read, item.position, ids[0], None, extras)], model)
+                check_reads_forward(runner, pad([asked.beginning(FEW)], model), spec)
+            batch = pad([asked], model)
             score, row, log_probability = explain_many(
                 runner, batch, spec, scoring, partial(_together, combine=combine)
             )
-            length = len(before) if causal else len(read)
+            shown = (
+                role == "target" and item.source > 0
+            )  # the target that a decoder has read is a part of the explanation
+            length = len(before) if causal and not shown else len(read)
             relevance[:length] += sign * row[:length]
             value += sign * score
             probabilities[f"{role}_probability"] = float(np.exp(log_probability))
-            if len(ids) > 1 and method.measures == "parts":
+            if length < len(row) and method.measures == "parts":
                 components[f"{role} tokens read"] = sign * float(row[length:].sum())
     residual = value - float(relevance.sum()) - sum(components.values()) if method.measures == "parts" else None
     result = Attribution(
@@ -165,7 +170,8 @@ def described(e: Explanation, found: Found, tokenizer: Any) -> Explanation:
     count = len(several.target)
 
     def entry(role: str, ids: tuple[int, ...]) -> Token:
-        before, tokens = list(e.token_ids[: e.position + 1]), []
+        begin = next((part.start for part in e.segments if part.name == "target"), 0)
+        before, tokens = list(e.token_ids[begin : e.position + 1]), []
         for i in ids:
             tokens.append(predicted_token(tokenizer, i, before))
             before.append(i)

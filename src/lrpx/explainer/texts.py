@@ -281,7 +281,7 @@ class Texts:
         encoded, item, tokenizer = self.encoded[i], self.items[i], self.tokenizer
 
         def token(i: int) -> Token:
-            return predicted_token(tokenizer, i, encoded.token_ids[: item.position + 1])
+            return predicted_token(tokenizer, i, encoded.token_ids[encoded.source : item.position + 1])
 
         contrast = None if item.contrast is None else token(item.contrast)
         if item.function is None:

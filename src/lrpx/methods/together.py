@@ -57,7 +57,7 @@ def explain_together(
     """
     spec, combine = how(method, settings)
     scoring = Scoring(
-        positions=[item.position for item in items],
+        positions=[item.position - item.source for item in items],
         targets=[item.target for item in items],
         contrast=[item.contrast for item in items],
         objective=objective,

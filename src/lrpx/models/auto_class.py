@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import UnsupportedModelError
-from .heads import head_of
+from .heads import auto_class_of_pair, head_of
 
 
 def reading_more_than_text() -> dict[str, str]:
@@ -30,6 +30,8 @@ def auto_class_of(config: Any, name: str) -> Any:
     more = reading_more_than_text()
     architecture = (getattr(config, "architectures", None) or [None])[0]
     model_type = getattr(config, "model_type", "")
+    if getattr(config, "is_encoder_decoder", False) and (pair := auto_class_of_pair(model_type, architecture)):
+        return getattr(transformers, pair)
     # Families in both tables are encoders; the configuration says if they are used as causal decoders.
     used_as_decoder = getattr(config, "is_decoder", False) or getattr(config, "causal", False)
 
@@ -47,7 +49,8 @@ def auto_class_of(config: Any, name: str) -> Any:
     if getattr(config, "is_encoder_decoder", False) or not (is_causal or is_masked or is_more):
         raise UnsupportedModelError(
             f"{name} is a {architecture or model_type}: causal and masked language models are explained "
-            "(like GPT2LMHeadModel, LlamaForCausalLM, BertForMaskedLM)."
+            "(like GPT2LMHeadModel, LlamaForCausalLM, BertForMaskedLM), and encoder-decoder models that write text (like "
+            "T5ForConditionalGeneration)."
         )
     if is_masked and not (is_causal and used_as_decoder):
         return transformers.AutoModelForMaskedLM

@@ -65,6 +65,33 @@ HEADS = (
     ),
 )
 
+# Of encoder-decoder models alone: transformers lists in these tables also models that read sound and go on from a text.
+_PAIRS = {
+    "AutoModelForSeq2SeqLM": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
+    "AutoModelForSpeechSeq2Seq": "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES",
+}
+TEXT2TEXT = "text2text-generation"
+
+
+def writes_text(names: Iterable[str]) -> bool:
+    """Whether an encoder-decoder model whose class is called, or inherits from, one of ``names`` predicts tokens of text."""
+    return not _classes_in(tuple(_PAIRS.values())).isdisjoint(names)
+
+
+def auto_class_of_pair(model_type: str, architecture: str | None) -> str | None:
+    """Which auto class loads an encoder-decoder model that writes text; ``None``: it is none.
+
+    A checkpoint without a head of its own (``BartModel``) is loaded with the head of its family, which shares the embedding.
+    """
+    from transformers.models.auto import modeling_auto
+
+    for auto_class, table in _PAIRS.items():
+        known: dict[str, str] = dict(getattr(modeling_auto, table))
+        bare = architecture is None or (architecture.endswith("Model") and architecture not in known.values())
+        if architecture in known.values() or (bare and model_type in known):
+            return auto_class
+    return None
+
 
 def head_of(names: Iterable[str]) -> Head | None:
     """The head of a class that is called, or inherits from what is called, one of ``names``, the nearest first."""

@@ -17,13 +17,16 @@ _OTHER_INPUT = re.compile(r"vision|visual|image|img|audio|speech")
 _FIXED_BIAS = ("mpt",)  # alibi, made once for ``max_seq_len``
 
 
-def context_length(model: PreTrainedModel) -> int | None:
-    """How many tokens the model can read; ``None`` if it has no limit, as with rotations and biases made for any length."""
-    limit = _configured(model)
+def context_length(model: PreTrainedModel, stack: str = "") -> int | None:
+    """How many tokens the model can read; ``None`` if it has no limit, as with rotations and biases made for any length.
+
+    ``stack``: of an encoder-decoder model, which of the two: ``"encoder"`` or ``"decoder"``.
+    """
+    limit = _configured(model, stack)
     if limit is None or not _has_table(model):
         return None
     if counts_from_padding(model):
-        limit -= model.config.get_text_config().pad_token_id + 1  # positions are numbered from pad_token_id + 1
+        limit -= _text_config(model, stack).pad_token_id + 1  # positions are numbered from pad_token_id + 1
     return limit
 
 
@@ -40,9 +43,22 @@ def made_for(model: PreTrainedModel) -> int | None:
     return max([limit, *stretched])
 
 
-def _configured(model: PreTrainedModel) -> int | None:
-    config = model.config.get_text_config()
-    names = ("max_position_embeddings", "max_seq_len", "max_target_positions")  # the last two: MPT, Whisper
+_LIMITS = ("max_position_embeddings", "max_seq_len", "max_target_positions")  # the last two: MPT, Whisper
+_LIMITS_OF_STACK = {  # LED; Speech2Text
+    "encoder": ("max_encoder_position_embeddings", "max_source_positions"),
+    "decoder": ("max_decoder_position_embeddings", "max_target_positions"),
+}
+
+
+def _text_config(model: PreTrainedModel, stack: str = "") -> Any:
+    """The configuration of the part that reads text, or of one of the two stacks that do."""
+    config: Any = getattr(model.config, stack, None) if stack else None  # nested as in ``EncoderDecoderConfig``
+    return model.config.get_text_config() if config is None else config.get_text_config()
+
+
+def _configured(model: PreTrainedModel, stack: str = "") -> int | None:
+    config = _text_config(model, stack)
+    names = (*_LIMITS_OF_STACK.get(stack, ()), *_LIMITS)
     limit = next((found for name in names if (found := getattr(config, name, None))), None)
     return limit if limit is not None and limit > 0 else None
 

@@ -11,8 +11,9 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from ..errors import UnsupportedModelError
-from .heads import head_of
+from .heads import TEXT2TEXT, head_of, writes_text
 from .positions import context_length, made_for
+from .stacks import encoder_of, stacks_of
 
 
 def task_of(model: PreTrainedModel) -> str:
@@ -24,9 +25,15 @@ def task_of(model: PreTrainedModel) -> str:
         UnsupportedModelError: It is none of these.
     """
     kind: Any = type(model)
-    if getattr(model.config, "is_encoder_decoder", False):
+    if encoder_of(model) is not None:
+        names = [base.__name__ for base in kind.__mro__]
+        if writes_text(names):
+            return TEXT2TEXT
+        head = head_of(names)
+        what = f"for {head.task}" if head else "that does not write text"
         raise UnsupportedModelError(
-            f"{kind.__name__} is an encoder-decoder model. Causal and masked language models are explained."
+            f"{kind.__name__} is an encoder-decoder model {what}. Of these, the ones that write text are explained: see "
+            "AutoModelForSeq2SeqLM and AutoModelForSpeechSeq2Seq."
         )
     is_masked, is_causal = _classes(kind)
     if not (is_masked or is_causal) and (head := head_of(base.__name__ for base in kind.__mro__)) is not None:
@@ -46,6 +53,11 @@ def task_of(model: PreTrainedModel) -> str:
     if needed := _needs_more(kind):
         raise UnsupportedModelError(f"{kind.__name__} needs {needed}, and lrpx explains text alone.")
     return "masked" if is_masked else "causal"
+
+
+def goes_on(task: str) -> bool:
+    """Whether models for a task predict the token after those that they have read."""
+    return task in ("causal", TEXT2TEXT)
 
 
 @cache
@@ -105,17 +117,41 @@ def _parameters(function: Callable[..., Any]) -> frozenset[str]:
 
 
 @dataclass(frozen=True)
+class Source:
+    """What the encoder of an encoder-decoder model reads.
+
+    Attributes:
+        vocabulary: Number of token ids; ``None`` if it reads no text.
+        context: How many tokens it can read; ``None`` if it has no limit.
+        features: The name of the input if it reads sound, such as ``"input_features"``; empty for text.
+    """
+
+    vocabulary: int | None
+    context: int | None
+    features: str
+
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> Source:
+        """Read it off the model and its configuration."""
+        embedding = stacks_of(model)[0].embedding
+        vocabulary = getattr(embedding, "num_embeddings", None)
+        features = "" if takes(model, "input_ids") and vocabulary else model.main_input_name
+        return cls(vocabulary, None if features else context_length(model, "encoder"), features)
+
+
+@dataclass(frozen=True)
 class ModelSignature:
     """What a model reads and predicts.
 
     Attributes:
         name: Of its class, for messages.
         task: By ``task_of``.
-        vocabulary: Number of token ids.
-        context: How many tokens it can read; ``None`` if it has no limit.
+        vocabulary: Number of token ids; of an encoder-decoder model the decoder's.
+        context: How many tokens it can read; ``None`` if it has no limit. Of an encoder-decoder model: its decoder.
         made_for: How many it was made for, by its configuration: beyond, it predicts badly. ``None`` if it does not say.
         extras: Per-token inputs besides the ids that its ``forward`` takes.
         placeholders: Ids that stand for an image, a video or sound.
+        source: What an encoder reads; ``None`` if there is none.
     """
 
     name: str
@@ -125,12 +161,20 @@ class ModelSignature:
     made_for: int | None
     extras: frozenset[str]
     placeholders: frozenset[int] = frozenset()
+    source: Source | None = None
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> ModelSignature:
         """Read it off the model and its configuration."""
         task = task_of(model)  # first: a model that reads no text has no vocabulary either
         extras = frozenset(name for name in ("token_type_ids",) if takes(model, name))
+        limits: tuple[int | None, int | None]
+        if task == TEXT2TEXT:
+            embedding: Any = stacks_of(model)[1].embedding
+            size = getattr(embedding, "num_embeddings", None)
+            vocabulary = model.config.get_text_config(decoder=True).vocab_size if size is None else size
+            limits, source = (context_length(model, "decoder"), None), Source.of(model)
+            return cls(type(model).__name__, task, vocabulary, *limits, frozenset(), source=source)
         vocabulary = model.config.get_text_config().vocab_size
         limits = context_length(model), made_for(model)
         named = (getattr(model.config, name, None) for name in _PLACEHOLDERS)

@@ -109,7 +109,7 @@ def attributions(result: Pass, batch: Batch, combine: Combine, *, decomposes: bo
     per_token = result.products if combine is torch.mul else _token_sums(first, result.hidden[first], combine)  # [B, T]
     layers = {name: _whole(result.hidden[name], combine) for name in others}  # [B, T, width]
     found = []
-    for i, (span, target) in enumerate(zip(batch.spans, result.targets, strict=True)):
+    for i, (span, target) in enumerate(zip(batch.places, result.targets, strict=True)):
         relevance, value = per_token[i, span], float(result.values[i])
         residual = value - float(relevance.sum()) if decomposes else None
         parts = {name: whole[i, span] for name, whole in layers.items()}

@@ -24,6 +24,7 @@ from transformers import PreTrainedModel
 from ..errors import InputError, LrpxError, strict, warn
 from ..models.placement import entry_device, is_divided
 from ..models.positions import fresh_rotations
+from ..models.stacks import encoder_of
 from ..propagation.rulesets import get_rules
 from ..text.batching import Batch
 from .compiled.plan import CompiledPasses
@@ -189,7 +190,7 @@ class PassRunner:
     def _graph_is_due(self, batch: Batch, options: PassOptions, key: Hashable) -> bool:
         if self.execution.fast is False or options.checkpoint or not self.graphs.takes(batch):
             return False
-        shape = len(batch.spans), bucket(batch.inputs["input_ids"].shape[1], None), key
+        shape = len(batch.spans), bucket(batch.ids.shape[1], None), key
         self._uses[shape] += 1
         return self.execution.fast is True or self._uses[shape] >= 2 ** min(1 + self._changes, PATIENCE)
 
@@ -236,6 +237,8 @@ class PassRunner:
 
     def _obstacle(self, kind: str, spec: PassSpec) -> str | None:
         """Why a pass can be neither captured nor compiled, as the end of a sentence."""
+        if kind == "compiled" and encoder_of(self.model) is not None:
+            return "it has an encoder and a decoder, whose texts differ in length"
         if kind == "compiled" and is_divided(self.model):
             return "it is divided over devices"
         if kind == "compiled" and torch.is_autocast_enabled(entry_device(self.model).type):
@@ -269,6 +272,8 @@ class PassRunner:
             idle = dict.fromkeys(("fast", "compile", "checkpoint"), f"{method} has no backward pass")
         elif self.execution.fast and (kind := entry_device(self.model).type) != "cuda":
             idle = {"fast": f"CUDA graphs need a GPU, and the model is on {kind}"}
+        elif self.execution.fast and encoder_of(self.model) is not None:
+            idle = {"fast": "passes of an encoder-decoder model are not captured"}
         if has_passes and self.execution.checkpoint:
             idle["fast"] = "a checkpointed pass is not captured"
         for option, reason in idle.items():

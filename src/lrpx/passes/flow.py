@@ -168,7 +168,7 @@ def flow_of(
                 raise NonFiniteError(where_not_finite(model, lambda: read_once(model, batch)))
             notes = (about_cuts(type(model).__name__, watch),) if +watch.cuts else ()
             [(name, state)] = states.items()
-            lowest = Place(name, state, 1, 0)
+            lowest = Place(name, state.whole(), 1, 0)
             places = chosen_places([lowest, *stream.checked()], between, layers)
             at = Linearised(type(model).__name__, places, watch, value, beside)
             steps, kept = _Walk(at, many).down(keep)

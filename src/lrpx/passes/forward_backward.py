@@ -10,9 +10,10 @@ So the same function can be run as it is, captured as a CUDA graph, or traced an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,13 +26,14 @@ from ..errors import InputError, NonFiniteError, UnsupportedModelError
 from ..models.modules import modules_of
 from ..models.placement import is_divided
 from ..models.signature import takes
+from ..models.stacks import stacks_of, watching_encoder
 from ..propagation.propagate import Propagation, propagate
 from ..propagation.rulesets import RuleSet
 from ..text.batching import Batch, Predictions, Readout
 from .checkpointing import Recomputation, checkpointed, outer_blocks
 from .compiled.attention_calls import AttentionCall, RepeatAttentionCalls
 from .functions import with_functions
-from .hidden_states import is_entry, not_met, resolve_at, taps_of
+from .hidden_states import PLACES, State, is_entry, not_met, resolve_at, taps_of
 from .output_head import OutputHead, output_embedding
 from .predictions import predictions, read_predictions
 from .validation import check_carries_gradient, check_no_bypass, check_rules_took_effect, where_not_finite
@@ -151,16 +153,16 @@ class Watched:
         active: The mode that applies the rules.
         modules: The modules of the model.
         wanted: Where to look -> module.
-        taps: Where -> hidden state, once the model has run.
+        taps: Of each stack: where -> hidden state, once the model has run.
     """
 
     batch: Batch
     active: Propagation
     modules: list[nn.Module]
     wanted: dict[str, nn.Module | None]
-    taps: dict[str, Tensor]
+    taps: list[dict[str, Tensor]]
 
-    def states(self, model: PreTrainedModel, values: Tensor) -> tuple[dict[str, Tensor], list[Tensor]]:
+    def states(self, model: PreTrainedModel, values: Tensor) -> tuple[dict[str, State], list[Tensor]]:
         """The hidden states that ``values`` were made of, and embedding and pixels, if a gradient there means a way around them.
 
         Raises:
@@ -168,21 +170,29 @@ class Watched:
             UnsupportedModelError: No gradient passes, a rule was not met, or there is a way around the first block.
         """
         for name in self.wanted:
-            if name not in self.taps:
+            places = [name in taps for taps in self.taps]
+            if not (all(places) if name in ("input", "embedding") else any(places)):
                 raise InputError(not_met(model, name))
         check_carries_gradient(model, values)
         if self.active.rules:
             check_rules_took_effect(model, self.modules, self.active, values)
-        taps, wanted = self.taps, self.wanted
-        states = {name: taps[name] for name in wanted}  # in the order asked for
-        entries = [taps[name] for name in wanted if is_entry(name)] if self.active.rules else []
-        beside = {
-            name: t for name, t in taps.items() if entries and name in ("embedding", "pixels") and name not in wanted
-        }
-        if beside and not all(entry.is_leaf for entry in entries):  # not cut off
-            check_no_bypass(model, values, beside, entries)
-            beside = {}
-        return states, list(beside.values())
+        wanted, shapes = self.wanted, self.batch.shapes
+        states = {
+            name: State([taps.get(name) for taps in self.taps], shapes) for name in wanted
+        }  # in the order asked for
+        around: list[Tensor] = []
+        for taps in self.taps:
+            entries = [taps[name] for name in wanted if is_entry(name) and name in taps] if self.active.rules else []
+            beside = {
+                name: t
+                for name, t in taps.items()
+                if entries and name in ("embedding", "pixels") and name not in wanted
+            }
+            if beside and not all(entry.is_leaf for entry in entries):  # not cut off
+                check_no_bypass(model, values, beside, entries)
+                beside = {}
+            around += beside.values()
+        return states, around
 
 
 @contextmanager
@@ -201,10 +211,15 @@ def watched(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
         seen = {k: v for k, v in batch.inputs.items() if not (options.unpadded and k == "attention_mask")}
         wanted = resolve_at(model, spec.at)
         linked = options.static or options.linked or not active.rules
-        taps = stack.enter_context(taps_of(model, modules, wanted, batch.shape, again, linked=linked))
+        encoding = stack.enter_context(watching_encoder(model))
+        taps = []
+        for part, shape in zip(stacks_of(model, modules), batch.shapes, strict=True):
+            here = {name: m for name, m in wanted.items() if name in PLACES or m is None or m in part.modules}
+            runs = encoding if part.name == "encoder" else partial(_is_not, encoding)
+            taps.append(stack.enter_context(taps_of(part, here, shape, again, runs, linked=linked)))
         if "pixel_values" in seen:
-            taps["pixels"] = seen["pixel_values"].detach().requires_grad_()
-            seen["pixel_values"] = taps["pixels"].clone()  # a model may write into it; the leaf must stay as it is
+            taps[0]["pixels"] = seen["pixel_values"].detach().requires_grad_()
+            seen["pixel_values"] = taps[0]["pixels"].clone()  # a model may write into it; the leaf must stay as it is
         repeated = None if options.attention is None else stack.enter_context(RepeatAttentionCalls(options.attention))
         blocks = outer_blocks(model) if options.checkpoint else []
         stack.enter_context(checkpointed(blocks, active, again, repeated) if blocks else nullcontext())
@@ -225,19 +240,21 @@ def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
         exact = picked.to(exact_dtype(picked))
         values = exact[:, 0] - torch.where(contrasted, exact[:, 1], 0)
         states, beside = now.states(model, values)
-        differentiable = [state for state in states.values() if state.requires_grad]
+        pieces = [piece for state in states.values() for piece in state.pieces if piece is not None]
+        differentiable = [piece for piece in pieces if piece.requires_grad]
         found = torch.autograd.grad(values.sum(), [*differentiable, *beside], allow_unused=True)
     if any(
         gradient is not None for gradient in found[len(differentiable) :]
     ):  # made before the first block, of what enters it; or of the embedding itself
         return compute(model, batch, spec, replace(options, linked=True))
     gradients = dict(zip(map(id, differentiable), found, strict=False))
-    complete = {}
-    for name, state in states.items():
-        gradient = gradients.get(id(state))
-        complete[name] = torch.zeros_like(state) if gradient is None else gradient
-    objections = _objections(batch, picked, complete)
-    plain = {name: state.detach() for name, state in states.items()}
+    for piece in pieces:
+        if gradients.get(id(piece)) is None:
+            gradients[id(piece)] = torch.zeros_like(piece)
+    each = {name: [None if p is None else gradients[id(p)] for p in state.pieces] for name, state in states.items()}
+    complete = {name: state.whole(each[name]) for name, state in states.items()}
+    objections = _objections(batch, picked, each)
+    plain = {name: state.whole().detach() for name, state in states.items()}
     flags = torch.stack([flag.to(values.device) for flag in objections.values()])
     first = spec.at[0]
     pair = per_token(first, plain[first]), per_token(first, complete[first])
@@ -256,6 +273,10 @@ def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
 def exact_dtype(tensor: Tensor) -> torch.dtype:
     """The dtype in which values and sums are computed on the tensor's device: float64 where there is one."""
     return torch.float32 if tensor.device.type == "mps" else torch.float64
+
+
+def _is_not(question: Callable[[], bool]) -> bool:
+    return not question()
 
 
 def _keep_gradient(*_: Any) -> None:
@@ -296,7 +317,7 @@ def _scores(
         logits = logits[rows, index.to(logits.device)]  # [B, vocabulary]
     else:
         pair = _pair(batch.targets, batch.contrasts) if batch.chosen else None
-        ids, length = None if pair is None else pair.unsqueeze(1), batch.inputs["input_ids"].shape[1]
+        ids, length = None if pair is None else pair.unsqueeze(1), batch.ids.shape[1]
         head = OutputHead(module, batch.positions.unsqueeze(1), ids, length, others=batch.likeliest > 0)
         logits = followed(model, batch, head)[:, 0]
         if pair is not None:
@@ -363,9 +384,9 @@ def explained_logits(model: PreTrainedModel, batch: Batch, *, static: bool = Fal
     logits = output.logits if hasattr(output, "logits") else output[0]
     if keep and index is not None and positions is not None and logits.shape[1] == len(positions):
         return logits, index
-    if logits.shape[:2] != batch.inputs["input_ids"].shape:
+    if logits.shape[:2] != batch.ids.shape:
         raise UnsupportedModelError(
-            f"{type(model).__name__} returns logits of shape {list(logits.shape)} for {list(batch.inputs['input_ids'].shape)} "
+            f"{type(model).__name__} returns logits of shape {list(logits.shape)} for {list(batch.ids.shape)} "
             "tokens; expected [batch, tokens, vocabulary]."
         )
     return logits, batch.positions
@@ -376,19 +397,28 @@ def accepted(model: PreTrainedModel, **arguments: Any) -> dict[str, Any]:
     return {k: v for k, v in arguments.items() if takes(model, k)}
 
 
-def _objections(batch: Batch, logits: Tensor, gradients: Mapping[str, Tensor]) -> dict[tuple[str, str], Tensor]:
-    """What would speak against the result, as (kind, what) -> whether it does."""
+def _objections(
+    batch: Batch, logits: Tensor, gradients: Mapping[str, Sequence[Tensor | None]]
+) -> dict[tuple[str, str], Tensor]:
+    """What would speak against the result, as (kind, what) -> whether it does. The gradients are those of each stack."""
     found = {("logits", ""): ~logits.isfinite().all()}
-    length = batch.shape[1]
-    for name, gradient in gradients.items():
-        found["gradient", name] = ~gradient.isfinite().all()
-        if length and gradient.shape[1] > length:
-            found["around", name] = gradient[:, length:].any()
-    first = next(iter(gradients.values()))[:, : length or None]
-    for mask in map(batch.inputs.get, ("attention_mask", "pixel_attention_mask")):
-        if mask is not None and mask.shape == first.shape[:2]:
-            hidden = (mask == 0).to(first.device).view(*mask.shape, *[1] * (first.ndim - 2))
-            found["padding", ""] = (hidden & (first != 0)).any()
+
+    def note(kind: str, what: str, flag: Tensor) -> None:
+        known = found.get((kind, what))
+        found[kind, what] = flag if known is None else known | flag.to(known.device)
+
+    for name, pieces in gradients.items():
+        for gradient, (_, length) in zip(pieces, batch.shapes, strict=True):
+            if gradient is not None:
+                note("gradient", name, ~gradient.isfinite().all())
+                if length and gradient.shape[1] > length:
+                    note("around", name, gradient[:, length:].any())
+    first = next(iter(gradients.values()))
+    for piece, (_, length), names in zip(first, batch.shapes, batch.masks, strict=True):
+        for mask in map(batch.inputs.get, names):
+            if piece is not None and mask is not None and mask.shape == (shown := piece[:, : length or None]).shape[:2]:
+                hidden = (mask == 0).to(shown.device).view(*mask.shape, *[1] * (shown.ndim - 2))
+                note("padding", "", (hidden & (shown != 0)).any())
     return found
 
 

@@ -2,29 +2,35 @@
 
 ``"input"`` is what enters the first block to run (the paper's x^0, positions added), ``"embedding"`` the word-embedding
 rows, ``"pixels"`` the pixel values of an image, and any other name a module or a glob over modules, whose output is noted.
-``"text_model:input"`` is what enters the first block of that module, for models with several towers of blocks.
+``"text_model:input"`` is what enters the first block of that module, for models with several towers of blocks. Encoder and
+decoder are looked at apart, also where they share one embedding; then their states are put one after the other.
 """
 
 from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
 from .._torch_internals import base_of, no_function_modes
 from ..errors import InputError, nearest
 from ..models.modules import modules_of
+from ..models.stacks import Stack, encoder_of, stacks_of
 from .checkpointing import Recomputation
 
 
 def layer_count(model: PreTrainedModel) -> int:
-    """How many blocks the configuration says the model has; 0 if it does not say."""
+    """How many blocks the configuration says the model has, 0 if it does not say; of encoder and decoder together."""
+    if encoder_of(model) is not None:
+        return sum(stack.depth for stack in stacks_of(model))
     reads_images = model.main_input_name == "pixel_values"
     config = getattr(model.config, "vision_config", None) if reads_images else None
     config = model.config.get_text_config() if config is None else config
@@ -100,18 +106,23 @@ def resolve_at(model: PreTrainedModel, at: Sequence[str]) -> dict[str, nn.Module
 
 @contextmanager
 def taps_of(
-    model: PreTrainedModel,
-    modules: Sequence[nn.Module],
+    stack: Stack,
     wanted: dict[str, nn.Module | None],
     shape: tuple[int, int],
     again: Recomputation,
+    runs: Callable[[], bool],
     *,
     linked: bool = False,
 ) -> Iterator[dict[str, Tensor]]:
     """While the block runs, note the hidden state of every wanted name. The hooks are removed on exit.
 
-    ``shape``: how many items, and how many tokens, 0 if that is not known before. ``linked``: what enters the first block stays
-    linked to the embedding.
+    Args:
+        stack: The model, or its encoder or decoder.
+        wanted: Names -> modules of the stack.
+        shape: How many items, and how many tokens, 0 if that is not known before.
+        again: Says whether blocks are recomputed.
+        runs: Says whether it is this stack that is running now.
+        linked: What enters the first block stays linked to the embedding.
     """
     taps: dict[str, Tensor] = {}
     thread = threading.get_ident()
@@ -119,7 +130,7 @@ def taps_of(
 
     def elsewhere() -> bool:
         """The model may be in use in another thread too; and a block that runs once more was seen the first time."""
-        return again.running or threading.get_ident() != thread
+        return again.running or threading.get_ident() != thread or not runs()
 
     def is_hidden(value: Any) -> bool:
         """Whether this is a hidden state; a model may append padding of its own (Longformer)."""
@@ -168,22 +179,59 @@ def taps_of(
         new = taps[name].clone().reshape(state.shape)  # a later in-place operation must not touch what was noted
         return new if state is output else replaced(output, state, new)
 
-    with ExitStack() as stack:
+    with ExitStack() as hooks:
         for name, module in wanted.items():
             if is_entry(name):
                 # So that what bypasses the first block is seen, see validation.check_no_bypass
-                if name == "input" and "embedding" not in wanted and shape[1]:
-                    table = model.get_input_embeddings()
-                    stack.callback(table.register_forward_hook(tap_embedding, prepend=True).remove)
-                for block in first_blocks(modules if module is None else modules_of(module)):
+                if name == "input" and "embedding" not in wanted and shape[1] and stack.embedding is not None:
+                    hooks.callback(stack.embedding.register_forward_hook(tap_embedding, prepend=True).remove)
+                for block in first_blocks(stack.modules if module is None else modules_of(module)):
                     hook = partial(tap_input, name)
-                    stack.callback(block.register_forward_pre_hook(hook, with_kwargs=True).remove)
-            elif name == "embedding" and module is not None:
-                stack.callback(module.register_forward_hook(tap_embedding, prepend=True).remove)
+                    hooks.callback(block.register_forward_pre_hook(hook, with_kwargs=True).remove)
+            elif name == "embedding":
+                if stack.embedding is not None:
+                    hooks.callback(stack.embedding.register_forward_hook(tap_embedding, prepend=True).remove)
             elif module is not None:
                 noted = partial(lambda name, _, __, output: tap_output(name, output), name)
-                stack.callback(module.register_forward_hook(noted).remove)
+                hooks.callback(module.register_forward_hook(noted).remove)
         yield taps
+
+
+class State:
+    """One hidden state of a model ``[B, T, width]``: in one piece, or in one of encoder and decoder each; ``None``: not there.
+
+    Args:
+        pieces: One of each stack.
+        shapes: Of each stack, how many items and tokens; 0 tokens if that is not known before.
+    """
+
+    def __init__(self, pieces: Sequence[Tensor | None], shapes: Sequence[tuple[int, int]]) -> None:
+        self.pieces, self._shapes = pieces, shapes
+
+    @property
+    def lengths(self) -> list[int]:
+        """How many tokens each stack has."""
+        pairs = zip(self.pieces, self._shapes, strict=True)
+        return [shape[1] or (0 if piece is None else piece.shape[1]) for piece, shape in pairs]
+
+    def whole(self, pieces: Sequence[Tensor | None] | None = None) -> Tensor:
+        """The pieces, or others of the same shapes, one after the other in the dimension of the tokens, the last but one.
+
+        Without the padding that a stack may have appended; 0 where there is none, and behind a narrower one.
+        """
+        pieces = self.pieces if pieces is None else pieces
+        if len(pieces) == 1:
+            assert pieces[0] is not None
+            return pieces[0]
+        known = next(piece for piece in pieces if piece is not None)
+        width = max(piece.shape[-1] for piece in pieces if piece is not None)
+        rows = []
+        for piece, length in zip(pieces, self.lengths, strict=True):
+            if piece is None:
+                rows.append(known.new_zeros(*known.shape[:-2], length, width))
+            else:
+                rows.append(pad(piece[..., :length, :], (0, width - piece.shape[-1])).to(known.device, known.dtype))
+        return torch.cat(rows, -2)
 
 
 def _matches(module: str, pattern: str) -> bool:

@@ -73,9 +73,11 @@ class ManyTargets:
         self.notes = (about_cuts(type(model).__name__, now.active),) if +now.active.cuts else ()
         states, self._beside = now.states(model, scores.root)
         self._state = next(iter(states.values()))
+        *before, _ = self._state.lengths
+        self._shift = sum(before)  # of positions among all tokens
         self._name, self._scoring = type(model).__name__, scoring
         self._root, self._seed, self._together = scores.root, scores.seed, together
-        self._length = now.batch.inputs["input_ids"].shape[1]
+        self._length = self._shift + now.batch.ids.shape[1]
         self.scores = scores.values.detach().cpu().double().numpy()
         found = scores.log_probabilities
         self.log_probabilities = None if found is None else found.cpu().double().numpy()
@@ -125,24 +127,34 @@ class ManyTargets:
         wide = torch.promote_types(self._seed.dtype, torch.float32)
         factors = torch.as_tensor(weights, dtype=wide, device=self._seed.device)
         seeds = (factors.unsqueeze(2) * self._seed.to(wide)).to(self._root.dtype)  # [V, P, n]
-        found: tuple[Tensor | None, ...] = (None,)
-        if self._state.requires_grad:
+        found: tuple[Tensor | None, ...] = ()
+        pieces = [piece for piece in self._state.pieces if piece is not None and piece.requires_grad]
+        if pieces:
             with warnings.catch_warnings():
                 # Where vmap has no rule for a kernel (fused attention on some devices), it loops, and warns of that.
                 warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)
                 found = torch.autograd.grad(
                     self._root,
-                    [self._state, *self._beside],
+                    [*pieces, *self._beside],
                     grad_outputs=seeds if batched else seeds[0],
                     is_grads_batched=batched,
                     retain_graph=True,
                     allow_unused=True,
                 )
-        if self._beside and found[-1] is not None:
+        if any(gradient is not None for gradient in found[len(pieces) :]):
             raise NotCutOff
-        if found[0] is None:
-            return torch.zeros_like(self._state).flatten(2).expand(len(weights), -1, -1)
-        return (found[0][:, 0] if batched else found[0]).flatten(2)
+        gradients = dict(zip(map(id, pieces), found, strict=False))
+        whole = []
+        for piece in self._state.pieces:
+            assert piece is not None
+            gradient = gradients.get(id(piece))
+            if gradient is None:
+                whole.append(torch.zeros_like(piece).flatten(2).expand(len(weights), -1, -1))
+            else:
+                whole.append((gradient[:, 0] if batched else gradient).flatten(2))
+        if len(whole) > 1 and any(g[:, n:].any() for g, n in zip(whole, self._state.lengths, strict=True)):
+            raise UnsupportedModelError(puts_tokens_around(self._name))
+        return self._state.whole(whole)
 
     def _read(self, gradients: Tensor, weights: np.ndarray, combine: Combine) -> np.ndarray:
         """What the gradients of V values say ``[V, T]``, refused if something speaks against it."""
@@ -153,14 +165,16 @@ class ManyTargets:
             )
         if gradients[:, self._length :].any():
             raise UnsupportedModelError(puts_tokens_around(self._name))
-        positions = self._scoring.positions if self._scoring.reads_forward else [self._length - 1] * len(self._seed)
+        positions = [self._shift + position for position in self._scoring.positions]
+        if not self._scoring.reads_forward:
+            positions = [self._length - 1] * len(self._seed)
         last = [positions[np.flatnonzero(row)[-1]] if row.any() else -1 for row in weights]
         if torch.stack([g[end + 1 :].any() for g, end in zip(gradients, last, strict=True)]).any():
             raise UnsupportedModelError(
                 f"a prediction of {self._name} depends on tokens after it, so that tokens cannot be explained by one pass over "
                 "the whole text. Explain each by itself: explainer(text, target=...)."
             )
-        state = self._state.detach()[0].flatten(1)
+        state = self._state.whole().detach()[0].flatten(1)
         dtype, rows = exact_dtype(state), max(1, CHUNK // (len(weights) * state.shape[-1]))
         parts = zip(state.split(rows), gradients.split(rows, 1), strict=True)
         sums = torch.cat([combine(x.to(dtype), g.to(dtype)).sum(-1) for x, g in parts], 1)
@@ -241,9 +255,9 @@ def check_reads_forward(runner: PassRunner, batch: Batch, spec: PassSpec) -> Non
         UnsupportedModelError: It is such a model.
     """
     if not runner.reads_forward:
-        scoring = Scoring([0], [int(batch.inputs["input_ids"][0, -1])])
+        scoring = Scoring([0], [int(batch.ids[0, -1])])
         explain_many(runner, batch, spec, scoring, lambda many: many.relevance(np.ones((1, 1)), torch.mul))
-        runner.reads_forward = batch.inputs["input_ids"].shape[1] > 1  # a single token shows nothing
+        runner.reads_forward = batch.ids.shape[1] > 1  # a single token shows nothing
 
 
 class NotCutOff(Exception):

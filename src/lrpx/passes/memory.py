@@ -40,7 +40,7 @@ def needs_checkpoint(model: PreTrainedModel, batch: Batch, *, compiled: bool = F
     logger.info(
         "%d tokens would take about %.1f GiB of %.1f GiB free: each block is recomputed in the backward pass "
         "(checkpoint=True)",
-        *(batch.inputs["input_ids"].numel(), estimate / 2**30, free / 2**30),
+        *(sum(rows * length for rows, length in batch.shapes), estimate / 2**30, free / 2**30),
     )
     return True
 
@@ -58,7 +58,8 @@ def activation_bytes(model: PreTrainedModel, batch: Batch, *, compiled: bool = F
     """About what the backward pass needs of the forward pass, in bytes.
 
     Per token and block, four vectors of the model's width and three of its MLP's (two where fused), in the model's dtype;
-    eager attention keeps its weights too. Measured figures are in ``docs/performance.md``.
+    eager attention keeps its weights too. Encoder and decoder are counted as if both read all tokens. Measured figures
+    are in ``docs/performance.md``.
     """
     config = model.config.get_text_config()
 
@@ -67,11 +68,11 @@ def activation_bytes(model: PreTrainedModel, batch: Batch, *, compiled: bool = F
 
     # ``attribute_map`` of a configuration gives its own names for these (``n_embd``, ``n_layer``, ``n_head``) the usual ones.
     width = size("hidden_size", "d_model", default=1024)
-    layers = size("num_hidden_layers", default=12)
+    layers = layer_count(model) or 12
     heads = size("num_attention_heads", default=16)
     inner = size(*_INNER, default=4 * width)
     active = size(*_EXPERTS, default=1)
-    rows, length = batch.inputs["input_ids"].shape
+    rows, length = len(batch.ids), sum(length for _, length in batch.shapes)
     per_token = 4 * width + (2 if compiled else 3) * inner * active
     if getattr(config, "_attn_implementation", None) == "eager":
         per_token += 3 * heads * length

@@ -142,7 +142,7 @@ def scored(model: PreTrainedModel, now: Watched, scoring: Scoring, options: Pass
         return Scores(values, values.unsqueeze(1), torch.ones_like(values).unsqueeze(1), *more)
     device = now.batch.positions.device
     positions, ids = (torch.tensor([each], device=device) for each in (scoring.positions, scoring.columns()))
-    head = OutputHead(module, positions, ids, now.batch.inputs["input_ids"].shape[1])
+    head = OutputHead(module, positions, ids, now.batch.ids.shape[1])
     logits = followed(model, now.batch, head)
     assert head.hidden is not None
     check_carries_gradient(model, head.hidden)

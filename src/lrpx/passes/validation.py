@@ -22,6 +22,7 @@ from ..models.placement import stored_parameters
 from ..models.quantised import check_quantised
 from ..models.refused import why_refused
 from ..models.signature import task_of
+from ..models.stacks import encoder_of
 from ..propagation.propagate import Propagation
 from ..propagation.rulesets import RuleSet, get_rules
 from ..recognition.foreign import foreign_nodes, nodes_above
@@ -34,6 +35,8 @@ STATE_SPACE = re.compile(
     r"[MmB]amba|SSM|[Dd]elta[Nn]et|DeltaAttention|FalconH1Mixer|[Rr]wkv|RWKV|RgLru|RecurrentBlock|ShortConv$|LinearAttention|"
     r"LightningAttention|x?LSTM|Retention|Hyena"
 )
+# The name of a module that attends from a decoder to an encoder.
+CROSSING = re.compile(r"(^|\.)(encoder_?attn|encoder_?attention|EncDecAttention|cross_?attn|cross_?attention)$")
 
 
 def check_model(model: PreTrainedModel, rules: str | RuleSet) -> None:
@@ -115,22 +118,24 @@ def check_rules_took_effect(
 ) -> None:
     """At least one normaliser and one attention per block were met, and nothing carried gradient unseen."""
     name, layers = type(model).__name__, layer_count(model)
+    crossing = 0 if encoder_of(model) is None else sum(bool(CROSSING.search(n)) for n, _ in model.named_modules())
     kinds = [type(m).__name__ for m in modules]
     norms = sum(mode.hits[kind] for kind in NORMS)
     attentions = mode.met["attention"] + mode.met["softmax"]
     # MobileBERT has next to none; a batch norm is a constant factor.
     has_norms = sum("Norm" in m and not re.search("NoNorm|BatchNorm", m) for m in kinds) >= layers
     has_attention = any(re.search("(?<!fl)att", m, re.IGNORECASE) for m in kinds)  # FNet has none; flatten is none
-    if (has_norms and norms < layers) or (has_attention and attentions < layers):
+    if (has_norms and norms < layers) or (has_attention and attentions < layers + crossing):
         absent = [kind for kind in (*NORMS, "attention") if mode.met[kind] and kind not in mode.rules]
         if absent:
             raise InputError(
                 f"the rule set has no rule for {', '.join(absent)}, which {name} computes. Start from a whole one: "
                 "{**lrpx.propagation.rulesets.LRP, ...}."
             )
+        also = f" and {crossing} cross-attentions" if crossing else ""
         raise UnsupportedModelError(
-            f"{name}: with {layers} blocks, the rules met {norms} normalisers and {attentions} attentions. It computes them "
-            f"in a way PyTorch functions do not show, so a map would be wrong. {ALTERNATIVE}"
+            f"{name}: with {layers} blocks{also}, the rules met {norms} normalisers and {attentions} attentions. It computes "
+            f"them in a way PyTorch functions do not show, so a map would be wrong. {ALTERNATIVE}"
         )
     unseen = [*(+mode.unknown), *foreign_nodes(values)]
     if unseen:

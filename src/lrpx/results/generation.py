@@ -17,7 +17,7 @@ import numpy as np
 from .. import heatmap
 from ..errors import InputError, NonFiniteError, import_optional, names_checked
 from ..files import check_ending, json_line
-from .explanation import Explanation, Measures, Token, Unit, read_saved, readable_texts
+from .explanation import Explanation, Measures, Segment, Token, Unit, read_saved, readable_texts
 from .spans import checked_span, checked_weights, hop, hop_notes
 
 SCHEMA = 1
@@ -26,6 +26,8 @@ SCHEMA = 1
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GenerationExplanation:
     """What each token, or span of tokens, that a model generated was made of. N tokens: P of a prompt and G generated ones.
+
+    Of an encoder-decoder model the prompt is the source, followed by what its decoder began with.
 
     ``g[i]`` is row i as an ``Explanation``, ``g.span(start, stop)`` one of several generated tokens together.
 
@@ -47,6 +49,7 @@ class GenerationExplanation:
         method, at, measures, notes, provenance: As of an ``Explanation``.
         text: The prompt's text, or ``None`` when token ids were given.
         special: Positions of the tokenizer's special tokens.
+        source: How many tokens of the prompt, the first ones, an encoder read; 0: there is none.
     """
 
     tokens: list[str]
@@ -69,6 +72,7 @@ class GenerationExplanation:
     measures: Measures = "parts"
     notes: tuple[str, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)
+    source: int = 0
 
     def __post_init__(self) -> None:
         rows, width = len(self.spans), len(self.tokens) - 1
@@ -176,6 +180,7 @@ class GenerationExplanation:
             provenance=self.provenance,
             explains=self.what(stop - start),
             special=tuple(i for i in self.special if i < read),
+            segments=(Segment("source", 0, self.source), Segment("target", self.source, read)) if self.source else (),
             span=(start - 1, stop - 1) if stop - start > 1 else None,
         )
 
@@ -268,6 +273,7 @@ class GenerationExplanation:
             )
         fields = {k: v for k, v in data.items() if k not in ("schema", "kind")}
         expected = {f.name for f in dataclasses.fields(cls)}
+        fields = {"source": 0} | fields  # a later field
         if fields.keys() != expected:
             raise InputError(f"not a saved explanation: these fields differ: {sorted(fields.keys() ^ expected)}.")
         contrast = fields["contrast"]

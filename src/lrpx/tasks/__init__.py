@@ -29,6 +29,7 @@ TASKS_WITH = {  # what a call may be given beside the text -> which models read 
     "text_pair": "text-classification",
     "question": "question-answering",
     "choices": "multiple-choice",
+    "target_prefix": "text2text-generation",
 }
 
 

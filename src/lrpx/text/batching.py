@@ -38,6 +38,13 @@ class Item:
     extras: dict[str, tuple[int, ...]] = field(default_factory=dict)  # per-token model inputs, e.g. token_type_ids
     notes: tuple[str, ...] = ()  # what the user has to know of the text
     function: Function | None = None  # of all logits at the position, explained in place of a target
+    source: int = 0  # how many of the ids an encoder reads, the first ones; the others are the decoder's. 0: no encoder
+
+    def beginning(self, count: int) -> Item:
+        """The same with the first ``count`` tokens of those that predictions are made after, and the first of these explained."""
+        end = self.source + count
+        extras = {name: values[:end] for name, values in self.extras.items()}
+        return Item(self.token_ids[:end], self.source, extras=extras, source=self.source)
 
 
 class Readout(ABC):
@@ -72,9 +79,10 @@ class Batch:
     """Padded items as tensors, on the device of the model's embedding.
 
     Attributes:
-        inputs: Keyword arguments for the model: ``input_ids`` and ``attention_mask`` ``[B, T]``, and more if needed.
-        spans: Per item, the slice of its real tokens in the padded row.
-        positions: ``[B]`` index of the explained position in the padded row.
+        inputs: Keyword arguments for the model: ``input_ids`` and ``attention_mask`` ``[B, T]``, and more if needed. For an
+            encoder-decoder model these are the source's ``[B, S]``, beside ``decoder_input_ids`` ``[B, T]`` and its mask.
+        spans: Per item, the slice of its real tokens in the padded row, of the decoder's T tokens for an encoder-decoder model.
+        positions: ``[B]`` index of the explained position in the padded row; likewise.
         targets: ``[B]`` token ids, -1 where the top prediction is asked for.
         contrasts: ``[B]`` token ids, -1 where the single logit is explained.
         chosen: Every target is given, so that no item asks for the top prediction.
@@ -84,6 +92,7 @@ class Batch:
             ``positions``.
         functions: Per item, the function that is explained in place of a target, or ``None``. Empty if no item has one.
         of_images: Images are explained; a text among the inputs goes to another tower of the model.
+        sources: Of an encoder-decoder model, per item: the slice of its source's real tokens.
     """
 
     inputs: dict[str, Tensor]
@@ -96,16 +105,50 @@ class Batch:
     readout: Readout | None = None
     functions: tuple[Function | None, ...] = ()
     of_images: bool = False
+    sources: list[slice] = field(default_factory=list)
+
+    @property
+    def ids(self) -> Tensor:
+        """``[B, T]`` the ids that ``positions`` count: the decoder's where there is one."""
+        found = self.inputs.get("decoder_input_ids")
+        return self.inputs["input_ids"] if found is None else found
 
     @property
     def shape(self) -> tuple[int, int]:
         """How many items and, padding included, tokens. How many tokens an image has is seen while the model runs: 0."""
-        return len(self.spans), 0 if self.of_images else self.inputs["input_ids"].shape[1]
+        return len(self.spans), 0 if self.of_images else self.ids.shape[1]
+
+    @property
+    def shapes(self) -> list[tuple[int, int]]:
+        """``shape`` of each of the model's stacks: of encoder and decoder, or of the only one."""
+        if not self.sources:
+            return [self.shape]
+        return [(len(self.spans), max(source.stop for source in self.sources)), self.shape]
+
+    @property
+    def masks(self) -> list[tuple[str, ...]]:
+        """The inputs that say what is padding, for each stack."""
+        if not self.sources:
+            return [("attention_mask", "pixel_attention_mask")]
+        return [("attention_mask",), ("decoder_attention_mask",)]
+
+    @property
+    def places(self) -> list[Any]:
+        """Per item, where its real tokens are in a row of all tokens, the encoder's first: a slice, or indices."""
+        if not self.sources:
+            return list(self.spans)
+        width = self.shapes[0][1]
+        pairs = zip(self.sources, self.spans, strict=True)
+        return [np.r_[source, width + span.start : width + span.stop] for source, span in pairs]
 
     @property
     def is_text_alone(self) -> bool:
         """Whether every input has one number per token, so that it can be padded to another length."""
-        return not self.of_images and all(tensor.shape == self.shape for tensor in self.inputs.values())
+        return (
+            not self.of_images
+            and not self.sources
+            and all(tensor.shape == self.shape for tensor in self.inputs.values())
+        )
 
     def outside_inference_mode(self) -> Batch:
         """The same batch with tensors that autograd can save, even if it was made inside ``torch.inference_mode()``."""
@@ -169,6 +212,8 @@ def pad(
     Padding goes to the right by default, where it moves no position. On the left the model is told the positions, if
     its ``forward`` takes ``position_ids`` and it does not find them in the ids itself.
     """
+    if items[0].source:
+        return _pad_pairs(items, model, likeliest, readout)
     lengths = [len(item.token_ids) for item in items]
     width = max(length, *lengths)
     starts = [width - n if side == "left" else 0 for n in lengths]
@@ -188,21 +233,49 @@ def pad(
         tables[name] = padded((item.extras[name] for item in items), 0)
     if side == "left" and takes(model, "position_ids") and not counts_from_padding(model):
         tables["position_ids"] = padded((range(n) for n in lengths), 0)
-    positions = [start + item.position for start, item in zip(starts, items, strict=True)]
+    return _batch(items, model, tables, spans, starts, likeliest, readout)
+
+
+def _pad_pairs(items: Sequence[Item], model: PreTrainedModel, likeliest: int, readout: Readout | None) -> Batch:
+    """As ``pad`` for an encoder-decoder model: sources and targets are padded each to their own length, on the right."""
+    sources = [item.token_ids[: item.source] for item in items]
+    targets = [item.token_ids[item.source :] for item in items]
+    fill = filler(model)
+    tables: dict[str, list[int]] = {}
+    for prefix, rows in (("", sources), ("decoder_", targets)):
+        width = max(map(len, rows))
+        tables[f"{prefix}input_ids"] = [i for row in rows for i in (*row, *[fill] * (width - len(row)))]
+        tables[f"{prefix}attention_mask"] = [int(n < len(row)) for row in rows for n in range(width)]
+    spans = [slice(0, len(target)) for target in targets]
+    batch = _batch(items, model, tables, spans, [-item.source for item in items], likeliest, readout)
+    return replace(batch, sources=[slice(0, len(source)) for source in sources])
+
+
+def _batch(
+    items: Sequence[Item],
+    model: PreTrainedModel,
+    tables: dict[str, list[int]],
+    spans: list[slice],
+    shifts: Sequence[int],
+    likeliest: int,
+    readout: Readout | None,
+) -> Batch:
+    """The tables, each ``[B, ...]``, as tensors; ``shifts`` is what is added to the items' positions."""
+    positions = [shift + item.position for shift, item in zip(shifts, items, strict=True)]
     targets, contrasts = [item.target for item in items], [item.contrast for item in items]
     columns = [[-1 if value is None else value for value in column] for column in (positions, targets, contrasts)]
     # All in one tensor: for short texts, making and moving several tensors would dominate the time.
     numbers = array("q", [*chain.from_iterable(tables.values()), *chain.from_iterable(columns)])  # faster than a list
     flat = torch.frombuffer(numbers, dtype=torch.int64).to(entry_device(model))
     parts = flat.split([len(table) for table in tables.values()] + [len(items)] * 3)
-    inputs = {name: part.view(len(items), width) for name, part in zip(tables, parts, strict=False)}
+    inputs = {name: part.view(len(items), -1) for name, part in zip(tables, parts, strict=False)}
     where, asked, against = parts[len(tables) :]
     functions = tuple(item.function for item in items) if any(item.function for item in items) else ()
     return Batch(inputs, spans, where, asked, against, None not in targets, likeliest, readout, functions)
 
 
 # Convolutions, Fourier transforms, pooling and landmarks mix positions regardless of the attention mask.
-_LEAKS_PADDING = frozenset({"convbert", "fnet", "funnel", "longformer", "mobilebert", "nystromformer"})
+_LEAKS_PADDING = frozenset({"convbert", "fnet", "funnel", "led", "longformer", "mobilebert", "nystromformer"})
 
 
 def allowed_waste(model: PreTrainedModel, task: str) -> float:

@@ -40,7 +40,7 @@ def item_of(
             raise InputError(
                 f"the target is the function {name_of(target)}, which takes no contrast={contrast!r}: subtract its logit there."
             )
-        return Item(ids, where, extras=extras, notes=notes, function=target)
+        return Item(ids, where, extras=extras, notes=notes, function=target, source=encoded.source)
     chosen, other = (
         resolve_token(given, role, encoded, where, tokenizer, signature.vocabulary, signature.task)
         for role, given in (("target", target), ("contrast", contrast))
@@ -50,7 +50,28 @@ def item_of(
             f"target {target!r} and contrast {contrast!r} are the same token ({chosen}): their difference is 0. "
             "Give two that differ."
         )
-    return Item(ids, where, chosen, other, extras, notes)
+    return Item(ids, where, chosen, other, extras, notes, source=encoded.source)
+
+
+def _check_source(signature: ModelSignature, encoded: Encoded) -> None:
+    """Refuse a source that the encoder cannot read.
+
+    Raises:
+        InputError: It is too long, or of another vocabulary.
+    """
+    assert signature.source is not None
+    context, vocabulary, length = signature.source.context, signature.source.vocabulary, encoded.source
+    if context is not None and length > context:
+        raise InputError(
+            f"the source has {length} tokens, {length - context} more than the {context} that {signature.name} can read. "
+            "Shorten it."
+        )
+    largest = max(encoded.token_ids[:length])
+    if vocabulary is not None and largest >= vocabulary:
+        raise InputError(
+            f"token id {largest} is outside the vocabulary of {vocabulary} of the model's encoder. Is this the model's own "
+            "tokenizer?"
+        )
 
 
 def check_readable(signature: ModelSignature, encoded: Encoded) -> tuple[str, ...]:
@@ -59,11 +80,13 @@ def check_readable(signature: ModelSignature, encoded: Encoded) -> tuple[str, ..
     Raises:
         InputError: It is too long, or of another vocabulary.
     """
-    ids, length = encoded.token_ids, len(encoded.token_ids)
+    source, ids, length = encoded.source, encoded.token_ids, len(encoded.token_ids) - encoded.source
+    if source:
+        _check_source(signature, encoded)
     if signature.context is not None and length > signature.context:
         raise InputError(
-            f"the text has {length} tokens, {length - signature.context} more than the {signature.context} that "
-            f"{signature.name} can read. Shorten it."
+            f"the {'target' if source else 'text'} has {length} tokens, {length - signature.context} more than the "
+            f"{signature.context} that {signature.name} can read. Shorten it."
         )
     notes: tuple[str, ...] = ()
     if pictures := sum(i in signature.placeholders for i in ids):
@@ -75,9 +98,10 @@ def check_readable(signature: ModelSignature, encoded: Encoded) -> tuple[str, ..
             f"the text has {length} tokens, and {signature.name} was made for {signature.made_for}, by its configuration: what "
             "it predicts there may make no sense.",
         )
-    if max(ids) >= signature.vocabulary:
+    if max(ids[source:]) >= signature.vocabulary:
         raise InputError(
-            f"token id {max(ids)} is outside the model's vocabulary of {signature.vocabulary}. Is this the model's own tokenizer?"
+            f"token id {max(ids[source:])} is outside the model's vocabulary of {signature.vocabulary}. Is this the model's own "
+            "tokenizer?"
         )
     return notes
 

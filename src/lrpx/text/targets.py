@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import InputError
+from ..models.signature import goes_on
 from .given import as_python
 from .tokenization import Encoded, check_unicode
 
@@ -29,7 +30,7 @@ def resolve_position(encoded: Encoded, position: Any, task: str, mask_id: int | 
                 f"position {position} is outside the text, which has {length} tokens: 0 to {length - 1}, or -{length} to -1."
             )
         return position % length
-    if task == "causal":
+    if goes_on(task):
         return length - 1
     masks = [i for i, token in enumerate(encoded.token_ids) if token == mask_id]
     if len(masks) == 1:
@@ -58,7 +59,7 @@ def resolve_token(
     given = as_python(given)
     if given is None:
         return None
-    if isinstance(given, list) and task == "causal":
+    if isinstance(given, list) and goes_on(task):
         raise SeveralTokens(
             f"{role}={given!r} has the type list. Give a token id or a string.",
             resolve_continuation(given, role, encoded, tokenizer, vocabulary),
@@ -80,7 +81,7 @@ def resolve_token(
     near = [w for w in (" " + word, word) if w != given and word]
     close = next((w for w in near if _is_one_token(_ids_of(w, encoded, position, tokenizer, task), w, tokenizer)), None)
     message = _not_one_token(f"{role}={given!r}", role, ids, close, tokenizer)
-    if task != "causal" or close is not None or len(ids) < 2:
+    if not goes_on(task) or close is not None or len(ids) < 2:
         raise InputError(message)
     if position == len(encoded.token_ids) - 1 and encoded.text is not None:  # or else it was tokenised alone
         ids = list(resolve_continuation(given, role, encoded, tokenizer, vocabulary))

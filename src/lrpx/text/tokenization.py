@@ -28,6 +28,8 @@ class Encoded:
         closing: How many special tokens the tokenizer put after ``text``.
         unmasked: Whether ids were given and no attention mask with them.
         segments: The parts of an input that has several.
+        source: How many of the tokens, the first ones, an encoder reads; the others are the decoder's. 0: there is no encoder.
+        begun: The text that the decoder has read, without its start tokens; ``None`` if its tokens were given as ids.
     """
 
     text: str | None
@@ -40,6 +42,25 @@ class Encoded:
     closing: int = 0
     unmasked: bool = False
     segments: tuple[Segment, ...] = ()
+    source: int = 0
+    begun: str | None = None
+
+    def followed_by(self, ids: Sequence[int], tokenizer: Any) -> Encoded:
+        """The same tokens and more of them, which the decoder reads if there is one; no unit holds tokens of both."""
+        if not ids:
+            return self
+        after, shift = encode(tokenizer, list(ids))[0], len(self.token_ids)
+        units = [Unit(unit.start + shift, unit.end + shift, unit.text) for unit in after.units]
+        parts = (Segment("source", 0, self.source), Segment("target", self.source, shift + len(ids)))
+        return replace(
+            self,
+            token_ids=(*self.token_ids, *ids),
+            tokens=[*self.tokens, *after.tokens],
+            units=[*self.units, *units],
+            spans=[*self.spans, *after.spans],
+            closing=0,
+            segments=parts if self.source else self.segments,
+        )
 
     def without_closing(self) -> Encoded:
         """Drop special tokens after the text: a causal model continues from the text's own last token."""

@@ -1,0 +1,44 @@
+"""The texts of one call of an encoder-decoder model: sources, each with what the decoder has read and what is explained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from ..models.signature import ModelSignature
+from ..tasks.text2text import asked_of_pair, one_prefix_each
+from .several_tokens import read_item
+from .texts import Texts
+
+
+class PairTexts(Texts):
+    """Sources and the beginnings of their targets."""
+
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: Any, text: Any, asked: Mapping[str, Any], prefix: Any, **options: Any
+    ) -> None:
+        """Tokenise what a user gave; ``prefix`` is the beginning of the targets, the rest as for ``Texts``.
+
+        Raises:
+            InputError: Something cannot be used. Of several texts, it names the one.
+        """
+        self._prefix = prefix
+        super().__init__(model, tokenizer, text, asked, **options)
+
+    def _ask(self, model: PreTrainedModel, read: dict[int, Any], columns: dict[str, list[Any]]) -> None:
+        signature, self.encoded, self.explains = ModelSignature.of(model), dict(read), columns.pop("explains")
+        notes = self._known_notes(model)
+        prefixes = one_prefix_each(self._prefix, len(self.given))
+        for (i, source), known in zip(read.items(), notes, strict=True):
+            with self._trying(i):
+                asked = {name: column[i] for name, column in columns.items()}
+                self._check(asked, self.explains[i])
+                self.encoded[i], asked = asked_of_pair(model, self.tokenizer, source, prefixes[i], asked)
+                item, several = read_item(signature, self.tokenizer, self.encoded[i], self.objective, asked)
+                self.items[i] = replace(item, notes=(*known, *item.notes))
+                if several is not None:
+                    self.together[i] = several
+                    self._given[i] = asked

@@ -1,0 +1,99 @@
+"""The stacks of blocks of a model, each with a token axis of its own: encoder and decoder, or the one that most models are."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from .modules import modules_of
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A model, or the encoder or decoder of one.
+
+    Attributes:
+        name: ``"encoder"``, ``"decoder"``, or ``""`` for a whole model.
+        root: The module.
+        modules: Its modules. What belongs to neither of two stacks (the output embedding) is counted among the decoder's.
+        embedding: Its word embedding, which two stacks may share; ``None`` if it reads no tokens.
+    """
+
+    name: str
+    root: nn.Module
+    modules: list[nn.Module]
+    embedding: nn.Module | None
+
+    @property
+    def depth(self) -> int:
+        """How many blocks it has: the length of the longest of its outermost lists of modules."""
+        return _depth(self.root)
+
+
+def encoder_of(model: PreTrainedModel) -> nn.Module | None:
+    """The encoder of an encoder-decoder model, ``None`` for any other."""
+    if not getattr(model.config, "is_encoder_decoder", False):
+        return None
+    encoder: nn.Module | None = model.get_encoder()
+    return None if encoder is model else encoder
+
+
+def stacks_of(model: PreTrainedModel, modules: Sequence[nn.Module] | None = None) -> list[Stack]:
+    """Encoder and decoder, or the whole model as one stack; ``modules`` are the model's, if known already."""
+    modules = modules_of(model) if modules is None else list(modules)
+    encoder = encoder_of(model)
+    if encoder is None:
+        return [Stack("", model, modules, model.get_input_embeddings())]
+    inside, decoder = modules_of(encoder), model.get_decoder()
+    shared = set(inside) & set(modules_of(decoder))
+    others = [m for m in modules if m in shared or m not in set(inside)]
+    return [
+        Stack("encoder", encoder, inside, _words_of(encoder)),
+        Stack("decoder", decoder, others, _words_of(decoder)),
+    ]
+
+
+def _depth(module: nn.Module) -> int:
+    children = module.children()
+    return max((len(c) if isinstance(c, nn.ModuleList) else _depth(c) for c in children), default=0)
+
+
+def _words_of(stack: nn.Module) -> nn.Module | None:
+    """The embedding of words in a stack; ``None`` for an encoder of sound or images."""
+    own = getattr(stack, "embed_tokens", None)
+    if own is None and isinstance(stack, PreTrainedModel):
+        try:
+            own = stack.get_input_embeddings()
+        except NotImplementedError:
+            return None
+    return own if isinstance(own, nn.Embedding) else None
+
+
+@contextmanager
+def watching_encoder(model: PreTrainedModel) -> Iterator[Callable[[], bool]]:
+    """Inside the block, a function that says whether the model's encoder is running now, in the caller's thread."""
+    encoder, thread, running = encoder_of(model), threading.get_ident(), []
+    if encoder is None:
+        yield lambda: False
+        return
+
+    def before(_: nn.Module, __: Any) -> None:
+        if threading.get_ident() == thread:
+            running.append(True)
+
+    def after(_: nn.Module, __: Any, ___: Any) -> None:
+        if threading.get_ident() == thread:
+            running.clear()
+
+    hooks = [encoder.register_forward_pre_hook(before, prepend=True), encoder.register_forward_hook(after)]
+    try:
+        yield lambda: bool(running)
+    finally:
+        for hook in hooks:
+            hook.remove()
