@@ -6,7 +6,7 @@ import tiny
 import tiny_tokenizers
 import torch
 from support import fingerprint, lift_float32_norms
-from transformers import BatchEncoding, GenerationConfig
+from transformers import BatchEncoding, GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 import lrpx
 from lrpx.errors import InputError, UnsupportedModelError
@@ -343,3 +343,53 @@ def test_a_model_in_training_mode(explainer):
             explainer.generate(PROMPT, continuation=" are")
     finally:
         explainer.model.eval()
+
+
+# Long texts
+
+
+def llama(limit, rope=None):
+    """A Llama without a table of positions, made for texts of ``limit`` tokens."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        config = LlamaConfig(
+            vocab_size=99, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+            max_position_embeddings=limit, rope_parameters=rope, eos_token_id=None, initializer_range=0.2,
+        )  # fmt: skip
+        return lrpx.Explainer(LlamaForCausalLM(config).double().eval())
+
+
+def rotated(kind):
+    """One whose rotations change with the length of the text beyond 8 tokens."""
+    rope = {"rope_type": kind, "rope_theta": 1e4, "factor": 4.0}
+    if kind == "longrope":
+        rope |= {"short_factor": [1.0] * 4, "long_factor": [3.0] * 4, "original_max_position_embeddings": 8}
+    return llama(8, rope)
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_rotations_that_depend_on_the_length_of_the_text(kind):
+    """Within the original length rows are those of calls for the beginnings. Beyond it they are not, and a note says so."""
+    explainer = rotated(kind)
+    ids = [5 + i for i in range(12)]
+    for length in (8, 12):
+        g = explainer.generate(ids[:5], continuation=ids[5 : length + 1] if length < 12 else ids[5:])
+        one = explainer(ids[:5], target=ids[5])
+        same = np.abs(g[0].relevance - one.relevance).max() < 1e-10 * np.abs(one.relevance).max()
+        said = any("depends on how long the text is, beyond 8 tokens" in note for note in g.notes)
+        assert (same, said) == ((True, False) if length == 8 else (False, True))
+    several = explainer(ids[:5], target=[ids[5:]])[0]
+    assert any("depends on how long the text is" in note for note in several.notes)
+
+
+def test_not_more_than_the_model_was_made_for():
+    """A model without a table of positions would go on for ever."""
+    explainer = llama(32)
+    message = (
+        "max_new_tokens=99999 are more than the 32 tokens that LlamaForCausalLM was made for, by its configuration"
+    )
+    with pytest.raises(InputError, match=message):
+        explainer.generate([5, 6, 7], max_new_tokens=99999)
+    with pytest.raises(InputError, match="max_new_tokens=29 is the most"):
+        explainer.generate([5, 6, 7], max_new_tokens=30)
+    assert explainer.generate([5, 6, 7], max_new_tokens=29).generated <= 29

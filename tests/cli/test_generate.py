@@ -60,7 +60,14 @@ def test_json_holds_what_the_library_returns(generate, models):
 
 def test_files(generate, models, tmp_path):
     pytest.importorskip("matplotlib")
-    for suffix, start in (("html", b"<!doctype html>"), ("json", b"{"), ("txt", b"attnlrp"), ("png", b"\x89PNG")):
+    for suffix, start in (
+        ("html", b"<!doctype html>"),
+        ("json", b"{"),
+        ("txt", b"attnlrp"),
+        ("png", b"\x89PNG"),
+        ("pdf", b"%PDF"),
+        ("svg", b"<?xml"),
+    ):
         path = tmp_path / f"x.{suffix}"
         code, _, err = generate(PROMPT, "--continuation", " 1 2", "-o", str(path))
         assert (code, err) == (0, "")  # no progress bar, as standard error is no terminal
@@ -88,7 +95,10 @@ def test_from_standard_input(generate):
         ([PROMPT, "--max-new-tokens", "0"], "--max-new-tokens 0: give a number of tokens from 1"),
         ([PROMPT, "--span", "3"], "--span 3: give START:STOP"),
         ([PROMPT, "--continuation", " 1", "--span", "5:6"], "is empty or goes beyond"),
-        ([PROMPT, "--format", "latex"], "latex is for lrpx explain; lrpx generate has terminal, json, html, png."),
+        (
+            [PROMPT, "--format", "latex"],
+            "latex is for lrpx explain; lrpx generate has terminal, json, html, png, pdf, svg.",
+        ),
         ([PROMPT, "--method", "alti-logit", "--contrast", "mean"], "alti-logit explains logits of tokens"),
         ([PROMPT, "--objective", "p"], "--objective p: give"),
         (["", "--max-new-tokens", "2"], "is empty"),

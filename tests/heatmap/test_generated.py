@@ -250,6 +250,38 @@ def test_a_picture(tmp_path):
         generation().to_png(tmp_path / "x.html")
 
 
+def test_the_matrix_as_shapes(tmp_path):
+    """In PDF and SVG every cell is a shape, not a part of an image; the same matrix gives the same file."""
+    pytest.importorskip("matplotlib")
+    g = generation()
+    for name in ("a", "b"):
+        g.to_svg(tmp_path / f"{name}.svg")
+        g.to_pdf(tmp_path / f"{name}.pdf")
+    for kind in ("svg", "pdf"):
+        assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()
+    drawn = (tmp_path / "a.svg").read_text(encoding="utf-8")
+    mesh = drawn[drawn.index('id="QuadMesh_1"') :]
+    assert mesh[: mesh.index("</g>")].count("<path") >= np.size(g.relevance)
+    assert "<image" not in mesh[: mesh.index("</g>")]
+    with pytest.raises(InputError, match=r"to_pdf\(\) writes PDF"):
+        g.to_pdf(tmp_path / "x.png")
+
+
+def test_the_page_says_what_is_beyond_the_scale_only_where_it_is():
+    hidden = '<span class="beyond" hidden>'
+    assert hidden in generation().to_html()  # few tokens: the scale ends at the largest
+    tokens = 100
+    relevance = np.ones((1, tokens))
+    relevance[0, 3] = 50.0
+    g = generation(
+        (["a"] * tokens, ["b"]),
+        units=[Unit(i, i + 1, "a") for i in range(tokens + 1)],
+        relevance=relevance,
+        values=np.ones(1),
+    )
+    assert '<span class="beyond">darker: beyond the end of the scale' in g.to_html()
+
+
 def test_a_matrix_that_is_too_large(tmp_path):
     pytest.importorskip("matplotlib")
     tokens = ["a"] * 2000

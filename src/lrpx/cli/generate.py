@@ -13,11 +13,11 @@ from ..errors import InputError, LrpxWarning
 from ..files import json_line
 from ..methods import methods_with_options
 from . import options
-from .output import Format, destination, plain_text, write_text
+from .output import PICTURES, Format, destination, plain_text, write_text
 from .texts import texts_of
 from .wording import in_command_words
 
-FORMATS = (Format.terminal, Format.json, Format.html, Format.png)
+FORMATS = (Format.terminal, Format.json, Format.html, *PICTURES)
 
 
 def generate(
@@ -76,8 +76,8 @@ def generate(
             "--format",
             metavar="FORMAT",
             rich_help_panel="The output",
-            help="terminal, json, html (a page in which one marks tokens) or png (a matrix). Default: by the suffix of "
-            "--output.",
+            help="terminal, json, html (a page in which one marks tokens), or png, pdf and svg (a matrix). Default: by the "
+            "suffix of --output.",
         ),
     ] = None,
     output: options.OutputOption = None,
@@ -130,9 +130,9 @@ def generate(
     )
     if kind is not Format.json:
         found = in_command_words(found, context.find_root().command)
-    if kind is Format.png:
+    if kind in PICTURES:
         assert output is not None
-        found.to_png(output)
+        getattr(found, f"to_{kind.name}")(output)
     elif kind is Format.terminal and output is None:
         found.show()
     else:

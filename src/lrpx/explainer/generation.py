@@ -20,7 +20,7 @@ from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 
 from ..errors import InputError, warn
 from ..methods import Method
-from ..methods.generated import OneByOne, how, is_one_pass
+from ..methods.generated import OneByOne, about_rotations, how, is_one_pass
 from ..models.heads import TEXT2TEXT
 from ..models.lock import lock_of
 from ..models.placement import entry_device
@@ -118,12 +118,15 @@ def generate(
             f"num_return_sequences={config.num_return_sequences}: one continuation is explained at a time."
         )
     source, read = prompt.token_ids[: prompt.source], prompt.token_ids[prompt.source :]
-    length, context = len(read), ModelSignature.of(model).context
-    if context is not None and length + wanted > context:
-        raise InputError(
-            f"{length} tokens of the {'target' if source else 'prompt'} and max_new_tokens={wanted} are more than the {context} "
-            f"tokens that {type(model).__name__} can read. Shorten one of them."
-        )
+    length, signature = len(read), ModelSignature.of(model)
+    limits = ((signature.context, "can read"), (signature.made_for, "was made for, by its configuration"))
+    for most, why in limits:
+        if most is not None and length + wanted > most:
+            fewer = f" max_new_tokens={most - length} is the most." if most > length else ""
+            raise InputError(
+                f"{length} tokens of the {'target' if source else 'prompt'} and max_new_tokens={wanted} are more than the {most} "
+                f"tokens that {signature.name} {why}. Shorten one of them.{fewer}"
+            )
     config.max_new_tokens, config.max_length, config.return_dict_in_generate = wanted, None, False
     if config.pad_token_id is None:
         config.pad_token_id = filler(model)
@@ -207,11 +210,14 @@ def explain_continuation(
         return many, found
 
     many: ManyTargets | OneByOne
+    about: tuple[str, ...] = ()
     if is_one_pass(method):
         with lock_of(model):
             if asked.spans is not None:
                 check_reads_forward(runner, pad([item.beginning(FEW)], model), spec)
             many, relevance = explain_many(runner, pad([item], model), spec, scoring, ask)
+        about = many.notes
+        item = replace(item, notes=(*item.notes, *about_rotations(model, first, len(ids) - 1)))
     else:
         _check_one_by_one(method, asked, contrast)
         others = contrast if isinstance(contrast, tuple) else [None] * count
@@ -247,7 +253,13 @@ def explain_continuation(
         source=prompt.source,
         special=tuple(n for n, i in enumerate(whole.token_ids) if i in special_ids(tokenizer)),
         measures=method.measures,
-        notes=(*notes, *item.notes, *_outside(method), *(hop_notes(asked.hops, sorted(kept)) if asked.hops else ())),
+        notes=(
+            *notes,
+            *item.notes,
+            *about,
+            *_outside(method),
+            *(hop_notes(asked.hops, sorted(kept)) if asked.hops else ()),
+        ),
         provenance=provenance(model, method.name, settings, execution),
     )
 

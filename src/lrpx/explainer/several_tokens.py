@@ -15,10 +15,10 @@ import torch
 
 from ..errors import InputError
 from ..methods import Method
-from ..methods.generated import how
+from ..methods.generated import about_rotations, how
 from ..models.lock import lock_of
 from ..models.positions import fresh_rotations
-from ..models.signature import ModelSignature, goes_on
+from ..models.signature import ModelSignature
 from ..passes.dispatch import PassRunner
 from ..passes.forward_backward import explained_logits
 from ..passes.many_targets import FEW, Combine, ManyTargets, check_reads_forward, explain_many
@@ -94,15 +94,13 @@ def explain_several(
     """
     spec, combine = how(method, settings)
     model, signature = runner.model, ModelSignature.of(runner.model)
-    causal = goes_on(signature.task)
     with lock_of(model):
         if several.target is None:
             several = replace(several, target=(_top_prediction(runner, item),))
         assert several.target is not None
         if several.target == several.contrast:
             raise InputError("target and contrast are the same: their difference is 0. Give two that differ.")
-        one_each = several.contrast is not None and len(several.target) == len(several.contrast) == 1
-        if method.measures != "parts" and several.contrast is not None and not one_each:
+        if method.measures != "parts" and several.contrast is not None:
             raise InputError(
                 f"{method.name} does not decompose the explained value, so target and contrast need a pass together and have "
                 "to be one token each."
@@ -110,13 +108,14 @@ def explain_several(
         relevance, value = np.zeros(len(item.token_ids)), 0.0
         probabilities: dict[str, Any] = {}
         components: dict[str, Any] = {}
+        notes: dict[str, None] = {}  # each once, in order
         sides = [("target", 1, several.target), ("contrast", -1, several.contrast)]
-        if several.contrast is None or one_each:
+        if several.contrast is None:
             sides.pop()
         for role, sign, ids in sides:
             assert ids is not None
             before = item.token_ids[: item.position + 1]
-            read = (*before, *ids[:-1]) if causal else item.token_ids
+            read = (*before, *ids[:-1])
             length = len(read) - item.source
             if signature.context is not None and length > signature.context:
                 raise InputError(
@@ -129,21 +128,17 @@ def explain_several(
             scoring = Scoring(
                 positions=range(first, first + len(ids)),
                 targets=ids,
-                contrast=several.contrast if one_each else None,
                 objective=several.objective,
                 probabilities=True,
-                reads_forward=causal,
             )
             if len(ids) > 1:
                 check_reads_forward(runner, pad([asked.beginning(FEW)], model), spec)
-            batch = pad([asked], model)
-            score, row, log_probability = explain_many(
-                runner, batch, spec, scoring, partial(_together, combine=combine)
+            score, row, log_probability, about = explain_many(
+                runner, pad([asked], model), spec, scoring, partial(_together, combine=combine)
             )
-            shown = (
-                role == "target" and item.source > 0
-            )  # the target that a decoder has read is a part of the explanation
-            length = len(before) if causal and not shown else len(read)
+            notes |= dict.fromkeys([*about, *about_rotations(model, len(before), len(read))])
+            shown = role == "target" and item.source > 0  # what a decoder has read of the target is a part of the explanation
+            length = len(read) if shown else len(before)
             relevance[:length] += sign * row[:length]
             value += sign * score
             probabilities[f"{role}_probability"] = float(np.exp(log_probability))
@@ -151,16 +146,21 @@ def explain_several(
                 components[f"{role} tokens read"] = sign * float(row[length:].sum())
     residual = value - float(relevance.sum()) - sum(components.values()) if method.measures == "parts" else None
     result = Attribution(
-        relevance=relevance, value=value, residual=residual, target=several.target[0], components=components
+        relevance=relevance,
+        value=value,
+        residual=residual,
+        target=several.target[0],
+        components=components,
+        notes=tuple(notes),
     )
     return result, Found(several, probabilities)
 
 
-def _together(many: ManyTargets, combine: Combine) -> tuple[float, np.ndarray, float]:
-    """The sum of all scores, its relevance ``[T]``, and the log-probability of all tokens."""
+def _together(many: ManyTargets, combine: Combine) -> tuple[float, np.ndarray, float, tuple[str, ...]]:
+    """The sum of all scores, its relevance ``[T]``, the log-probability of all tokens, and notes."""
     assert many.log_probabilities is not None
     row = many.relevance(np.ones((1, many.scores.size)), combine)[0]
-    return float(many.scores.sum()), row, float(many.log_probabilities.sum())
+    return float(many.scores.sum()), row, float(many.log_probabilities.sum()), many.notes
 
 
 def described(e: Explanation, found: Found, tokenizer: Any) -> Explanation:

@@ -187,17 +187,17 @@ def html_of_generated(
     return _written((renderer.fragment if fragment else renderer.page)(generated_view(generated)), path, "html")
 
 
-def png_of_generated(generated: Generated, path: str | os.PathLike[str]) -> None:
-    """Generated text as a matrix in a PNG file, with matplotlib (extra ``viz``): a row per value, a column per token.
+def draw_generated(generated: Generated, path: str | os.PathLike[str], kind: str) -> None:
+    """Generated text as a matrix in a PNG, PDF or SVG file, with matplotlib (extra ``viz``): a row per value, a column per token.
 
     Raises:
         ImportError: matplotlib is not installed.
-        InputError: The matrix is too large for a picture; ``path`` cannot be written, or does not end in ``.png``.
+        InputError: The matrix is too large for a picture; ``path`` cannot be written, or ends otherwise than the format.
     """
     from . import generated_matrix
     from .generated import generated_view
 
-    generated_matrix.draw(generated_view(generated), check_ending(path, "png"))
+    generated_matrix.draw(generated_view(generated), check_ending(path, kind), kind)
 
 
 def show_flow(flow: FlowLike) -> None:

@@ -10,6 +10,8 @@ import json
 from collections.abc import Iterator
 from html import escape
 
+import numpy as np
+
 from .colours import BEYOND_BLUE, BEYOND_RED, BLUE, RED, WHITE, colour
 from .generated import GeneratedView, Row
 from .html import STYLE, cell_style, document
@@ -48,7 +50,8 @@ const likely=p=>p>.995?"> .99":p<.0005?"< .001":"= "+p.toFixed(1-Math.floor(Math
 function show(rows,what){
 const used=rows.map(i=>D.rows[i]),stop=Math.max(...used.map(row=>row.end)),sum=new Array(stop).fill(0);
 used.forEach(row=>row.relevance.forEach((v,i)=>{sum[i]+=v}));
-const scale=end(sum),value=used.reduce((v,row)=>v+row.value,0),total=sum.reduce((a,b)=>a+b,0);
+const scale=end(sum);$(".beyond").hidden=!(scale&&sum.some(v=>Math.abs(v)>scale));
+const value=used.reduce((v,row)=>v+row.value,0),total=sum.reduce((a,b)=>a+b,0);
 const from=Math.min(...used.map(row=>row.cells[0])),to=Math.max(...used.map(row=>row.cells[1]));
 cells.forEach((cell,i)=>{const part=i<stop,share=part&&scale?sum[i]/scale:0,rgb=part?mix(share):[255,255,255];
 cell.style.background=`rgb(${rgb})`;cell.style.color=ink(rgb);cell.classList.toggle("after",!part);
@@ -122,7 +125,7 @@ def _section(view: GeneratedView, *, script: bool) -> str:
         f'<p class="soft label">prompt</p><p class="map prompt" dir="{directions[0]}">{prompt}</p>\n',
         f'<p class="soft label">generated</p><p class="map reply" dir="{directions[1]}" role="group" '
         f'aria-label="generated text">{reply}</p>\n',
-        _legend(view, scale),
+        _legend(view, scale, bool(scale) and bool((np.abs(row.relevance[: row.end]) > scale).any())),
         f'<details><summary>The strongest tokens for each value</summary><div class="scroll">{_table(view)}</div></details>\n',
         f'<script type="application/json" class="data">{_data(view)}</script>\n<script>{_SCRIPT}</script>\n'
         if script
@@ -171,13 +174,14 @@ def _cells(view: GeneratedView, row: Row, scale: float, start: int, stop: int) -
         )
 
 
-def _legend(view: GeneratedView, scale: float) -> str:
+def _legend(view: GeneratedView, scale: float, beyond: bool) -> str:
     low = f"<span>{fixed(-scale, scale, MINUS)}</span>" if view.additive else ""
     kind = "bar" if view.additive else "bar one-sided"
     return (
         f'<div class="legend soft"><div class="{kind}"><div><i></i></div><span class="ticks">{low}<span>0</span>'
         f"<span>{fixed(scale, scale, MINUS)}</span></span></div>"
-        '<span><span class="mark"></span>what is explained</span><span>darker: beyond the end of the scale</span></div>\n'
+        '<span><span class="mark"></span>what is explained</span>'
+        f'<span class="beyond"{" hidden" * (not beyond)}>darker: beyond the end of the scale</span></div>\n'
     )
 
 

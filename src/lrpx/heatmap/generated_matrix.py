@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from typing import Any
@@ -9,28 +10,29 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, import_optional
+from ..files import ENDINGS
 from .colours import BEYOND_BLUE, BEYOND_RED, BLUE, RED, WHITE, hex_colour
 from .emoji import is_emoji
 from .fonts import DPI, Typeface
 from .generated import GeneratedView
 from .look import Look
+from .picture import HIGHEST, METADATA
 from .text import characters, code_point
 from .view import MINUS, fixed
 
 CELL, GAP, BAR = 0.22, 0.15, 2.4  # inches
-LARGEST = 65_000  # pixels, of matplotlib
 LABEL = 24  # characters of a label at most
 SIZE = 9.0  # points
 
 
-def draw(view: GeneratedView, path: str | os.PathLike[str], kind: str = "png") -> None:
-    """Draw the matrix into the file ``path``.
+def draw(view: GeneratedView, path: str | os.PathLike[str], kind: str) -> None:
+    """Draw the matrix into the file ``path``, as one of ``picture.PICTURES``.
 
     Raises:
         ImportError: matplotlib is not installed.
         InputError: It is too large for a picture.
     """
-    matplotlib = import_optional("matplotlib", "to_png()", extra="viz")
+    matplotlib = import_optional("matplotlib", ENDINGS[kind][0], extra="viz")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
@@ -40,7 +42,7 @@ def draw(view: GeneratedView, path: str | os.PathLike[str], kind: str = "png") -
     for line, row in zip(numbers, view.rows, strict=True):
         line[: row.end] = row.relevance[: row.end]
     scale = Look().end_of_scale(np.abs(numbers[np.isfinite(numbers)]).tolist()) or 1.0
-    if max(rows, columns) * CELL * DPI > LARGEST - 3000:
+    if max(rows, columns) * CELL * DPI > HIGHEST.get(kind, math.inf) - 3000:
         raise InputError(f"a matrix of {rows} x {columns} is too large for a picture. HTML holds it.")
     below = [_label(view.text(i)) for i in range(columns)]
     beside = [_label(row.text) for row in view.rows]
@@ -55,6 +57,7 @@ def draw(view: GeneratedView, path: str | os.PathLike[str], kind: str = "png") -
     colours = [tuple(c / 255 for c in rgb) for rgb in (BLUE, WHITE, RED)]
     with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()
+        matplotlib.rcParams["svg.hashsalt"] = "lrpx"  # the same matrix gives the same file
         # Typeface has logged what cannot be drawn well; matplotlib would repeat it for every letter.
         warnings.filterwarnings("ignore", message="(Glyph|Matplotlib currently does not support)", category=UserWarning)
         figure = Figure(figsize=size, dpi=DPI, facecolor="white")
@@ -64,7 +67,9 @@ def draw(view: GeneratedView, path: str | os.PathLike[str], kind: str = "png") -
         palette = LinearSegmentedColormap.from_list("lrpx", colours if view.additive else colours[1:]).with_extremes(
             bad="#eceef1", over=f"#{hex_colour(BEYOND_RED)}", under=f"#{hex_colour(BEYOND_BLUE)}"
         )
-        image = axes.imshow(numbers, cmap=palette, vmin=low, vmax=scale, aspect="auto", interpolation="nearest")
+        edges = (np.arange(count + 1) - 0.5 for count in (columns, rows))  # cells are shapes in PDF and SVG
+        image = axes.pcolormesh(*edges, numbers, cmap=palette, vmin=low, vmax=scale)
+        axes.set_ylim(rows - 0.5, -0.5)
         style = {"fontproperties": face.font(SIZE, False), "parse_math": False}
         axes.set_xticks(range(columns), [face.text(text) for text in below], rotation=90, **style)
         axes.set_yticks(range(rows), [face.text(text) for text in beside], **style)
@@ -78,7 +83,7 @@ def draw(view: GeneratedView, path: str | os.PathLike[str], kind: str = "png") -
         _head(figure, face, size, left, title, notes)
         beyond = (np.nanmin(numbers) < low, np.nanmax(numbers) > scale)
         _bar(figure, face, image, size, left, (low, scale), beyond)
-        figure.savefig(path, format=kind, dpi=DPI)
+        figure.savefig(path, format=kind, dpi=DPI, metadata=METADATA[kind])
 
 
 def _head(figure: Any, face: Typeface, size: tuple[float, float], left: float, title: str, notes: str) -> None:

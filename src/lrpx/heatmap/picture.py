@@ -66,14 +66,14 @@ def draw(views: Sequence[View], path: str | os.PathLike[str], kind: str) -> None
         figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
         FigureCanvasAgg(figure)
         canvas.paint(figure, width, height)
-        figure.savefig(file, format=kind, dpi=DPI, metadata=_METADATA[kind])
+        figure.savefig(file, format=kind, dpi=DPI, metadata=METADATA[kind])
 
 
 # A word, or a token in quotes: its spaces and quotes go the way of its letters.
 _WORD = re.compile(r'(?:"[^"]*"\S*|\S+)\s*|\s+')
 
 # Without a date, so that the same map gives the same file.
-_METADATA = {
+METADATA = {
     "png": {"Software": "lrpx"},
     "pdf": {"Creator": "lrpx", "CreationDate": None},
     "svg": {"Creator": "lrpx", "Date": None},

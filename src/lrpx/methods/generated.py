@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import PreTrainedModel
 
 from ..errors import InputError
 from ..models.positions import longest_alike
@@ -58,6 +59,21 @@ def how(method: Method, settings: Mapping[str, Any]) -> tuple[PassSpec, Combine]
         )
     rules, combine = known[method.function]()
     return PassSpec(rules, places), combine
+
+
+def about_rotations(model: PreTrainedModel, beginning: int, whole: int) -> tuple[str, ...]:
+    """A note where a pass over a whole text reads its beginning otherwise than a pass over the beginning alone.
+
+    Rotations of the kinds ``dynamic`` and ``longrope`` depend on the length of the text that is read, once it is longer than the
+    model was made for. Then the rows of a pass over ``whole`` tokens are not those of calls for their beginnings.
+    """
+    alike = longest_alike(model, beginning)
+    if alike is None or whole <= alike:
+        return ()
+    return (
+        f"The rotary embedding of {type(model).__name__} depends on how long the text is, beyond {alike} tokens: all tokens are "
+        f"explained as the model reads the whole text of {whole}. A call for the beginning alone gives other numbers.",
+    )
 
 
 class OneByOne:

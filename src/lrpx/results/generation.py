@@ -215,7 +215,15 @@ class GenerationExplanation:
     @names_checked()
     def to_png(self, path: str | os.PathLike[str]) -> None:
         """Draw the matrix of rows and tokens into a PNG file (needs the extra ``viz``)."""
-        heatmap.png_of_generated(self, path)
+        heatmap.draw_generated(self, path, "png")
+
+    def to_pdf(self, path: str | os.PathLike[str]) -> None:
+        """As ``to_png``, as a PDF of one page: text and cells stay sharp in a paper."""
+        heatmap.draw_generated(self, path, "pdf")
+
+    def to_svg(self, path: str | os.PathLike[str]) -> None:
+        """As ``to_png``, as an SVG."""
+        heatmap.draw_generated(self, path, "svg")
 
     def _repr_html_(self) -> str:
         return heatmap.html_of_generated(self, fragment=True)
