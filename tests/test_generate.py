@@ -393,3 +393,19 @@ def test_not_more_than_the_model_was_made_for():
     with pytest.raises(InputError, match="max_new_tokens=29 is the most"):
         explainer.generate([5, 6, 7], max_new_tokens=30)
     assert explainer.generate([5, 6, 7], max_new_tokens=29).generated <= 29
+
+
+def test_a_continuation_without_its_space(explainer):
+    """It is explained, as what goes on with a word, and a note says so."""
+    noted = explainer.generate(PROMPT, continuation="keys are").notes
+    assert noted == (
+        'the continuation begins without a space, so it goes on with the word at the end of the text: "…keys to thekeys are". '
+        'If it is a word of its own, give it a space: " keys are".',
+    )
+    for prompt, continuation in (
+        (PROMPT, " keys are"),
+        ("The (", "keys"),
+        ("The keys 中", "keys are"),
+        (PROMPT, [7, 8]),
+    ):
+        assert explainer.generate(prompt, continuation=continuation).notes == ()

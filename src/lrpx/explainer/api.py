@@ -303,11 +303,12 @@ class Explainer:
         if generation_config is not None and continuation is not None:
             raise InputError("generation_config and continuation are both given: nothing is generated. Leave one out.")
         encoded = read_prompt(self.model, self.tokenizer, prompt, target_prefix, generation_config)
+        notes: tuple[str, ...] = ()
         if continuation is None:
             new = generate(self.model, self.tokenizer, encoded, max_new_tokens, generation_config)
         else:
-            new = continuation_of(encoded, continuation, self.tokenizer, self.model)
-        asked = Asked(objective, contrast, spans, weights, hops)
+            new, notes = continuation_of(encoded, continuation, self.tokenizer, self.model)
+        asked = Asked(objective, contrast, spans, weights, hops, notes)
         return explain_continuation(
             self._runner, self.tokenizer, encoded, new, chosen, settings, asked, progress, self.batch_tokens
         )

@@ -40,20 +40,21 @@ from ..text.batching import Item, pad
 from ..text.given import as_python, split
 from ..text.items import item_of
 from ..text.suspect import notes_of
-from ..text.targets import resolve_continuation, resolve_token
+from ..text.targets import goes_on_a_word, resolve_continuation, resolve_token
 from ..text.tokenization import Encoded, encode
 from ..text.units import predicted_token, special_ids
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What is to be explained of a continuation; as the arguments of ``Explainer.generate``."""
+    """What is to be explained of a continuation; as the arguments of ``Explainer.generate``, and notes on it."""
 
     objective: Objective
     contrast: Any
     spans: Sequence[tuple[int, int]] | None
     weights: Any
     hops: int
+    notes: tuple[str, ...] = ()
 
 
 def read_prompt(
@@ -255,6 +256,7 @@ def explain_continuation(
         measures=method.measures,
         notes=(
             *notes,
+            *asked.notes,
             *item.notes,
             *about,
             *_outside(method),
@@ -323,12 +325,15 @@ def _named(contrast: Sequence[int] | Average | None, tokenizer: Any) -> str | tu
     return tuple(predicted_token(tokenizer, i, ()) for i in contrast)
 
 
-def continuation_of(prompt: Encoded, given: Any, tokenizer: Any, model: PreTrainedModel) -> tuple[int, ...]:
-    """A given continuation as ids.
+def continuation_of(
+    prompt: Encoded, given: Any, tokenizer: Any, model: PreTrainedModel
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """A given continuation as ids, and notes on it.
 
     Raises:
         InputError: It is empty, or changes the tokens of the prompt.
     """
     if prompt.source:
-        return continuation_ids(given, prompt, tokenizer, ModelSignature.of(model).vocabulary)
-    return resolve_continuation(given, "continuation", prompt, tokenizer, ModelSignature.of(model).vocabulary)
+        return continuation_ids(given, prompt, tokenizer, ModelSignature.of(model).vocabulary), ()
+    ids = resolve_continuation(given, "continuation", prompt, tokenizer, ModelSignature.of(model).vocabulary)
+    return ids, goes_on_a_word(given, "continuation", prompt, len(prompt.token_ids) - 1, tokenizer)
