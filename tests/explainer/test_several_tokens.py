@@ -6,7 +6,7 @@ import tiny_tokenizers
 import torch
 
 import lrpx
-from lrpx.errors import InputError, LrpxWarning
+from lrpx.errors import InputError
 from lrpx.propagation.propagate import propagate
 from lrpx.text.targets import SeveralTokens, resolve_token, resolve_tokens
 from lrpx.text.tokenization import encode
@@ -187,13 +187,3 @@ def test_resolving(explainer):
     [cut] = encode(explainer.tokenizer, "The ke")
     with pytest.raises(InputError, match="changes the tokens before it"):
         resolve_tokens("ys are", "target", cut, len(cut.token_ids) - 1, explainer.tokenizer, 300, "causal")
-
-
-def test_without_its_space(explainer):
-    """Several tokens that go on with a word of the text; before, only a single token was noted."""
-    with pytest.warns(LrpxWarning, match="the contrast begins without a space"):
-        e = explainer(TEXT, target=" keys are", contrast="keysare", objective="logprob")
-    assert any('…keys to thekeysare". If it is a word of its own' in note for note in e.notes)
-    with pytest.warns(LrpxWarning, match="the target begins without a space"):
-        explainer(TEXT + " cabinet", position=1, target="keysare")
-    assert not any("space" in note for note in explainer(TEXT, target=" keys are").notes)

@@ -111,3 +111,13 @@ def test_a_word_of_a_masked_model_is_no_average():
         warnings.simplefilter("error")
         e = explainer("The keys [MASK] here", contrast="mean")
     assert (e.contrast.text, e.notes) == ("mean", ())
+
+
+def test_a_continuation_whose_leading_space_is_missing_is_warned_of(explainer):
+    with pytest.warns(
+        lrpx.errors.LrpxWarning, match='the continuation "keys are" is far less probable here than " keys are"'
+    ):
+        g = explainer.generate(TEXT, continuation="keys are")
+    assert any("A leading space matters" in note for note in g.notes)
+    assert explainer.generate(TEXT, continuation=" keys are").notes == ()
+    assert explainer.generate(TEXT, continuation=[7, 8]).notes == ()

@@ -307,7 +307,7 @@ class Explainer:
         if continuation is None:
             new = generate(self.model, self.tokenizer, encoded, max_new_tokens, generation_config)
         else:
-            new, notes = continuation_of(encoded, continuation, self.tokenizer, self.model)
+            new, notes = continuation_of(self._runner, encoded, continuation, self.tokenizer)
         asked = Asked(objective, contrast, spans, weights, hops, notes)
         return explain_continuation(
             self._runner, self.tokenizer, encoded, new, chosen, settings, asked, progress, self.batch_tokens

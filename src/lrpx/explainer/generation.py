@@ -40,9 +40,10 @@ from ..text.batching import Item, pad
 from ..text.given import as_python, split
 from ..text.items import item_of
 from ..text.suspect import notes_of
-from ..text.targets import goes_on_a_word, resolve_continuation, resolve_token
+from ..text.targets import resolve_continuation, resolve_token
 from ..text.tokenization import Encoded, encode
 from ..text.units import predicted_token, special_ids
+from .spelling import misspelt_continuation
 
 
 @dataclass(frozen=True)
@@ -230,7 +231,7 @@ def explain_continuation(
     values = factors @ many.scores
     given = replace(prompt, token_ids=prompt.token_ids[: prompt.source or None])
     [notes] = notes_of([given], tokenizer, padding_id(model, tokenizer), causal=not prompt.source)
-    for note in (*notes, *item.notes):
+    for note in (*notes, *asked.notes, *item.notes):
         warn(note)
     whole = prompt.followed_by(continuation, tokenizer)
     execution = {**asdict(runner.execution), "float32_matmul_precision": matmul_precision()}
@@ -326,14 +327,16 @@ def _named(contrast: Sequence[int] | Average | None, tokenizer: Any) -> str | tu
 
 
 def continuation_of(
-    prompt: Encoded, given: Any, tokenizer: Any, model: PreTrainedModel
+    runner: PassRunner, prompt: Encoded, given: Any, tokenizer: Any
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """A given continuation as ids, and notes on it.
+    """A given continuation as ids, and warnings about it.
 
     Raises:
         InputError: It is empty, or changes the tokens of the prompt.
     """
+    signature, item = ModelSignature.of(runner.model), Item(prompt.token_ids, len(prompt.token_ids) - 1)
     if prompt.source:
-        return continuation_ids(given, prompt, tokenizer, ModelSignature.of(model).vocabulary), ()
-    ids = resolve_continuation(given, "continuation", prompt, tokenizer, ModelSignature.of(model).vocabulary)
-    return ids, goes_on_a_word(given, "continuation", prompt, len(prompt.token_ids) - 1, tokenizer)
+        return continuation_ids(given, prompt, tokenizer, signature.vocabulary), ()
+    ids = resolve_continuation(given, "continuation", prompt, tokenizer, signature.vocabulary)
+    item = replace(item, extras={name: v for name, v in prompt.extras.items() if name in signature.extras})
+    return ids, misspelt_continuation(runner, tokenizer, prompt, item, given, ids)

@@ -27,7 +27,7 @@ from ..results.explanation import Explanation, Token
 from ..results.generation import explained, joined
 from ..text.batching import Attribution, Item, pad
 from ..text.items import item_of
-from ..text.targets import SeveralTokens, goes_on_a_word, resolve_tokens
+from ..text.targets import SeveralTokens, resolve_tokens
 from ..text.tokenization import Encoded
 from ..text.units import predicted_token
 
@@ -71,13 +71,7 @@ def read_item(
         role: resolve_tokens(given[role], role, encoded, item.position, tokenizer, signature.vocabulary, signature.task)
         for role in ("target", "contrast")
     }
-    notes = [
-        note
-        for role, several in ids.items()
-        if several is not None and len(several) > 1
-        for note in goes_on_a_word(given[role], role, encoded, item.position, tokenizer)
-    ]
-    return replace(item, notes=(*item.notes, *notes)), Several(ids["target"], ids["contrast"], objective)
+    return item, Several(ids["target"], ids["contrast"], objective)
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,17 @@ def misspelt(
     return found
 
 
+def misspelt_continuation(
+    runner: PassRunner, tokenizer: Any, prompt: Encoded, item: Item, given: Any, ids: tuple[int, ...]
+) -> tuple[str, ...]:
+    """A warning about a continuation ``given`` as a string, of the tokens ``ids``, that is far more probable otherwise."""
+    other = with_other_space(given, prompt, item.position, tokenizer) if isinstance(given, str) else None
+    if other is None:
+        return ()
+    p, q = (probability(runner, item, each) for each in (ids, other[1]))
+    return (far_less_probable("continuation", given, other[0]),) if q > max(FAR_MORE * p, 1e-300) else ()
+
+
 def averages_in_generate(contrast: Any) -> tuple[str, ...]:
     """A note where a contrast is a token that is called like an average of logits, which it would be in ``generate``."""
     if not isinstance(contrast, str) or not AVERAGES.fullmatch(contrast):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from typing import Any
@@ -11,7 +12,7 @@ from .colours import BLUE, RED, hex_colour
 from .emoji import is_emoji
 from .flow import FlowView
 from .fonts import DPI, Typeface
-from .generated_matrix import LARGEST
+from .picture import HIGHEST
 from .text import characters, code_point
 from .view import MINUS, short
 
@@ -54,7 +55,7 @@ def draw(view: FlowView, path: str | os.PathLike[str], kind: str = "png") -> Non
         max(right, 0.2 + max(inches(line, SIZE + 1) for line in lines)) + 0.2,
         (under + ROW * len(view.rows) + 0.18 * len(lines) + 0.3),
     )
-    if max(size) * DPI > LARGEST:
+    if max(size) * DPI > HIGHEST.get(kind, math.inf):
         raise InputError(
             f"a graph of {len(view.rows)} places and {len(labels)} tokens is too large for a picture. HTML holds it; or keep "
             "less, by share= or layers=."

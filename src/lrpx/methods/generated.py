@@ -88,6 +88,7 @@ class OneByOne:
     """
 
     log_probabilities = None
+    notes: tuple[str, ...] = ()
 
     def __init__(
         self, runner: PassRunner, method: Method, settings: Mapping[str, Any], items: list[Item], batch_tokens: int

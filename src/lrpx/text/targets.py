@@ -137,28 +137,6 @@ def resolve_continuation(given: Any, role: str, encoded: Encoded, tokenizer: Any
     return tuple(given)
 
 
-def goes_on_a_word(given: Any, role: str, encoded: Encoded, position: int, tokenizer: Any) -> tuple[str, ...]:
-    """A note where a string of several tokens goes on with the last word of the text, and its first could be a word of its own.
-
-    Only for scripts with capital letters, which put spaces between words.
-    """
-    if not isinstance(given, str) or not given or encoded.text is None:
-        return ()
-    text = encoded.text
-    if position != len(encoded.token_ids) - 1:
-        span = encoded.spans[position]
-        text = "" if span is None else text[: span[1]]
-    if not text or text[-1].lower() == text[-1].upper() or given[0].lower() == given[0].upper():
-        return ()
-    first = tokenizer.convert_ids_to_tokens(_ids_of(given, encoded, position, tokenizer, "causal"))[0]
-    if first.startswith(("Ġ", "▁")) or other_spelling(tokenizer, first) is None:
-        return ()
-    return (
-        f'the {role} begins without a space, so it goes on with the word at the end of the text: "…{text[-11:]}{given[:12]}". '
-        f'If it is a word of its own, give it a space: "{" " + given[:12]}{"…" * (len(given) > 12)}".',
-    )
-
-
 def _changes_its_context(given: str, role: str, text: str, tokenizer: Any) -> str:
     """Why a string is no continuation of a text, for an error message."""
     before, after = _plain(text, tokenizer), _plain(text + given, tokenizer)
