@@ -137,7 +137,9 @@ def explain_several(
                 runner, pad([asked], model), spec, scoring, partial(_together, combine=combine)
             )
             notes |= dict.fromkeys([*about, *about_rotations(model, len(before), len(read))])
-            shown = role == "target" and item.source > 0  # what a decoder has read of the target is a part of the explanation
+            shown = (
+                role == "target" and item.source > 0
+            )  # what a decoder has read of the target is a part of the explanation
             length = len(read) if shown else len(before)
             relevance[:length] += sign * row[:length]
             value += sign * score
