@@ -380,3 +380,18 @@ def test_generation(bench):
     assert "4 generated tokens on a prompt of 12" in printed
     found, _ = bench("generation", "--smoke", "--device", "cpu", "--spans-only")
     assert list(found["results"]["contenders"]) == ["a span of all", "one target"]
+
+
+def test_flow(bench):
+    found, printed = bench("flow", "--smoke", "--device", "cpu")
+    check_facts(found, "flow")
+    results = found["results"]
+    assert list(results["contenders"]) == [
+        *("forward", "token relevance", "flow, share 0.9", "flow, everything", "flow, passes", "naive loop"),
+    ]
+    for figures in results["contenders"].values():
+        check_timing(figures, rounds=1)
+    assert results["difference"] < 1e-5
+    assert results["kept"]["flow, everything"]["ways"] == {"diagonal": 2, "attention": 2}
+    assert results["kept"]["flow, passes"]["ways"] == {"diagonal": 2, "passes": 2}
+    assert "times faster than the loop" in printed

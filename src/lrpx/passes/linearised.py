@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..errors import NonFiniteError
 from .attention_flow import AttentionWatch, FusedAttention, shares_of
-from .forward_backward import exact_dtype
+from .forward_backward import CHUNK, exact_dtype
 from .many_targets import NotCutOff
 from .places import Place, edge_of, reached
 
@@ -127,10 +127,12 @@ class Linearised:
     def products(self, place: int, gradient: Tensor) -> tuple[Tensor, Tensor]:
         """Hidden state times gradient ``[T]``, exact; and the sum of absolute values, to compare errors with."""
         here = self.places[place]
-        state = here.rows(here.state.detach())
-        dtype = exact_dtype(state)
-        products = state.to(dtype) * here.rows(gradient).to(dtype)
-        return products.sum(-1), products.abs().sum(-1)
+        state, back = here.rows(here.state.detach()), here.rows(gradient)
+        dtype, at_once = exact_dtype(state), max(1, CHUNK // max(1, state.shape[-1]))
+        parts = zip(state.split(at_once), back.split(at_once), strict=True)
+        sums = [((p := x.to(dtype) * g.to(dtype)).sum(-1), p.abs().sum(-1)) for x, g in parts]
+        first, second = zip(*sums, strict=True)
+        return torch.cat(first), torch.cat(second)
 
     def backward(self, upper: int, lower: int, seeds: Tensor, *, batched: bool = False) -> Tensor:
         """The gradient at the lower place for seeds at the upper one."""

@@ -1,0 +1,87 @@
+"""``lrpx flow``: what it writes, where, and what it refuses."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+import tiny_files
+from transformers import GPT2LMHeadModel
+
+import lrpx
+from lrpx.cli import main as cli
+
+TEXT = "the 12 1 2"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("models")
+    tiny_files.save(root / "gpt2", GPT2LMHeadModel, tiny_files.CONFIGS["gpt2"])
+    return root
+
+
+@pytest.fixture
+def flow(folder, monkeypatch, capfdbinary):
+    """Run ``lrpx flow`` in this process: exit status, standard output, standard error."""
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(folder)
+
+    def run(*arguments, stdin=b""):
+        monkeypatch.setattr("sys.argv", ["lrpx", "flow", "-m", "gpt2", *arguments])
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        out, err = capfdbinary.readouterr()
+        return end.value.code or 0, out.decode("utf-8"), err.decode("utf-8")
+
+    return run
+
+
+def test_in_the_terminal(flow):
+    code, out, err = flow(TEXT)
+    assert (code, err) == (0, "")
+    assert out.startswith("attnlrp: logit ")
+    assert "kept: the fewest tokens with 90 % of each place's relevance" in out
+    assert "logit to block.1" in out
+
+
+def test_json_holds_what_the_library_returns(flow, folder):
+    options = ["--method", "lrp", "--share", "0.7", "--between", "input", "--between", "...", "--between", "last"]
+    code, out, _ = flow("--format", "json", "--target", "1", *options, stdin=TEXT.encode())
+    assert code == 0
+    found = lrpx.RelevanceFlow.from_dict(json.loads(out))
+    expected = lrpx.Explainer(folder / "gpt2").flow(
+        TEXT, target="1", method="lrp", share=0.7, between=("input", ..., "last")
+    )
+    np.testing.assert_array_equal(found.relevance, expected.relevance)
+    assert found.places == expected.places
+    code, out, _ = flow("--format", "json", TEXT, "--layer", "0", "--threshold", "0.01")
+    assert code == 0
+    assert lrpx.RelevanceFlow.from_dict(json.loads(out)).places == ["input", "block.0", "block.1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "start"), [("f.html", b"<!doctype html>"), ("f.png", b"\x89PNG"), ("f.txt", b"attnlrp")]
+)
+def test_files(flow, folder, name, start):
+    code, out, err = flow(TEXT, "-o", name)
+    assert (code, out, err) == (0, "", "")
+    assert (folder / name).read_bytes().startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--share", "2"], "--share 2.0: give the share"),
+        (["--share", "0.5", "--threshold", "1"], "are both given"),
+        (["--between", "input"], "give two places or more"),
+        (["--layer", "7"], "give numbers of blocks from 0 to 1"),
+        (["--method", "alti-logit"], "there is no flow of it"),
+        (["--format", "latex"], "latex is for lrpx explain"),
+    ],
+)
+def test_wrong_use(flow, options, message):
+    code, out, err = flow(TEXT, *options)
+    assert (code, out) == (2, "")
+    assert message in err
