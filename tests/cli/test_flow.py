@@ -56,7 +56,7 @@ def test_json_holds_what_the_library_returns(flow, folder):
     )
     np.testing.assert_array_equal(found.relevance, expected.relevance)
     assert found.places == expected.places
-    code, out, _ = flow("--format", "json", TEXT, "--layer", "0", "--threshold", "0.01")
+    code, out, _ = flow("--format", "json", TEXT, "--layers", "0", "--threshold", "0.01")
     assert code == 0
     assert lrpx.RelevanceFlow.from_dict(json.loads(out)).places == ["input", "block.0", "block.1"]
 
@@ -76,7 +76,7 @@ def test_files(flow, folder, name, start):
         (["--share", "2"], "--share 2.0: give the share"),
         (["--share", "0.5", "--threshold", "1"], "are both given"),
         (["--between", "input"], "give two places or more"),
-        (["--layer", "7"], "give numbers of blocks from 0 to 1"),
+        (["--layers", "7"], "give numbers of blocks from 0 to 1"),
         (["--method", "alti-logit"], "there is no flow of it"),
         (["--format", "latex"], "latex is for lrpx explain"),
     ],

@@ -36,7 +36,7 @@ def test_a_matrix_has_the_kept_edges(flow):
         t, s = step.edges[0]
         assert matrix[t, s] == step.relevance[0]
     np.testing.assert_array_equal(flow.matrix("last", "attention.1"), flow.matrix("block.1", "attention.1"))
-    with pytest.raises(InputError, match=r"between=\('input', 'block.0'\), share=1"):
+    with pytest.raises(InputError, match=r"between=\['input', 'block.0'\], share=1"):
         flow.matrix("block.0", "input")
 
 

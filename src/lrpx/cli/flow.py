@@ -36,9 +36,9 @@ def flow(
             "text upwards.",
         ),
     ] = None,
-    layer: Annotated[
+    layers: Annotated[
         list[int] | None,
-        typer.Option("--layer", metavar="N", help="Only what this block returns, beside text and last. Repeatable."),
+        typer.Option("--layers", metavar="N", help="Only what this block returns, beside text and last. Repeatable."),
     ] = None,
     share: Annotated[
         float | None,
@@ -107,8 +107,8 @@ def flow(
         target=target,
         contrast=contrast,
         position=position,
-        between=[... if place == "..." else place for place in between] if between else None,
-        layers=layer or None,
+        between=between or None,
+        layers=layers or None,
         share=share,
         threshold=threshold,
         method=method,

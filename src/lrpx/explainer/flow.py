@@ -144,7 +144,7 @@ def _places(asked: Asked, at: Any) -> tuple[Sequence[Any] | None, str]:
             raise InputError(f"layers={asked.layers!r}: give a list of numbers of blocks, such as [0, 5].")
     if between is not None and (isinstance(between, str) or not hasattr(between, "__len__") or len(between) < 2):
         raise InputError(
-            f'between={between!r}: give two places or more, from the text upwards, such as ("input", ..., "last").'
+            f'between={between!r}: give two places or more, from the text upwards, such as between=["input", "...", "last"].'
         )
     places = (at,) if isinstance(at, str) else tuple(at)
     if places not in (("input",), ("embedding",)):

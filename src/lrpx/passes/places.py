@@ -236,31 +236,35 @@ def chosen_places(
         return [places[i] for i in sorted(wanted)]
     if between is None:
         return list(places)
+    between = [... if name == "..." else name for name in between]
     found: list[int] = []
     for i, name in enumerate(between):
         if name is ...:
             if i in (0, len(between) - 1) or between[i - 1] is ...:
-                raise InputError(f"between={_shown(between)}: an ellipsis stands between two places.")
+                raise InputError(f"between={_shown(between)!r}: an ellipsis stands between two places.")
             continue
         index = last if name == "last" else names.index(name) if isinstance(name, str) and name in names else None
         if index is None:
             short = [n for n in names if not n.startswith("attention.")]
             shown = names if len(names) <= 12 else [*names[:5], *short[-2:]]
             raise InputError(
-                f"between={_shown(between)}: there is no place {name!r}. {nearest(name, [*shown, 'last'])}"
+                f"between={_shown(between)!r}: there is no place {name!r}. {nearest(name, [*shown, 'last'])}"
             )
         if found and index <= found[-1]:
             raise InputError(
-                f"between={_shown(between)}: {name!r} does not lie above {names[found[-1]]!r}. Name places from the text "
-                'upwards: between=("input", ..., "last").'
+                f"between={_shown(between)!r}: {name!r} does not lie above {names[found[-1]]!r}. Name places from the text "
+                'upwards: between=["input", "...", "last"].'
             )
         if i and between[i - 1] is ...:
             found.extend(range(found[-1] + 1, index))
         found.append(index)
     if len(found) < 2:
-        raise InputError(f'between={_shown(between)}: give two places or more, such as ("input", ..., "last").')
+        raise InputError(
+            f'between={_shown(between)!r}: give two places or more, such as between=["input", "...", "last"].'
+        )
     return [places[i] for i in found]
 
 
-def _shown(between: Sequence[object]) -> str:
-    return f"({', '.join('...' if name is ... else repr(name) for name in between)})"
+def _shown(between: Sequence[object]) -> list[object]:
+    """As one may type it, here and on the command line."""
+    return ["..." if name is ... else name for name in between]

@@ -142,7 +142,7 @@ class RelevanceFlow:
             raise InputError(
                 f"the flow from {upper!r} to {lower!r} is not here: it has {', '.join(self.places[:6])}"
                 f"{', ...' if len(self.places) > 6 else ''}, each to the next. Ask for it: "
-                f"explainer.flow(text, between=({lower!r}, {upper!r}), share=1)."
+                f"explainer.flow(text, between=[{lower!r}, {upper!r}], share=1)."
             )
         found = np.zeros((len(self.tokens), len(self.tokens)))
         found[step.edges[:, 0], step.edges[:, 1]] = step.relevance
