@@ -28,6 +28,7 @@ NAMES = ("openai-community/gpt2", "org/name")  # of the models that the pages lo
 NEEDS = {
     "README": ("matplotlib", "pandas"),
     "heatmaps": ("matplotlib",),
+    "flow": ("matplotlib", "pandas", "networkx"),
     "benchmark": ("spacy", "pyarrow"),
     "large_models": ("accelerate",),
 }
