@@ -24,7 +24,7 @@ from .models.usable import usable_model
 from .passes.attribution import run
 from .passes.forward_backward import read_scores
 from .passes.hidden_states import layer_count
-from .passes.validation import about_cuts, check_model
+from .passes.validation import about_cuts, check_model, own_failures_named
 from .propagation.propagate import Propagation, propagate
 from .propagation.rulesets import RULESETS
 from .recognition.call import tensors_in
@@ -97,7 +97,7 @@ def _check_forward(model: PreTrainedModel, batch: Batch, report: Report) -> None
         output: Tensor = model(**batch.inputs)[0] if batch.readout is None else read_scores(model, batch, batch.readout)
         return output
 
-    with torch.no_grad():
+    with own_failures_named(model, batch.inputs), torch.no_grad():
         plain = forward()
     for name in RULESETS:
         with torch.inference_mode(False), torch.enable_grad(), propagate(model, name):

@@ -4,11 +4,15 @@ import pytest
 import tiny
 import torch
 from torch import nn
+from transformers import LlamaForCausalLM
 
 import lrpx
+from lrpx.check import check
 from lrpx.errors import InputError, UnsupportedModelError
+from lrpx.methods import METHODS
 from lrpx.passes.attribution import run
 from lrpx.passes.validation import check_model
+from lrpx.propagation.rulesets import LRP
 from lrpx.text.batching import Item, pad
 
 
@@ -65,3 +69,69 @@ def test_block_sparse_attention():
 def test_a_rule_set_without_a_rule_for_norms():
     with pytest.raises(InputError, match=r"^the rule set has no rule for normaliser.*LlamaForCausalLM"):
         run(tiny.build("causal:llama"), batch_for(tiny.build("causal:llama")), {"linear": lrpx.rules.gamma(0.25)})
+
+
+# A model whose own forward fails
+
+
+class ReadsImagesOnly(LlamaForCausalLM):
+    """Fails on text alone, as Idefics does."""
+
+    def forward(self, input_ids=None, pixel_values=None, **inputs):
+        if pixel_values is None:
+            raise ValueError("Exactly one image\nhas to be given.")
+        return super().forward(input_ids, **inputs)
+
+
+SAID = (
+    r"^ReadsImagesOnly cannot read this input, also without lrpx: its own forward raises ValueError: Exactly one image$"
+)
+
+
+@pytest.fixture
+def fails():
+    model = tiny.build("causal:llama")
+    model.__class__ = ReadsImagesOnly
+    return model
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("asked", [{}, {"target": [[3, 4]]}, {"objective": "logprob", "target": 3}], ids=str)
+def test_a_model_that_cannot_read_the_input_is_named_with_what_it_says(fails, method, asked):
+    if asked and not METHODS[method].has_passes:
+        pytest.skip("explains one logit, or none")
+    with pytest.raises(UnsupportedModelError, match=SAID) as raised:
+        lrpx.explain(fails, None, [9, 21, 33], method=method, **asked)
+    assert isinstance(raised.value.__cause__, ValueError)
+
+
+def test_so_it_is_by_generate_and_by_check(fails):
+    explainer = lrpx.Explainer(fails)
+    with pytest.raises(UnsupportedModelError, match=SAID):
+        explainer.generate([9, 21, 33], max_new_tokens=2)
+    with pytest.raises(UnsupportedModelError, match=SAID):
+        explainer.generate([9, 21, 33], continuation=[4, 5])
+    report = check(fails)
+    assert not report.holds
+    assert any("cannot read this input" in line for _, line in report.lines)
+
+
+def test_what_fails_under_the_rules_only_is_raised_as_it_is():
+    """Not blamed on the model: its own forward runs."""
+
+    def broken(call):
+        raise ZeroDivisionError("of the rule")
+
+    with pytest.raises(ZeroDivisionError, match="of the rule"):
+        lrpx.explain(tiny.build("causal:llama"), None, [9, 21, 33], method="lrp", rules={**LRP, "attention": broken})
+
+
+def test_several_models_in_one_are_refused_by_their_parts():
+    class Whole(LlamaForCausalLM):
+        def get_input_embeddings(self):
+            raise NotImplementedError
+
+    model = tiny.build("causal:llama")
+    model.__class__ = Whole
+    with pytest.raises(UnsupportedModelError, match=r"consists of several models \(model\).*Explainer\(model\.model\)"):
+        lrpx.explain(model, None, [3, 4, 5])

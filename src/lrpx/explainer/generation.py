@@ -32,6 +32,7 @@ from ..passes.dispatch import PassRunner
 from ..passes.forward_backward import PassSpec
 from ..passes.many_targets import FEW, ManyTargets, check_reads_forward, explain_many
 from ..passes.scoring import AVERAGES, Average, Objective, Scoring
+from ..passes.validation import own_failures_named
 from ..results.explanation import Token
 from ..results.generation import GenerationExplanation
 from ..results.spans import checked_span, checked_weights, hop, hop_notes
@@ -138,7 +139,7 @@ def generate(
         inputs["decoder_input_ids"] = torch.tensor([read], device=entry_device(model))
     # Some classes of encoder-decoder models have a ``generate`` of their own around this one, with other arguments.
     run = partial(GenerationMixin.generate, model) if source else model.generate
-    with lock_of(model), torch.no_grad(), fresh_rotations(model):
+    with lock_of(model), own_failures_named(model, inputs), torch.no_grad(), fresh_rotations(model):
         found = run(**inputs, generation_config=config, tokenizer=tokenizer)  # type: ignore[operator]
     new = tuple(found[0, length:].tolist())
     if not new:

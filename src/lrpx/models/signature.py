@@ -165,8 +165,14 @@ class ModelSignature:
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> ModelSignature:
-        """Read it off the model and its configuration."""
+        """Read it off the model and its configuration.
+
+        Raises:
+            UnsupportedModelError: As ``task_of``; or it consists of several models, and does not say which reads the text.
+        """
         task = task_of(model)  # first: a model that reads no text has no vocabulary either
+        if task in ("causal", "masked"):
+            _check_reads_text(model)
         extras = frozenset(name for name in ("token_type_ids",) if takes(model, name))
         limits: tuple[int | None, int | None]
         if task == TEXT2TEXT:
@@ -180,6 +186,17 @@ class ModelSignature:
         named = (getattr(model.config, name, None) for name in _PLACEHOLDERS)
         placeholders = frozenset(i for i in named if isinstance(i, int))
         return cls(type(model).__name__, task, vocabulary, *limits, extras, placeholders)
+
+
+def _check_reads_text(model: PreTrainedModel) -> None:
+    try:
+        model.get_input_embeddings()
+    except NotImplementedError:
+        parts = [name for name, child in model.named_children() if isinstance(child, PreTrainedModel)]
+        raise UnsupportedModelError(
+            f"{type(model).__name__} does not say where its word embeddings are. It consists of several models "
+            f"({', '.join(parts)}): explain the one that reads text, lrpx.Explainer(model.{parts[0] if parts else 'part'})."
+        ) from None
 
 
 _PLACEHOLDERS = [

@@ -32,7 +32,7 @@ from .cuda_graphs import Graphs, bucket
 from .forward_backward import HeadNotFollowed, PassOptions, PassResult, PassSpec, compute
 from .memory import needs_checkpoint
 from .model_state import ModelState, foreign_code, settings
-from .validation import check_model, check_not_compiled
+from .validation import check_model, check_not_compiled, own_failures_named
 
 logger = logging.getLogger("lrpx")
 
@@ -103,7 +103,7 @@ class PassRunner:
         Raises:
             LrpxError: As ``validation.check_model`` and ``forward_backward.compute``.
         """
-        with fresh_rotations(self.model):
+        with own_failures_named(self.model, batch.inputs), fresh_rotations(self.model):
             return self._run(batch, spec)
 
     def _run(self, batch: Batch, spec: PassSpec) -> PassResult:

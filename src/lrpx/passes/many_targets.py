@@ -38,7 +38,7 @@ from .forward_backward import (
 from .memory import values_at_once
 from .predictions import read_predictions
 from .scoring import Scores, Scoring, scored
-from .validation import about_cuts, check_model, check_not_compiled, where_not_finite
+from .validation import about_cuts, check_model, check_not_compiled, own_failures_named, where_not_finite
 
 logger = logging.getLogger("lrpx")
 
@@ -230,7 +230,8 @@ def with_options(runner: PassRunner, batch: Batch, spec: PassSpec, attempt: Call
     options = PassOptions(whole_head=runner.whole_head, checkpoint=runner.checkpoints(batch))
     while True:
         try:
-            answer = attempt(options)
+            with own_failures_named(model, batch.inputs, (HeadNotFollowed, NotCutOff)):
+                answer = attempt(options)
             runner.whole_head = options.whole_head
             return answer
         except HeadNotFollowed:

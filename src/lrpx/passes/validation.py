@@ -7,8 +7,8 @@ carried gradient unseen, ways around the first block, numbers that are not finit
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, NoReturn
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .._torch_internals import HOOK_NODE, backward_hooks_of
-from ..errors import InputError, UnsupportedModelError
+from ..errors import InputError, LrpxError, UnsupportedModelError
 from ..models.modules import modules_of
 from ..models.placement import stored_parameters
 from ..models.quantised import check_quantised
@@ -88,6 +88,39 @@ def check_model(model: PreTrainedModel, rules: str | RuleSet) -> None:
             f"{name} mixes tokens with {mixer}, a state-space or linear-attention layer, which has no propagation rules yet. "
             'The methods "gradient" and "gradient-x-input" work.'
         )
+
+
+@contextmanager
+def own_failures_named(
+    model: PreTrainedModel, inputs: Mapping[str, Any], keeps: tuple[type[Exception], ...] = ()
+) -> Iterator[None]:
+    """A model that cannot read ``inputs``, also without rules and hooks, is refused with what it says itself.
+
+    What fails inside the block only, and not in a plain forward pass, is raised as it is; so is what ``keeps`` names: the
+    ways of a pass to ask for another one.
+
+    Raises:
+        UnsupportedModelError: The model's own forward fails.
+    """
+    try:
+        yield
+        return
+    except (LrpxError, torch.OutOfMemoryError, *keeps):
+        raise
+    except Exception as error:
+        raised = error
+    try:
+        with torch.no_grad():
+            model(**inputs)
+    except torch.OutOfMemoryError:
+        raise raised from None
+    except Exception as error:
+        said = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
+        raise UnsupportedModelError(
+            f"{type(model).__name__} cannot read this input, also without lrpx: its own forward raises "
+            f"{type(error).__name__}: {said[:200]}"
+        ) from error
+    raise raised
 
 
 def check_not_compiled(model: PreTrainedModel) -> None:

@@ -60,7 +60,7 @@ def test_everything_is_as_before_after_an_exception(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(module, "forward", fail)
             before = state(model)
-            with pytest.raises(RuntimeError, match="half-way"):
+            with pytest.raises(UnsupportedModelError, match="its own forward raises RuntimeError: half-way"):
                 alti_logit.explain(model, batch_for(model))
             assert_same(before, state(model))
 

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from ...errors import UnsupportedModelError
 from ...models.modules import modules_of
+from ...passes.validation import own_failures_named
 from ...text.batching import Batch
 from .affine import Norm, projection
 from .attention_weights import AttentionCall, AttentionTap, joined, wide
@@ -80,7 +81,13 @@ def trace(model: nn.Module, family: Family, batch: Batch, *, mixing: Mixing, las
     """
     recorder = _Recorder(model, family, batch, mixing, last)
     options = {"use_cache": False} if family.causal else {}
-    with torch.no_grad(), _evaluating(model), recorder.tap, ExitStack() as stack:
+    with (
+        own_failures_named(model, batch.inputs),
+        torch.no_grad(),
+        _evaluating(model),
+        recorder.tap,
+        ExitStack() as stack,
+    ):
         for handle in recorder.register():
             stack.callback(handle.remove)
         return recorder.finish(model(**batch.inputs, **options).logits)
