@@ -60,7 +60,7 @@ SOURCE = Path(lrpx.__file__).parent
 SAYS = {"InputError", "LrpxError", "UnsupportedModelError", "NonFiniteError", "ImportError", "warn", "warning", "info"}
 # What only Python has: nobody who types a command can be told of these.
 PYTHON_ONLY = set(
-    "attention_type conditions errors explains filters kind level measures methods n num_return_sequences prompt_length "
+    "attention_type conditions errors explains filters kind layers level measures methods n num_return_sequences prompt_length "
     "skip_bad_rows spans tokenizer unknown weights".split()
 )
 
