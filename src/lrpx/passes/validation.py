@@ -92,7 +92,7 @@ def check_model(model: PreTrainedModel, rules: str | RuleSet) -> None:
 
 @contextmanager
 def own_failures_named(
-    model: PreTrainedModel, inputs: Mapping[str, Any], keeps: tuple[type[Exception], ...] = ()
+    model: nn.Module, inputs: Mapping[str, Any], keeps: tuple[type[Exception], ...] = ()
 ) -> Iterator[None]:
     """A model that cannot read ``inputs``, also without rules and hooks, is refused with what it says itself.
 
@@ -102,10 +102,11 @@ def own_failures_named(
     Raises:
         UnsupportedModelError: The model's own forward fails.
     """
+    as_they_are: tuple[type[Exception], ...] = (LrpxError, torch.OutOfMemoryError, *keeps)
     try:
         yield
         return
-    except (LrpxError, torch.OutOfMemoryError, *keeps):
+    except as_they_are:
         raise
     except Exception as error:
         raised = error
