@@ -30,6 +30,8 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
 )
 from transformers.pytorch_utils import Conv1D
 
@@ -57,6 +59,14 @@ VISION: list[str] = [f"vision:{name}" for name in _VISION if name in MODEL_FOR_I
 _CLASS_NAMES |= {family: MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES[family.split(":")[1]] for family in VISION}
 """Some families that read images too, as ``vision:<model type>``."""
 
+_PAIRS = {
+    "text2text": MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    "speech2text": MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
+}
+PAIRS: list[str] = [f"{kind}:{name}" for kind, table in _PAIRS.items() for name in table]
+_CLASS_NAMES |= {f"{kind}:{name}": cls for kind, table in _PAIRS.items() for name, cls in table.items()}
+"""Families of encoder-decoder models; transformers lists among them some that read sound and have no decoder of their own."""
+
 _RECURRENT = """
 bailing_hybrid bamba falcon_h1 falcon_mamba granitemoehybrid jamba kimi_linear lara_mini lfm2 lfm2_moe lfm3 mamba mamba2
 minimax nemotron_h olmo_hybrid qwen3_5 qwen3_5_moe qwen3_5_moe_text qwen3_5_text qwen3_next qwen4_exp qwen4_exp_text
@@ -66,6 +76,7 @@ STATE_SPACE: set[str] = {family for family in FAMILIES if family.split(":")[1] i
 """Families that mix tokens by a state-space model, linear attention, a recurrence or (LFM) a short convolution."""
 
 FLOAT32_ONLY: dict[str, str] = {
+    "text2text:fsmt": "fills its mask with float64's smallest number through a float32 tensor",
     "causal:xglm": "clamps scores with a float32 tensor that cannot hold float64's smallest number",
     "causal:xlnet": "multiplies by positions that it always makes in float32",
 }
@@ -144,12 +155,14 @@ _QWEN_VISION = {"depth": 1, "embed_dim": 32, "hidden_size": 32, "out_hidden_size
 OVERRIDES: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1]},
     "big_bird": {"attention_type": "original_full"},
+    "bigbird_pegasus": {"attention_type": "original_full"},
     "blt": {"use_cache": False},
     "cohere_compass_text": {"rope_parameters": {"full_attention": _COMPASS_ROPE}},
     "dbrx": {"attn_config": {"rope_theta": 1e4, "clip_qkv": 8.0}, "ffn_config": {"ffn_hidden_size": 32}},
     "deepseek_v4": {"head_dim": 16, "compress_rates": _COMPRESSION},
     "dots3_note": _DOTS3,
     "dots3_note_text": _DOTS3,
+    "encoder-decoder": {"decoder": {"is_decoder": True, "add_cross_attention": True}},
     "esm": {"pad_token_id": 1, "mask_token_id": 3},
     "esmc": {"num_key_value_heads": 4},
     "funnel": {"block_sizes": (1, 1)},
@@ -160,6 +173,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"]},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "use_mamba_kernels": False},
+    "led": {"attention_window": [4, 4]},
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "mamba2": {"head_dim": 16},
@@ -198,7 +212,7 @@ def build(
     """A tiny model of ``family`` in eval mode, the same for the same ``seed``.
 
     Args:
-        family: One of ``FAMILIES``.
+        family: One of ``FAMILIES``, ``VISION`` or ``PAIRS``.
         dtype: Of the weights. Families in ``FLOAT32_ONLY`` get float32 where float64 was asked for.
         seed: Of the weights.
         zero_biases: Apply ``zero_bias``.
@@ -209,7 +223,7 @@ def build(
     Raises:
         KeyError: ``family`` is skipped or unknown.
     """
-    if family not in (*FAMILIES, *VISION):
+    if family not in (*FAMILIES, *VISION, *PAIRS):
         raise KeyError(f"{family!r} is not built: {SKIPPED.get(family, 'unknown family')}")
     if dtype == torch.float64 and family in FLOAT32_ONLY:
         dtype = torch.float32

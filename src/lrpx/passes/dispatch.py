@@ -24,7 +24,6 @@ from transformers import PreTrainedModel
 from ..errors import InputError, LrpxError, strict, warn
 from ..models.placement import entry_device, is_divided
 from ..models.positions import fresh_rotations
-from ..models.stacks import encoder_of
 from ..propagation.rulesets import get_rules
 from ..text.batching import Batch
 from .compiled.plan import CompiledPasses
@@ -174,7 +173,9 @@ class PassRunner:
         if not batch.is_text_alone:
             asked = [f"{name}=True" for name in ("fast", "compile") if getattr(self.execution, name)]
             if asked:
-                self._tell(logging.WARNING, f"{' and '.join(asked)}: only texts alone are captured or compiled")
+                name = f"{type(self.model).__name__} has an encoder and a decoder: " if batch.sources else ""
+                what = f"{' and '.join(asked)}: {name}only texts alone are captured or compiled"
+                self._tell(logging.WARNING, what)
             return compute(self.model, batch, spec, options)
         key = self._key(batch, spec)
         found, run = None, partial(compute, self.model)
@@ -237,8 +238,6 @@ class PassRunner:
 
     def _obstacle(self, kind: str, spec: PassSpec) -> str | None:
         """Why a pass can be neither captured nor compiled, as the end of a sentence."""
-        if kind == "compiled" and encoder_of(self.model) is not None:
-            return "it has an encoder and a decoder, whose texts differ in length"
         if kind == "compiled" and is_divided(self.model):
             return "it is divided over devices"
         if kind == "compiled" and torch.is_autocast_enabled(entry_device(self.model).type):
@@ -272,8 +271,6 @@ class PassRunner:
             idle = dict.fromkeys(("fast", "compile", "checkpoint"), f"{method} has no backward pass")
         elif self.execution.fast and (kind := entry_device(self.model).type) != "cuda":
             idle = {"fast": f"CUDA graphs need a GPU, and the model is on {kind}"}
-        elif self.execution.fast and encoder_of(self.model) is not None:
-            idle = {"fast": "passes of an encoder-decoder model are not captured"}
         if has_passes and self.execution.checkpoint:
             idle["fast"] = "a checkpointed pass is not captured"
         for option, reason in idle.items():

@@ -1,0 +1,167 @@
+"""Every encoder-decoder family of the installed transformers: values untouched, relevance of source and target accounted for.
+
+Under LRP every operation passes on what it receives, except where a constant is added: a bias (set to zero here), a position
+embedding. So the relevance of both word embeddings, plus what those constants take, is the value.
+"""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from support import families
+from torch import nn
+
+from lrpx.check import Accounting
+from lrpx.errors import LrpxError, UnsupportedModelError
+from lrpx.models.heads import TEXT2TEXT
+from lrpx.models.refused import why_refused
+from lrpx.models.signature import task_of
+from lrpx.models.stacks import encoder_of
+from lrpx.passes.attribution import attributions, run
+from lrpx.propagation.propagate import propagate
+from lrpx.text.batching import Item, allowed_waste, pad
+
+TOLERANCE = 2e-6
+TEXT = [f for f in tiny.PAIRS if f.startswith("text2text:")]
+# They read sound through an encoder whose output stands in the text of a causal model, and have no decoder of their own.
+WITHOUT_DECODER = """
+audioflamingo3 glmasr granite_speech granite_speech_plus moss_transcribe_diarize musicflamingo nemo_speechlm omniasr qwen2_audio
+qwen3_asr vibevoice_asr voxtral voxtral_realtime
+""".split()
+GLOBAL = "text2text:pegasus_x"  # its learned global tokens take a share, as constants that are no summands
+
+
+def type_of(family):
+    return family.split(":")[1]
+
+
+REFUSES = [f for f in TEXT if why_refused(type_of(f)) is not None]
+EXPLAINED = [f for f in TEXT if f not in REFUSES and type_of(f) not in WITHOUT_DECODER]
+QUICK = ("text2text:bart", "text2text:t5", "text2text:m2m_100", "text2text:t5gemma")
+QUICK = ("text2text:bart", "text2text:t5")
+
+
+def items_of(model):
+    ids = tiny.inputs(model, n_tokens=14)["input_ids"][0].tolist()
+    return [
+        Item(tuple(ids), 13, 11, 13, source=9),
+        Item((*ids[:4], *ids[9:12]), 6, 11, 13, source=4),
+        Item((*ids[2:9], ids[9]), 7, 20, None, source=7),
+    ]
+
+
+@families(EXPLAINED, QUICK)
+def test_forward_is_bit_identical_and_relevance_adds_up(family):
+    model = tiny.build(family, zero_biases=True)
+    assert task_of(model) == TEXT2TEXT
+    batch = pad(items_of(model)[:1], model)
+    with torch.no_grad():
+        plain = model(**batch.inputs, use_cache=False).logits
+    for rule_set in ("lrp", "attnlrp"):
+        with propagate(model, rule_set), torch.enable_grad():
+            assert torch.equal(model(**batch.inputs, use_cache=False).logits, plain)
+    result = run(model, batch, "lrp", ["embedding"], mode=Accounting)
+    size = np.abs(result.products).sum()
+    missing = result.values[0] - result.products.sum() - result.mode.absorbed
+    assert (abs(missing) > 0.01 * size) if family == GLOBAL else (abs(missing) < TOLERANCE * size)
+    plain = run(model, batch, {}, ["embedding"])
+    assert abs(plain.values[0] - plain.products.sum()) > 50 * TOLERANCE * np.abs(plain.products).sum()  # it can fail
+    assert np.abs(result.products[0, :9]).sum() > 0.01 * size  # the source
+    assert np.abs(result.products[0, 9:]).sum() > 0.01 * size  # the target
+
+
+@families(EXPLAINED, QUICK)
+def test_batch_is_single_and_a_contrast_changes_the_sign(family):
+    model = tiny.build(family)
+    items = items_of(model)
+    if not allowed_waste(model, TEXT2TEXT):  # never padded
+        items = items[:1]
+    near = 1e-9 if model.dtype == torch.float64 else 1e-4
+    for rules in ("lrp", "attnlrp"):
+        batch = pad(items, model)
+        together = attributions(run(model, batch, rules), batch, torch.mul, decomposes=True)
+        for item, found in zip(items, together, strict=True):
+            one = pad([item], model)
+            [alone] = attributions(run(model, one, rules), one, torch.mul, decomposes=True)
+            size = np.abs(alone.relevance).max()
+            np.testing.assert_allclose(found.relevance, alone.relevance, rtol=0, atol=max(near * size, 1e-12))
+        reverse = pad([Item((*items[0].token_ids,), 13, 13, 11, source=9)], model)
+        np.testing.assert_allclose(
+            run(model, reverse, rules).products[0], -together[0].relevance, rtol=0, atol=near * np.abs(together[0].relevance).max()
+        )
+
+
+@families(EXPLAINED, QUICK)
+def test_fused_and_explicit_attention_agree(family):
+    try:
+        models = [tiny.build(family, attn_implementation=kind) for kind in ("sdpa", "eager")]
+    except (ValueError, ImportError):
+        pytest.skip("has one attention implementation only")
+    batches = [pad(items_of(model)[:1], model) for model in models]
+    for rules in ("lrp", "attnlrp"):
+        fused, explicit = (run(m, b, rules, ["embedding"]).products for m, b in zip(models, batches, strict=True))
+        np.testing.assert_allclose(fused, explicit, rtol=0, atol=2e-5 * np.abs(explicit).max())
+
+
+class Constant(nn.Module):
+    """A module whose result is a constant."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base = base
+
+    def forward(self, *args):
+        return self.base(*args).detach()
+
+
+@pytest.mark.parametrize("family", ["text2text:umt5", "text2text:mt5", "text2text:t5gemma"])
+def test_the_gate_branch_gets_exactly_0(family):
+    """Under LRP a gate is a constant: making it one by hand changes nothing, bit for bit."""
+    model = tiny.build(family)
+    batch = pad(items_of(model)[:1], model)
+    found, other = (run(model, batch, rules, ["embedding"]).products for rules in ("lrp", "attnlrp"))
+    gated = [m for m in model.modules() if hasattr(m, "wi_0") or hasattr(m, "gate_proj")]
+    assert len(gated) == 4
+    for mlp in gated:
+        name = "act" if hasattr(mlp, "act") else "act_fn"
+        setattr(mlp, name, Constant(getattr(mlp, name)).eval())
+    assert np.array_equal(run(model, batch, "lrp", ["embedding"]).products, found)
+    assert not np.allclose(run(model, batch, "attnlrp", ["embedding"]).products, other)
+
+
+@families(EXPLAINED, QUICK)
+def test_constant_attention_under_lrp(family):
+    """What queries and keys are made of gets nothing: random ones with the same weights of attention give the same map."""
+    model = tiny.build(family, attn_implementation="eager")
+    batch = pad(items_of(model)[:1], model)
+    found = run(model, batch, "lrp", ["embedding"]).products
+    names = ("q_proj", "k_proj", "q", "k", "query", "key", "query_global", "key_global")
+    for name, module in model.named_modules():
+        if name.rpartition(".")[2] in names and isinstance(module, nn.Linear):
+            module.register_forward_hook(lambda _, __, output: output.detach())
+    with propagate(model, "lrp", unknown="ignore"):
+        np.testing.assert_array_equal(run(model, batch, "lrp", ["embedding"]).products, found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", [f for f in TEXT if type_of(f) in WITHOUT_DECODER and type_of(f) != "vibevoice_asr"])
+def test_without_a_decoder(family):
+    """transformers lists them as such; they are not encoder-decoder models, and nothing here is said of them."""
+    try:
+        model = tiny.build(family)
+    except Exception:  # noqa: BLE001 (the tiny model is of no use here)
+        pytest.skip("cannot be built tiny")
+    assert encoder_of(model) is None
+
+
+@pytest.mark.parametrize("family", REFUSES)
+def test_refuses_by_name(family):
+    model = tiny.build(family)
+    with pytest.raises(UnsupportedModelError, match=type(model).__name__):
+        run(model, pad(items_of(model)[:1], model), "lrp")
+
+
+def test_every_family_is_in_one_list():
+    assert sorted([*EXPLAINED, *REFUSES, *(f for f in TEXT if type_of(f) in WITHOUT_DECODER)]) == sorted(TEXT)
