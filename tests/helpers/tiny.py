@@ -77,6 +77,7 @@ STATE_SPACE: set[str] = {family for family in FAMILIES if family.split(":")[1] i
 
 FLOAT32_ONLY: dict[str, str] = {
     "text2text:fsmt": "fills its mask with float64's smallest number through a float32 tensor",
+    "text2text:led": "makes NaN of a float64 mask in its softmax, which is in float32",
     "causal:xglm": "clamps scores with a float32 tensor that cannot hold float64's smallest number",
     "causal:xlnet": "multiplies by positions that it always makes in float32",
 }

@@ -27,9 +27,13 @@ def one_block(kind):
     """A BART or a T5 v1.1 of one block per stack, in float64; norms that transformers computes in float32 are not."""
     torch.manual_seed(0)
     if kind == "bart":
-        sizes = {f"{stack}_{name}": n for stack in ("encoder", "decoder") for name, n in (("layers", 1), ("ffn_dim", 24))}
+        sizes = {
+            f"{stack}_{name}": n for stack in ("encoder", "decoder") for name, n in (("layers", 1), ("ffn_dim", 24))
+        }
         heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-        model = BartForConditionalGeneration(BartConfig(vocab_size=97, max_position_embeddings=32, d_model=16, **sizes, **heads))
+        model = BartForConditionalGeneration(
+            BartConfig(vocab_size=97, max_position_embeddings=32, d_model=16, **sizes, **heads)
+        )
     else:
         sizes = {"vocab_size": 97, "d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 1, "num_heads": 2}
         config = T5Config(**sizes, feed_forward_proj="gated-gelu", tie_word_embeddings=False)
@@ -151,11 +155,17 @@ def test_modules_of_either_stack_have_rows_of_all_tokens():
     result = run(model, batch, "lrp", names)
     rows = {name: (h.state * h.gradient).double().sum(-1)[0] for name, h in result.hidden.items()}
     assert all(row.shape == (8,) for row in rows.values())
-    assert not rows["model.encoder.layers.0"][5:].any() and rows["model.encoder.layers.0"][:5].all()
+    assert not rows["model.encoder.layers.0"][5:].any()
+    assert rows["model.encoder.layers.0"][:5].all()
     assert not rows["model.decoder.layers.1"][:5].any()
     torch.testing.assert_close(rows["model.decoder.layers.1"].sum(), torch.tensor(result.values[0]))  # all passes here
     with pytest.raises(InputError, match="did not run"):
-        run(model, batch, "lrp", ["model.shared" if model.model.shared is not model.model.encoder.embed_tokens else "lm"])
+        run(
+            model,
+            batch,
+            "lrp",
+            ["model.shared" if model.model.shared is not model.model.encoder.embed_tokens else "lm"],
+        )
 
 
 @pytest.mark.parametrize("place", ["input", "embedding"])
@@ -192,7 +202,7 @@ def test_cross_attention_that_is_hidden_is_refused():
     model = tiny.build("text2text:bart")
     for layer in model.model.decoder.layers:
         layer.encoder_attn.forward = partial(hidden_attention, layer.encoder_attn)
-    with pytest.raises(UnsupportedModelError, match="4 blocks and 2 cross-attentions.*4 attentions"):
+    with pytest.raises(UnsupportedModelError, match=r"4 blocks and 2 cross-attentions.*4 attentions"):
         run(model, pad([ITEM], model), "lrp")
 
 
