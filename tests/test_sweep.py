@@ -14,11 +14,11 @@ import tiny
 import torch
 import transformers
 from support import COMMON, families
+from swept import ENCODER_DECODER, EXPLAINED, REFUSES
 from torch import nn
 
 from lrpx.check import Accounting
 from lrpx.errors import UnsupportedModelError
-from lrpx.models.refused import REFUSED
 from lrpx.passes.attribution import run
 from lrpx.propagation import rules
 from lrpx.propagation.propagate import propagate
@@ -28,17 +28,6 @@ from lrpx.text.batching import Item, pad
 TOLERANCE = 2e-6  # transformers computes many norms in float32, whatever the dtype of the model
 # Where relevance is complete: RoCBERT mixes sound and shape of a character in behind the embedding, I-BERT's returns a tuple.
 AT = dict.fromkeys(("causal:roc_bert", "masked:roc_bert", "causal:ibert", "masked:ibert"), "input")
-# Listed as masked, and explained as what they are: see tests/tasks/test_sweep_text2text.py.
-ENCODER_DECODER = ("masked:bart", "masked:mbart", "masked:mvp")
-
-
-def type_of(family):
-    return family.split(":")[1]
-
-
-MUSIC = ("causal:musicgen", "causal:musicgen_melody")
-REFUSES = [f for f in tiny.FAMILIES if type_of(f) in REFUSED or f in MUSIC or f in tiny.STATE_SPACE]
-EXPLAINED = [f for f in tiny.FAMILIES if f not in REFUSES and f not in ENCODER_DECODER]
 
 
 def batch_of(family, model):

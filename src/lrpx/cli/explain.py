@@ -37,7 +37,6 @@ def explain(
             "the line has its own. Default: if the file is called .jsonl.",
         ),
     ] = None,
-    images: options.ImageOption = None,
     chat: Annotated[
         bool, typer.Option("--chat", help="A text is what a user says: put the model's chat template around it.")
     ] = False,
@@ -82,6 +81,12 @@ def explain(
     direct: Annotated[
         bool | None,
         typer.Option("--direct", help="For alti-logit: add the residual stream's own part to the explained token."),
+    ] = None,
+    heads: Annotated[
+        bool | None,
+        typer.Option(
+            "--heads", help="Relevance of each head, and of each layer's attention and MLP, too: in JSON and HTML."
+        ),
     ] = None,
     verbose: options.VerboseOption = False,
     model: options.ModelOption = options.DEFAULT_MODEL,
@@ -136,17 +141,14 @@ def explain(
     check_document(kind, fragment=fragment, engine=engine)
     look = look_of(scale, hide, group, numbers)
     methods = list(dict.fromkeys(method or ["attnlrp"]))
-    given: dict[str, Any] = {"at": at, "norm": norm, "rules": rules, "direct": direct}
+    given: dict[str, Any] = {"at": at, "norm": norm, "rules": rules, "direct": direct, "heads": heads}
     _check_options(methods, given)
+    if heads is None and any("heads" in get_method(name).options for name in methods):
+        given["heads"] = False  # thousands of numbers that nobody asked for
     for role, as_text, as_id in (("target", target, target_id), ("contrast", contrast, contrast_id)):
         if as_text is not None and as_id is not None:
             raise InputError(f"give --{role} or --{role}-id, not both.")
     texts = texts_of(text, file, jsonl=jsonl, chat=chat)
-    if images and len(texts) > 1:
-        raise InputError(
-            f"--image is for one text, and there are {len(texts)}. In JSON lines, messages hold images: "
-            '{"type": "image", "image": "cat.png"}.'
-        )
 
     from ..explainer import Explainer
     from ..models.loading import load
@@ -178,8 +180,6 @@ def explain(
     if kind is Format.terminal and output is None:
         warnings.simplefilter("ignore", LrpxWarning)  # the header of the map says the same
     alone = len(texts) == 1 and not texts[0].origin
-    if images:
-        given["images"] = list(images) if alone else [list(images)]
     asked["text"] = [one.text for one in texts]
     asked = {name: values[0] for name, values in asked.items()} if alone else asked | {"errors": "collect"}
     explained = explainer(method=methods, **asked, **given)

@@ -35,7 +35,6 @@ from .arguments import (
     Explains,
     GenerateOptions,
     Ids,
-    Images,
     Methods,
     Model,
     OneCall,
@@ -160,7 +159,6 @@ class Explainer:
         text_pair: Part = None,
         question: Part = None,
         choices: Choices = None,
-        images: Images = None,
         method: OneMethod | Methods | None = None,
         target: Target = None,
         contrast: Target = None,
@@ -172,6 +170,7 @@ class Explainer:
         norm: Literal["l1", "l2"] | None = None,
         direct: bool | None = None,
         rules: str | RuleSet | None = None,
+        heads: bool | None = None,
         errors: Literal["raise", "collect"] = "raise",
         progress: bool | None = None,
         **options: object,
@@ -182,9 +181,6 @@ class Explainer:
             text: A string, token ids, a ``BatchEncoding``, or chat messages; or several, to explain in batches: a list of
                 these, ids as a 2-D tensor or array, or the ``BatchEncoding`` of a batch. Special tokens that the tokenizer puts
                 after a string are left out for a causal model, which goes on from the last token of the text.
-            images: Of a model that reads images and text: the images of the text, in the order of their places in it; Pillow's,
-                paths, or arrays ``[height, width, 3]``. For several texts, a list for each. Chat messages may hold them instead:
-                ``{"type": "image", "image": picture}``. Or ``text`` is what the model's processor returned for both.
             method: One of ``lrpx.METHODS``, or several. Default: the explainer's.
             text_pair: Of a classifier of pairs: the second text. For several texts, one for all or a list.
             question: Of a question-answering model: what is asked about ``text``. Likewise.
@@ -210,6 +206,9 @@ class Explainer:
             norm: Of ``gradient``: ``"l1"`` (default) or ``"l2"`` (squared).
             direct: Of ``alti-logit``: add the residual stream's own part to the explained token.
             rules: Of ``lrp`` and its relatives: another rule set, or its name.
+            heads: Of ``lrp``, its relatives and ``gradient-x-input``: the relevance of each head, and of each layer's attention
+                and MLP (``Explanation.by_head``, ``by_attention``, ``by_mlp``, ``by_layer``). Default: for up to 1024 tokens in
+                all, without ``compile``.
             errors: Of several texts, some of which cannot be explained (empty, too long, ...): ``"raise"`` for the first of
                 them, or ``"collect"`` them in ``Explanations.failures`` and explain the others.
             progress: Show a progress bar. Default: when a list needs more than one batch, on a terminal.
@@ -229,23 +228,17 @@ class Explainer:
         if objective not in ("logit", "logprob"):
             raise InputError(f'objective={objective!r}: give "logit" or "logprob".')
         _check_names(options, CallOptions.__annotations__)
-        options |= {"at": at, "norm": norm, "direct": direct, "rules": rules}
+        options |= {"at": at, "norm": norm, "direct": direct, "rules": rules, "heads": heads}
         chosen = methods_with_options(self.method if method is None else method, options)
         if text is None:
             raise InputError("no text given: explainer(text), or lrpx.explain(model, tokenizer, text).")
         several_methods = isinstance(method, list | tuple)
         texts = read_texts(
             self._runner,
-            self.reader,
+            self.tokenizer,
             text,
             {"target": target, "contrast": contrast, "position": position, "explains": explains},
-            {
-                "text_pair": text_pair,
-                "question": question,
-                "choices": choices,
-                "target_prefix": target_prefix,
-                "images": images,
-            },
+            {"text_pair": text_pair, "question": question, "choices": choices, "target_prefix": target_prefix},
             objective=objective,
             collect=errors == "collect",
             batch_tokens=self.batch_tokens,
@@ -261,7 +254,6 @@ class Explainer:
         self,
         prompt: str | Ids | Chat,
         *,
-        images: Images = None,
         max_new_tokens: int | None = None,
         continuation: str | Ids | None = None,
         generation_config: GenerationConfig | Mapping[str, Any] | None = None,
@@ -279,7 +271,6 @@ class Explainer:
 
         Args:
             prompt: A string, token ids, a ``BatchEncoding``, or chat messages (for which the chat template is used).
-            images: As in a call.
             max_new_tokens: Let the model generate up to so many tokens; it stops by itself at an end token.
             continuation: Explain this instead: a string, which must not change the tokens of the prompt, or ids.
             generation_config: How ``model.generate`` chooses; a ``GenerationConfig`` or its arguments. Default: greedily.
@@ -315,7 +306,7 @@ class Explainer:
             )
         if generation_config is not None and continuation is not None:
             raise InputError("generation_config and continuation are both given: nothing is generated. Leave one out.")
-        encoded = read_prompt(self.model, self.reader, prompt, target_prefix, generation_config, images)
+        encoded = read_prompt(self.model, self.tokenizer, prompt, target_prefix, generation_config)
         notes: tuple[str, ...] = ()
         if continuation is None:
             new = generate(self.model, self.tokenizer, encoded, max_new_tokens, generation_config)
@@ -407,7 +398,6 @@ def explain(
     question: Part = None,
     choices: Choices = None,
     method: OneMethod | Methods = "attnlrp",
-    images: Images = None,
     target: Target = None,
     contrast: Target = None,
     position: Position = None,
@@ -418,6 +408,7 @@ def explain(
     norm: Literal["l1", "l2"] | None = None,
     direct: bool | None = None,
     rules: str | RuleSet | None = None,
+    heads: bool | None = None,
     errors: Literal["raise", "collect"] = "raise",
     progress: bool | None = None,
     batch_tokens: int = BATCH_TOKENS,
@@ -436,7 +427,7 @@ def explain(
         >>> e.show()
     """
     _check_names(options, ExplainOptions.__annotations__)
-    options |= {"at": at, "norm": norm, "direct": direct, "rules": rules}
+    options |= {"at": at, "norm": norm, "direct": direct, "rules": rules, "heads": heads}
     methods_with_options(method, options)  # refused before a model is loaded
     Execution(fast, compile, checkpoint)
     if text is None:
@@ -455,7 +446,6 @@ def explain(
         "target_prefix": target_prefix,
         "objective": objective,
         "explains": explains,
-        "images": images,
         **options,
     }
     return explainer(text, method=method, errors=errors, progress=progress, **asked)

@@ -171,6 +171,8 @@ def _together(results: list[Attribution], shared: int) -> Attribution:
         residual=first.residual - second.residual,
         layers={name: joined(first.layers[name], second.layers[name], 0) for name in first.layers},
         by_layer=both("by_layer"),
+        by_attention=both("by_attention"),
+        by_mlp=both("by_mlp"),
         by_head=both("by_head"),
         notes=tuple(dict.fromkeys((*first.notes, *second.notes))),
     )

@@ -122,7 +122,8 @@ def explain_several(
                     f"text and {role} have {length} tokens to read, and {signature.name} can read {signature.context}. "
                     "Shorten one."
                 )
-            asked = item.lengthened(read, item.position, ids[0])
+            extras = {name: _as_long(values, len(read)) for name, values in item.extras.items()}
+            asked = Item(read, item.position, ids[0], None, extras, source=item.source)
             first = item.position - item.source
             scoring = Scoring(
                 positions=range(first, first + len(ids)),
@@ -208,3 +209,8 @@ def _top_prediction(runner: PassRunner, item: Item) -> int:
     with torch.no_grad(), fresh_rotations(runner.model):
         logits, index = explained_logits(runner.model, pad([item], runner.model))
     return int(logits[0, int(index[0])].argmax())
+
+
+def _as_long(values: tuple[int, ...], length: int) -> tuple[int, ...]:
+    """Per-token inputs for a text of another length: the last one is repeated."""
+    return (*values, *[values[-1]] * (length - len(values)))[:length]

@@ -22,14 +22,12 @@ from ..methods.together import explain_together, takes_one_pass
 from ..models.positions import longest_alike
 from ..models.precision import matmul_precision
 from ..models.provenance import provenance
-from ..models.reader import tokenizer_of
 from ..models.signature import ModelSignature, padding_id, task_of
 from ..passes.dispatch import PassRunner
 from ..passes.hidden_states import place_first
 from ..passes.scoring import Objective
 from ..results.explanation import Explanation, Token
 from ..results.generation import explained
-from ..tasks.image_text import check_method, encode_with_images, images_of_each
 from ..text.batching import Attribution, Item, allowed_waste, pad
 from ..text.given import name_of, split
 from ..text.items import groups_of, lists_of, one_each
@@ -43,6 +41,8 @@ from .spelling import averages_in_generate, misspelt
 NO_TOKEN = -1  # the id of a target that is a function
 
 Explain = Callable[..., list[Attribution]]  # a batch and a method's options -> one for each item
+
+SHORT = 1024  # tokens of all texts of a call, up to which relevance of heads and layers is computed unasked
 
 
 class Texts:
@@ -61,11 +61,10 @@ class Texts:
     def __init__(
         self,
         model: PreTrainedModel,
-        reader: Any,
+        tokenizer: Any,
         text: Any,
         asked: Mapping[str, Any],
         *,
-        images: Any = None,
         objective: Objective = "logit",
         collect: bool,
     ) -> None:
@@ -74,10 +73,8 @@ class Texts:
         Raises:
             InputError: Something cannot be used. Of several texts, it names the one.
         """
-        self.reader, self.tokenizer = reader, tokenizer_of(reader)
-        self.special_ids = special_ids(self.tokenizer)
+        self.tokenizer, self.special_ids = tokenizer, special_ids(tokenizer)
         self.given, self.several = split(text)
-        self._images = images_of_each(images, self.several, len(self.given))
         lists = {} if self.several else lists_of(asked)
         self.of, self.objective = next(iter(lists), "text"), objective
         self.failed: dict[int, LrpxError] = {}
@@ -100,7 +97,7 @@ class Texts:
         found = {}
         for i, one in enumerate(self.given):
             with self._trying(i):
-                encoded = encode_with_images(model, self.reader, one, self._images[i], encode_one)
+                encoded = encode_one(one)
                 found[i] = encoded.without_closing() if signature.task == "causal" else encoded
         return found
 
@@ -169,9 +166,6 @@ class Texts:
         progress: bool | None,
     ) -> dict[int, Explanation]:
         """The explanation of each text by one method."""
-        for i, item in self.items.items():
-            with self._trying(i):
-                check_method(item, method, settings)
         runner.log_unused_options(method.name, has_passes=method.has_passes)
         self._check_functions(method)
         execution = {**asdict(runner.execution), "float32_matmul_precision": matmul_precision()}
@@ -179,6 +173,10 @@ class Texts:
         one = self._takes_one_pass(method, settings, runner)
         together = one or self.objective == "logprob"
         function, groups = method.run_by(runner), self._groups(runner.model, batch_tokens, together=together, one=one)
+        own = settings
+        if settings.get("heads", False) is None:  # by default, where they cost next to nothing
+            tokens = sum(len(self.items[i].token_ids) for group in groups for i in group)
+            own = {**settings, "heads": tokens <= SHORT and not runner.execution.compile}
         found: dict[int, Explanation] = {}
         notes: list[str] = []
         doubtful: dict[int, Sequence[str]] = {}
@@ -188,7 +186,7 @@ class Texts:
             if together:
                 results = explain_together(runner, method, settings, items, self.objective, likeliest=LIKELIEST)
             else:
-                results = self._attributions(function, group, runner.model, settings)
+                results = self._attributions(function, group, runner.model, own)
             notes.extend(note for result in results for note in result.notes)
             return results
 
@@ -329,7 +327,6 @@ class Texts:
             units=encoded.units,
             segments=encoded.segments,
             special=tuple(n for n, i in enumerate(encoded.token_ids) if i in self.special_ids),
-            images=encoded.images,
             relevance=result.relevance,
             value=result.value,
             residual=result.residual,
@@ -340,9 +337,11 @@ class Texts:
             text=encoded.text,
             layers=result.layers,
             by_layer=result.by_layer,
+            by_attention=result.by_attention,
+            by_mlp=result.by_mlp,
             by_head=result.by_head,
             components=result.components,
-            notes=(*encoded.notes, *item.notes, *result.notes, *_other_rules(method, settings)),
+            notes=(*item.notes, *result.notes, *_other_rules(method, settings)),
             provenance={**about, **ids},
             **told,
         )

@@ -104,7 +104,7 @@ _TABLE = [
         "LRP: attention weights, gates and norm deviations are constants; activations pass relevance unchanged.",
         f"Ali et al. 2022; Eberle et al. 2023; {_ARRAS}",
         "lrp:explain",
-        {"rules": "lrp", "at": ("input",)},
+        {"rules": "lrp", "at": ("input",), "heads": None},
         Traits(*_BACKWARD, True, True, True, True),
     ),
     Method(
@@ -112,7 +112,7 @@ _TABLE = [
         "AttnLRP: as LRP, but relevance also flows through softmax, and products give half to each factor.",
         f"Achtibat et al. 2024; {_ARRAS}",
         "lrp:explain",
-        {"rules": "attnlrp", "at": ("input",)},
+        {"rules": "attnlrp", "at": ("input",), "heads": None},
         Traits(*_BACKWARD, True, False, True, True),
     ),
     Method(
@@ -120,7 +120,7 @@ _TABLE = [
         "LRP with constant attention, but half to each factor of a gated MLP product.",
         f"a variant of {_ARRAS}",
         "lrp:explain",
-        {"rules": "lrp-uniform-gate", "at": ("input",)},
+        {"rules": "lrp-uniform-gate", "at": ("input",), "heads": None},
         Traits(*_BACKWARD, True, True, True, True, in_paper=False),
     ),
     Method(
@@ -137,7 +137,7 @@ _TABLE = [
         "Gradient times input, summed over the width.",
         f"Denil et al. 2015; Shrikumar et al. 2016; {_ARRAS}",
         "gradient:times_input",
-        {"at": ("input",)},
+        {"at": ("input",), "heads": None},
         _GRADIENT,
     ),
     Method(
@@ -200,6 +200,8 @@ def methods_with_options(
     at = given.get("at", ())
     if not isinstance(at, str) and not (isinstance(at, list | tuple) and all(isinstance(name, str) for name in at)):
         raise InputError(f'at={at!r}: give "input", "embedding" or a module name, or a list of these.')
+    if not isinstance(heads := given.get("heads", False), bool):
+        raise InputError(f"heads={heads!r}: give True or False.")
     rules = given.get("rules", "")
     if not isinstance(rules, str | Mapping):
         raise InputError(

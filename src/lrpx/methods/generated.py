@@ -51,6 +51,11 @@ def how(method: Method, settings: Mapping[str, Any]) -> tuple[PassSpec, Combine]
             f"{method.name} explains the logit of one token, and neither several tokens together nor log-probabilities; {names} "
             "do."
         )
+    if settings.get("heads"):
+        raise InputError(
+            "heads=True is for the logit of one token, from a pass of its own. Explain one at a time: "
+            "explainer(text, target=..., heads=True)."
+        )
     at = settings["at"]
     places = (at,) if isinstance(at, str) else tuple(at)
     if places not in (("input",), ("embedding",)):

@@ -53,7 +53,12 @@ def norm_of(name: str) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def times_input(
-    model: PreTrainedModel, batch: Batch, *, at: Sequence[str] = ("input",), runner: PassRunner | None = None
+    model: PreTrainedModel,
+    batch: Batch,
+    *,
+    at: Sequence[str] = ("input",),
+    heads: bool | None = None,
+    runner: PassRunner | None = None,
 ) -> list[Attribution]:
     """Per token, the sum over the width of ``x * g``, with ``g`` the plain gradient: ``lrp.explain`` without rules."""
-    return lrp.explain(model, batch, rules={}, at=at, runner=runner)
+    return lrp.explain(model, batch, rules={}, at=at, heads=heads, runner=runner)

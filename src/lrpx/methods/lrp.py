@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from transformers import PreTrainedModel
 
 from ..passes.attribution import attributions, run
@@ -23,12 +22,13 @@ def explain(
     *,
     rules: Rules = "attnlrp",
     at: Sequence[str] = ("input",),
+    heads: bool | None = None,
     runner: PassRunner | None = None,
 ) -> list[Attribution]:
     """Relevance of every input token, ``R_t = sum_d x_td * (d value / d x_td)`` under the rule set, in logits.
 
-    ``relevance`` ``[T]`` is at ``"input"`` or ``"embedding"``, whichever ``at`` names first, or else at the input; everything
-    else that it names is in ``layers``, ``[T, width]``. Arguments and errors are those of ``run``.
+    ``relevance`` ``[T]`` is at ``"input"`` or ``"embedding"``, whichever ``at`` names first, or else at the input; whatever else
+    it names is in ``layers``, ``[T, width]``. ``heads`` asks for ``by_head`` and its like. See ``run`` for arguments and errors.
     """
-    result = run(model, batch, named_rules(rules), at, runner=runner, hidden=beyond_sums(at))
-    return attributions(result, batch, torch.mul, decomposes=True)
+    result = run(model, batch, named_rules(rules), at, runner=runner, hidden=beyond_sums(at), heads=bool(heads))
+    return attributions(result, batch, decomposes=True)

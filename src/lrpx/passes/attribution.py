@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,6 +46,8 @@ class Pass:
         mode: The rules' counters.
         notes: What has to be known to read it right.
         predictions: Of each item, if the batch asks for them.
+        inside: Of each item, ``by_head``, ``by_attention``, ``by_mlp`` and ``by_layer`` as in an ``Attribution``, those that are
+            known; ``None`` where they were not asked for.
     """
 
     values: np.ndarray
@@ -54,6 +57,7 @@ class Pass:
     mode: Propagation
     notes: tuple[str, ...] = ()
     predictions: list[Predictions] | None = None
+    inside: list[dict[str, np.ndarray]] | None = None
 
 
 def run(
@@ -65,6 +69,7 @@ def run(
     mode: type[Propagation] = Propagation,
     runner: PassRunner | None = None,
     hidden: bool = True,
+    heads: bool = False,
 ) -> Pass:
     """Explain a batch: see the top of ``forward_backward.py``.
 
@@ -77,6 +82,7 @@ def run(
             globs.
         runner: Runs the passes of this model and keeps what can be repeated. Default: one for this pass.
         hidden: Whether hidden states and gradients are wanted; ``products`` need none.
+        heads: Whether ``inside`` is wanted.
 
     Raises:
         UnsupportedModelError: The model cannot be explained correctly.
@@ -84,7 +90,7 @@ def run(
         NonFiniteError: A logit or a gradient is NaN or infinite; the error names the module where it began.
     """
     runner = PassRunner(model) if runner is None else runner
-    found = runner.run(batch, PassSpec(rules, tuple(place_first(at)), mode, hidden, batch.readout))
+    found = runner.run(batch, PassSpec(rules, tuple(place_first(at)), mode, hidden, batch.readout, heads))
     reading = found.read(len(batch.spans))
     check(model, batch, found, reading)
     places = {}
@@ -94,10 +100,11 @@ def run(
             pairs = {name: (state.flatten(2), gradient.flatten(2)) for name, (state, gradient) in pairs.items()}
         places = {name: Hidden(*pair) for name, pair in pairs.items()}
     notes = (about_cuts(type(model).__name__, found.mode),) if +found.mode.cuts else ()
-    return Pass(reading.values, reading.targets, reading.products, places, found.mode, notes, reading.predictions)
+    numbers = reading.values, reading.targets, reading.products
+    return Pass(*numbers, places, found.mode, notes, reading.predictions, reading.inside)
 
 
-def attributions(result: Pass, batch: Batch, combine: Combine, *, decomposes: bool) -> list[Attribution]:
+def attributions(result: Pass, batch: Batch, combine: Combine = torch.mul, *, decomposes: bool) -> list[Attribution]:
     """One attribution per item: ``combine(state, gradient)``, cut to its real tokens.
 
     The first hidden state gives the token relevance, summed over the width; the others are kept whole, in ``layers``. So are
@@ -114,6 +121,7 @@ def attributions(result: Pass, batch: Batch, combine: Combine, *, decomposes: bo
         residual = value - float(relevance.sum()) if decomposes else None
         parts = {name: whole[i, span] for name, whole in layers.items()}
         predicted = result.predictions[i] if result.predictions else None
+        inside: dict[str, Any] = result.inside[i] if result.inside else {}
         found.append(
             Attribution(
                 relevance=relevance,
@@ -123,6 +131,7 @@ def attributions(result: Pass, batch: Batch, combine: Combine, *, decomposes: bo
                 layers=parts,
                 predictions=predicted,
                 notes=result.notes,
+                **{name: numbers[..., span] for name, numbers in inside.items()},
             )
         )
     return found

@@ -259,7 +259,17 @@ class PassRunner:
         """What distinguishes passes, but for the number of texts and their length."""
         named = tuple(sorted(get_rules(spec.rules).items()))
         around = settings(batch.positions.device.type)
-        return tuple(batch.inputs), batch.chosen, batch.likeliest, named, spec.at, spec.mode, spec.readout, around
+        return (
+            tuple(batch.inputs),
+            batch.chosen,
+            batch.likeliest,
+            named,
+            spec.at,
+            spec.mode,
+            spec.readout,
+            spec.heads,
+            around,
+        )
 
     def log_unused_options(self, method: str, *, has_passes: bool) -> None:
         """Log, once, which of the options that were asked for change nothing for this model and ``method``.

@@ -30,11 +30,12 @@ from ..models.stacks import stacks_of, watching_encoder
 from ..propagation.propagate import Propagation, propagate
 from ..propagation.rulesets import RuleSet
 from ..text.batching import Batch, Predictions, Readout
+from .branch_sums import NOTHING, Rows, edges_to, rows_of, sums_of
+from .branches import Block, branches_of
 from .checkpointing import Recomputation, checkpointed, outer_blocks
 from .compiled.attention_calls import AttentionCall, RepeatAttentionCalls
 from .functions import with_functions
 from .hidden_states import PLACES, State, is_entry, not_met, resolve_at, taps_of
-from .image_inputs import language_model, watched_images
 from .output_head import OutputHead, output_embedding
 from .predictions import predictions, read_predictions
 from .validation import check_carries_gradient, check_no_bypass, check_rules_took_effect, where_not_finite
@@ -52,6 +53,7 @@ class PassSpec:
         mode: The class that applies the rules; a subclass of ``Propagation`` watches more.
         hidden: Whether the hidden states and gradients are wanted, beside their products.
         readout: From the model's output to the scores that are explained; ``None``: a language model's logits.
+        heads: Whether relevance of heads, attentions, MLPs and blocks is wanted too.
     """
 
     rules: str | RuleSet
@@ -59,6 +61,7 @@ class PassSpec:
     mode: type[Propagation] = Propagation
     hidden: bool = True
     readout: Readout | None = None
+    heads: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ class PassResult:
         reasons: (kind, what) of each objection.
         mode: The rules' counters.
         predicted: How many numbers of each item in the summary say what the model predicts.
+        rows: What the sums in the summary are that are of no token.
     """
 
     summary: Tensor
@@ -104,6 +108,7 @@ class PassResult:
     reasons: list[tuple[str, str]]
     mode: Propagation
     predicted: int = 0
+    rows: Rows = NOTHING
 
     def tensors(self) -> list[Tensor]:
         """All tensors, in a fixed order."""
@@ -128,7 +133,9 @@ class PassResult:
         values, targets, objections, predicted, products = np.split(numbers, ends)
         raised = [reason for reason, holds in zip(self.reasons, objections, strict=True) if holds]
         shown = list(read_predictions(predicted.reshape(rows, -1))) if self.predicted else None
-        return PassSummary(values, targets.astype(int).tolist(), products.reshape(rows, -1), raised, shown)
+        of_tokens, *inside = products.reshape(1 + self.rows.count, rows, -1)
+        parts = [self.rows.read(np.array([row[i] for row in inside])) for i in range(rows)] if inside else None
+        return PassSummary(values, targets.astype(int).tolist(), of_tokens, raised, shown, parts)
 
 
 class PassSummary(NamedTuple):
@@ -139,6 +146,7 @@ class PassSummary(NamedTuple):
     products: np.ndarray  # float64 [B, T]: hidden state times gradient at the first place, summed over the width
     raised: list[tuple[str, str]]  # what speaks against the result
     predictions: list[Predictions] | None  # of each item, if the batch asks for them
+    inside: list[dict[str, np.ndarray]] | None  # of each item, ``Rows.read``
 
 
 class HeadNotFollowed(Exception):
@@ -155,8 +163,7 @@ class Watched:
         modules: The modules of the model.
         wanted: Where to look -> module.
         taps: Of each stack: where -> hidden state, once the model has run.
-        features: Image features, which enter the language model by its first block.
-        later: Image features that further blocks add to the same tokens, ``[B, T, width]`` each: a part of ``"input"``.
+        blocks: What its blocks did, if it is wanted.
     """
 
     batch: Batch
@@ -164,11 +171,10 @@ class Watched:
     modules: list[nn.Module]
     wanted: dict[str, nn.Module | None]
     taps: list[dict[str, Tensor]]
-    features: Sequence[Tensor] = ()
-    later: Sequence[Tensor] = ()
+    blocks: list[Block]
 
     def states(self, model: PreTrainedModel, values: Tensor) -> tuple[dict[str, State], list[Tensor]]:
-        """The hidden states that ``values`` were made of, and what must have no gradient: it would mean a way around them.
+        """The hidden states that ``values`` were made of, and embedding and pixels, if a gradient there means a way around them.
 
         Raises:
             InputError: A module whose hidden state is asked for did not run.
@@ -186,15 +192,13 @@ class Watched:
             name: State([taps.get(name) for taps in self.taps], shapes) for name in wanted
         }  # in the order asked for
         around: list[Tensor] = []
-        watches = self.active.rules or self.batch.with_images
         for taps in self.taps:
-            entries = [taps[name] for name in wanted if is_entry(name) and name in taps] if watches else []
+            entries = [taps[name] for name in wanted if is_entry(name) and name in taps] if self.active.rules else []
             beside = {
                 name: t
                 for name, t in taps.items()
                 if entries and name in ("embedding", "pixels") and name not in wanted
             }
-            beside |= {f"image feature {n}": feature for n, feature in enumerate(self.features)}
             if beside and not all(entry.is_leaf for entry in entries):  # not cut off
                 check_no_bypass(model, values, beside, entries)
                 beside = {}
@@ -217,24 +221,22 @@ def watched(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
         batch = batch.outside_inference_mode()
         seen = {k: v for k, v in batch.inputs.items() if not (options.unpadded and k == "attention_mask")}
         wanted = resolve_at(model, spec.at)
-        linked = options.static or options.linked or not (active.rules or batch.with_images)
+        linked = options.static or options.linked or not active.rules
         encoding = stack.enter_context(watching_encoder(model))
-        taps, images = [], (list[Tensor](), list[Tensor]())
+        taps = []
         for part, shape in zip(stacks_of(model, modules), batch.shapes, strict=True):
-            if batch.with_images:  # vision towers have blocks too
-                part = replace(part, modules=modules_of(language_model(model)))
             here = {name: m for name, m in wanted.items() if name in PLACES or m is None or m in part.modules}
             runs = encoding if part.name == "encoder" else partial(_is_not, encoding)
             taps.append(stack.enter_context(taps_of(part, here, shape, again, runs, linked=linked)))
-        if batch.with_images:
-            images = stack.enter_context(watched_images(model, taps[0], active, again))
-        elif "pixel_values" in seen:
+        if "pixel_values" in seen:
             taps[0]["pixels"] = seen["pixel_values"].detach().requires_grad_()
             seen["pixel_values"] = taps[0]["pixels"].clone()  # a model may write into it; the leaf must stay as it is
+        inside = spec.heads and len(batch.shapes) == 1 and "pixel_values" not in seen
+        noted = stack.enter_context(branches_of(model, active, batch.shape, again)) if inside else []
         repeated = None if options.attention is None else stack.enter_context(RepeatAttentionCalls(options.attention))
-        blocks = outer_blocks(language_model(model) if batch.with_images else model) if options.checkpoint else []
+        blocks = outer_blocks(model) if options.checkpoint else []
         stack.enter_context(checkpointed(blocks, active, again, repeated) if blocks else nullcontext())
-        yield Watched(replace(batch, inputs=seen), active, modules, wanted, taps, *images)
+        yield Watched(replace(batch, inputs=seen), active, modules, wanted, taps, noted)
 
 
 def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassOptions = EAGER) -> PassResult:
@@ -252,11 +254,14 @@ def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
         values = exact[:, 0] - torch.where(contrasted, exact[:, 1], 0)
         states, beside = now.states(model, values)
         pieces = [piece for state in states.values() for piece in state.pieces if piece is not None]
-        pieces += now.later
         differentiable = [piece for piece in pieces if piece.requires_grad]
-        found = torch.autograd.grad(values.sum(), [*differentiable, *beside], allow_unused=True)
-    if any(gradient is not None for gradient in found[len(differentiable) :]):
-        # Made before the first block, of what enters it; or of the embedding itself.
+        fits = spec.heads and pieces[0].shape[:2] == batch.shape  # no tokens of the model's own around the text
+        rows = rows_of(model, now.blocks) if fits else NOTHING
+        edges = edges_to(now.blocks, rows)
+        wanted: list[Any] = [*differentiable, *beside, *edges.values()]
+        found = torch.autograd.grad(values.sum(), wanted, allow_unused=True)
+    # Made before the first block, of what enters it; or of the embedding itself.
+    if any(gradient is not None for gradient in found[len(differentiable) :][: len(beside)]):
         return compute(model, batch, spec, replace(options, linked=True))
     gradients = dict(zip(map(id, differentiable), found, strict=False))
     for piece in pieces:
@@ -266,14 +271,14 @@ def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
     complete = {name: state.whole(each[name]) for name, state in states.items()}
     objections = _objections(batch, picked, each)
     plain = {name: state.whole().detach() for name, state in states.items()}
-    if now.later:  # each token has entered with all of them
-        complete["input"] = with_later(complete["input"], [gradients[id(state)] for state in now.later])
-        plain["input"] = with_later(plain["input"], [state.detach() for state in now.later])
     flags = torch.stack([flag.to(values.device) for flag in objections.values()])
     first = spec.at[0]
     pair = per_token(first, plain[first]), per_token(first, complete[first])
     products = _products(*pair, values.dtype, 1 << 62 if options.static else CHUNK)
-    parts = [values.detach(), targets, flags, products]
+    inside = dict(zip(edges, found[len(found) - len(edges) :], strict=True))
+    at_once = None if options.static else CHUNK
+    sums = [sums_of(now.blocks, rows, inside, values, at_once)] if rows.count else []
+    parts = [values.detach(), targets, flags, products, *sums]
     predicted = 0
     if whole is not None:
         count = min(batch.likeliest, whole.shape[1])
@@ -281,13 +286,7 @@ def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
         parts.insert(3, predictions(whole, targets, batch.contrasts, count, independent=independent))
         predicted = parts[3].shape[1]
     summary = torch.cat([t.to(values.device, values.dtype).flatten() for t in parts])
-    return PassResult(summary, plain, complete, list(objections), now.active, predicted)
-
-
-def with_later(state: Tensor, later: Sequence[Tensor | None]) -> Tensor:
-    """What enters the first block, or its gradient, with what further blocks add to the same tokens: ``[..., T, widths]``."""
-    parts = [torch.zeros_like(state) if each is None else each.to(state.device, state.dtype) for each in later]
-    return torch.cat([state, *parts], -1)
+    return PassResult(summary, plain, complete, list(objections), now.active, predicted, rows)
 
 
 def exact_dtype(tensor: Tensor) -> torch.dtype:

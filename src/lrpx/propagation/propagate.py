@@ -60,13 +60,13 @@ class Propagation(TorchFunctionMode):
         except KeyError:
             operation = operation_of(func)
             quiet = not self.rules or operation.kind in ("silent", "structure", "elementwise")
-            handler = self.added.get(func) or (None if quiet else Propagation._look)
+            handler = self.added.get(func) or (None if quiet else Propagation.look)
             self._handlers[func] = handler, operation
         if handler is None:
             return func(*args, **kwargs) if kwargs else func(*args)
         return handler(self, operation, func, args, kwargs or {})
 
-    def _look(self, operation: Operation, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def look(self, operation: Operation, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """An operation that may need a rule, if enough of its operands carry gradient."""
         if operation.kind == "container":
             with self:  # which sees the functions that a whole layer calls

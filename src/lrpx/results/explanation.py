@@ -6,6 +6,7 @@ An ``Explanation`` holds numbers and strings only (no tensor, no model), so it c
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import os
@@ -19,10 +20,13 @@ import numpy as np
 from ..errors import InputError, NonFiniteError, import_optional
 from ..files import check_ending, json_line
 from ..heatmap.shown import Shown
-from .images import ImagePatches, check_images, plain_images, read_images
+from .images import ImagePatches, check_images, read_images
 
 SCHEMA = 1
 Measures: TypeAlias = Literal["parts", "sensitivity", "mixture"]
+
+
+_INSIDE = ("by_layer", "by_attention", "by_mlp", "by_head")  # relevance inside the model
 
 
 class Token(NamedTuple):
@@ -91,8 +95,12 @@ class Explanation(Shown):
             ``"text"`` and ``"text_pair"``. Special tokens around them may belong to none. Empty where the text is one piece.
         images: Which tokens are patches of which image, with the pictures. Empty where there are none.
         layers: Module name -> float64 ``[T, width]`` relevance of what that module returned.
-        by_layer: float64 ``[L, T]``: each layer's share of ``relevance`` (ALTI-Logit), or ``None``.
-        by_head: float64 ``[L, H, T]``: contributions of each head at its own input positions, or ``None``.
+        by_layer: float64 ``[L, T]``: relevance of what each layer adds to the residual stream: at the positions of that layer;
+            of ALTI-Logit that of the attention alone, carried to the input tokens. ``None`` where it is not known.
+        by_attention, by_mlp: float64 ``[L, T]``: relevance of what each layer's attention and its MLP add, each on its own: what
+            passes from the attention through the MLP is in both. ``None`` for ALTI-Logit and where it is not known.
+        by_head: float64 ``[L, H, T]``: relevance of each head, at the positions where it writes; of ALTI-Logit, at the
+            positions from which it reads. Zeros where a layer has fewer heads. ``None`` where it is not known.
         components: Parts of ``value`` that belong to no token: name -> number or float64 array.
         provenance: What the numbers came from: model, revision, dtype, device, versions, options.
     """
@@ -124,6 +132,8 @@ class Explanation(Shown):
     notes: tuple[str, ...] = ()
     layers: dict[str, np.ndarray] = field(default_factory=dict)
     by_layer: np.ndarray | None = None
+    by_attention: np.ndarray | None = None
+    by_mlp: np.ndarray | None = None
     by_head: np.ndarray | None = None
     components: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
@@ -152,8 +162,8 @@ class Explanation(Shown):
     def _arrays(self) -> list[tuple[str, np.ndarray]]:
         """Every number of the explanation, by name."""
         named: list[tuple[str, Any]] = [("relevance", self.relevance), ("value", self.value)]
-        named += [("by_layer", self.by_layer), ("by_head", self.by_head), ("residual", self.residual)]
-        named += [(name, getattr(self, name)) for name in ("target_probability", "contrast_probability")]
+        single = (*_INSIDE, "residual", "target_probability", "contrast_probability")
+        named += [(name, getattr(self, name)) for name in single]
         named += [(f"top[{i}].probability", predicted.probability) for i, predicted in enumerate(self.top)]
         named += [(f"layers[{k!r}]", v) for k, v in self.layers.items()]
         named += [(f"components[{k!r}]", v) for k, v in self.components.items()]
@@ -177,8 +187,8 @@ class Explanation(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """The explanation as JSON types, with a ``schema`` number."""
-        plain = {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self) if f.name != "images"}
-        return {"schema": SCHEMA, **plain, "images": plain_images(self.images)}
+        plain = {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        return {"schema": SCHEMA, **plain}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Explanation:
@@ -226,7 +236,7 @@ class Explanation(Shown):
             "layers": {k: np.asarray(v, dtype=np.float64) for k, v in fields["layers"].items()},
             "components": {k: _array_or_number(v) for k, v in fields["components"].items()},
         }
-        for name in ("by_layer", "by_head"):
+        for name in _INSIDE:
             if fields[name] is not None:
                 typed[name] = np.asarray(fields[name], dtype=np.float64)
         return fields | typed
@@ -275,7 +285,7 @@ def read_saved(path: str | os.PathLike[str], written_by: str) -> Any:
 def _later_fields(saved: dict[str, Any]) -> dict[str, Any]:
     """Fields that did not exist yet when an explanation was saved, as they would have been."""
     measured = {"gradient": "sensitivity", "alti": "mixture", "attention-rollout": "mixture"}
-    unknown = ("target_probability", "target_rank", "contrast_probability", "contrast_rank")
+    unknown = ("by_attention", "by_mlp", "target_probability", "target_rank", "contrast_probability", "contrast_rank")
     return {
         **dict.fromkeys(unknown),
         "top": [],
@@ -291,7 +301,9 @@ def _later_fields(saved: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Arrays and tuples as lists, numpy numbers as Python's."""
+    """Arrays and tuples as lists, numpy numbers as Python's, bytes in base64."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, dict):

@@ -40,9 +40,7 @@ def item_of(
             raise InputError(
                 f"the target is the function {name_of(target)}, which takes no contrast={contrast!r}: subtract its logit there."
             )
-        return Item(
-            ids, where, extras=extras, notes=notes, function=target, source=encoded.source, images=encoded.image_inputs
-        )
+        return Item(ids, where, extras=extras, notes=notes, function=target, source=encoded.source)
     chosen, other = (
         resolve_token(given, role, encoded, where, tokenizer, signature.vocabulary, signature.task)
         for role, given in (("target", target), ("contrast", contrast))
@@ -52,7 +50,7 @@ def item_of(
             f"target {target!r} and contrast {contrast!r} are the same token ({chosen}): their difference is 0. "
             "Give two that differ."
         )
-    return Item(ids, where, chosen, other, extras, notes, source=encoded.source, images=encoded.image_inputs)
+    return Item(ids, where, chosen, other, extras, notes, source=encoded.source)
 
 
 def _check_source(signature: ModelSignature, encoded: Encoded) -> None:
@@ -91,10 +89,9 @@ def check_readable(signature: ModelSignature, encoded: Encoded) -> tuple[str, ..
             f"{signature.context} that {signature.name} can read. Shorten it."
         )
     notes: tuple[str, ...] = ()
-    pictures = sum(i in signature.placeholders for i in ids)
-    if pictures and not encoded.image_inputs:
+    if pictures := sum(i in signature.placeholders for i in ids):
         notes = (
-            f"{pictures} of the tokens stand for an image or sound that {signature.name} is not given: text alone is explained.",
+            f"{pictures} of the tokens stand for an image or sound that {signature.name} is not given: lrpx explains text alone.",
         )
     if signature.made_for is not None and length > signature.made_for:
         notes += (
@@ -115,12 +112,11 @@ def read_extras(signature: ModelSignature, encoded: Encoded) -> dict[str, tuple[
 
 
 def groups_of(items: list[Item], max_tokens: int, waste: float, alike: Alike = any_length) -> list[list[int]]:
-    """Indices of items to explain together: of similar length, with the same extra inputs, and without images."""
+    """Indices of items to explain together: of similar length, and with the same extra inputs."""
     by_extras: dict[frozenset[str], list[int]] = {}
     for i, item in enumerate(items):
-        if not item.images:
-            by_extras.setdefault(frozenset(item.extras), []).append(i)
-    return [[i] for i, item in enumerate(items) if item.images] + [
+        by_extras.setdefault(frozenset(item.extras), []).append(i)
+    return [
         [indices[k] for k in group]
         for indices in by_extras.values()
         for group in buckets(

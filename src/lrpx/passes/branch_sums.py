@@ -1,0 +1,168 @@
+"""Relevance of heads, attentions, MLPs and blocks: state times gradient of what ``branches.py`` noted, summed over the width.
+
+Of short texts, launching an operation costs more than the operation, so tensors of one shape are stacked and multiplied
+together. The sums of a pass are the rows of one tensor ``[K, B, T]``, and ``Rows`` says which is what.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge
+
+from .._torch_internals import no_function_modes
+from ..recognition.gates import Edge
+from .branches import Block, Noted
+
+logger = logging.getLogger("lrpx")
+
+STACKED = 1 << 18  # numbers in all, up to which tensors are stacked
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the K rows are: all heads, block by block; then each block's attention; each one's MLP; what each added in all.
+
+    Attributes:
+        blocks: L.
+        heads: How many heads each block has; ``()``: not known.
+        branches: Attention and MLP are known.
+        layers: What each block added is known.
+    """
+
+    blocks: int = 0
+    heads: tuple[int, ...] = ()
+    branches: bool = False
+    layers: bool = False
+
+    @property
+    def count(self) -> int:
+        """K."""
+        return sum(self.heads) + self.blocks * (2 * self.branches + self.layers)
+
+    def read(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        """``[K, T]`` as ``by_head`` ``[L, H, T]``, ``by_attention``, ``by_mlp`` and ``by_layer`` ``[L, T]``, as far as known."""
+        ends = np.cumsum([sum(self.heads), *[self.blocks * self.branches] * 2])
+        heads, attention, mlp, layers = np.split(numbers, ends)
+        found = {}
+        if self.heads:  # blocks with fewer heads than others get rows of zeros
+            found["by_head"] = np.zeros((self.blocks, max(self.heads), numbers.shape[1]))
+            for block, of_block in enumerate(np.split(heads, np.cumsum(self.heads)[:-1])):
+                found["by_head"][block, : len(of_block)] = of_block
+        if self.branches:
+            found |= {"by_attention": attention, "by_mlp": mlp}
+        return found | ({"by_layer": layers} if self.layers else {})
+
+
+NOTHING = Rows()
+
+
+def rows_of(model: torch.nn.Module, blocks: Sequence[Block]) -> Rows:
+    """What is known of the blocks of a pass. Something that is known of some of them only is not used."""
+    name = type(model).__name__
+    with no_function_modes():
+        layers = bool(blocks) and all(block.followed and _hold(_ends(block)) for block in blocks)
+        both = all(block.heads and block.attention and block.mlp for block in blocks)
+        branches = layers and both and all(_hold((*block.attention, *block.mlp)) for block in blocks)
+        written = all(_hold(block.heads) for block in blocks)
+    heads = tuple(sum(noted.shape[1] for noted in block.heads) for block in blocks) if written else ()
+    if not layers:
+        logger.debug("%s: what its blocks add to the residual stream was not found", name)
+    elif not branches:
+        logger.debug("%s: not all of its blocks add an attention and an MLP, so these are not told apart", name)
+    if not any(heads):
+        logger.debug("%s: what its heads write was not found", name)
+    return Rows(len(blocks), heads if any(heads) else (), branches, layers)
+
+
+def edges_to(blocks: Sequence[Block], rows: Rows) -> dict[Edge, GradientEdge]:
+    """Where gradients are needed, for ``torch.autograd.grad``, each once."""
+    return {other.edge: GradientEdge(*other.edge) for _, other in _pairs(blocks, rows)}
+
+
+def sums_of(
+    blocks: Sequence[Block], rows: Rows, gradients: Mapping[Edge, Tensor | None], like: Tensor, at_once: int | None
+) -> Tensor:
+    """The rows ``[K, B, T]``, on the device and in the dtype of ``like``.
+
+    Args:
+        blocks: Of the pass.
+        rows: What is known of them.
+        gradients: At the edges.
+        at_once: How many numbers are multiplied at once; ``None``: all of one shape.
+    """
+    pairs = _pairs(blocks, rows)
+    found = dict(zip(((id(a), id(b)) for a, b in pairs), _products(pairs, gradients, like, at_once), strict=True))
+
+    def total(noted: Sequence[Noted]) -> Tensor:
+        return torch.stack([found[id(n), id(n)][:, 0] for n in noted]).sum(0) if noted else zero
+
+    zero = blocks[0].entered.state.new_zeros(blocks[0].entered.state.shape[:2]).to(like)
+    parts = [head for block in blocks if rows.heads for n in block.heads for head in found[id(n), id(n)].unbind(1)]
+    if rows.branches:
+        parts += [total(block.attention) for block in blocks] + [total(block.mlp) for block in blocks]
+    if rows.layers:
+        ends = [(block.left, block.entered) for block in blocks]
+        parts += [found[id(left), id(left)][:, 0] - found[id(entered), id(left)][:, 0] for left, entered in ends]
+    return torch.stack(parts)
+
+
+def _products(
+    pairs: Sequence[tuple[Noted, Noted]], gradients: Mapping[Edge, Tensor | None], like: Tensor, at_once: int | None
+) -> list[Tensor]:
+    """Value times gradient summed over the last dimension, of each pair ``[B, H, T]``, or ``[B, 1, T]`` of a hidden state."""
+    groups: dict[Any, list[int]] = {}
+    values = []
+    for i, (noted, other) in enumerate(pairs):
+        gradient, state = gradients[other.edge], noted.by_head(noted.state.detach())
+        values.append((state, state.new_zeros(()).expand_as(state) if gradient is None else other.by_head(gradient)))
+        alike = str(state.shape), state.dtype, state.device  # as text: sizes may be symbols, which have no hash
+        groups.setdefault(alike, []).append(i)
+    found: dict[int, Tensor] = {}
+    for members in groups.values():
+        step = len(members) if at_once is None else max(1, STACKED // max(1, values[members[0]][0].numel()))
+        for start in range(0, len(members), step):
+            some = members[start : start + step]
+            states, slopes = (_stack([values[i][k] for i in some]) for k in (0, 1))
+            found.update(zip(some, _dot(states, slopes, at_once).to(like).unbind(0), strict=True))
+    return [found[i] for i in range(len(pairs))]
+
+
+def _stack(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.stack(list(tensors)) if len(tensors) > 1 else tensors[0].unsqueeze(0)
+
+
+def _dot(states: Tensor, gradients: Tensor, at_once: int | None) -> Tensor:
+    """Sums over the last dimension, in float32 at least, and in steps of so many numbers."""
+    wide = torch.promote_types(states.dtype, torch.float32)
+    rows = states.shape[-2] if at_once is None else max(1, at_once // max(1, states[..., :1, :].numel()))
+    if rows >= states.shape[-2]:
+        return (states.to(wide) * gradients.to(wide)).sum(-1)
+    pairs = zip(states.split(rows, -2), gradients.split(rows, -2), strict=True)
+    return torch.cat([(s.to(wide) * g.to(wide)).sum(-1) for s, g in pairs], -1)
+
+
+def _pairs(blocks: Sequence[Block], rows: Rows) -> list[tuple[Noted, Noted]]:
+    """Whose value is multiplied by whose gradient."""
+    found = []
+    for block in blocks:
+        of_itself = [*(block.heads if rows.heads else ()), *((*block.attention, *block.mlp) if rows.branches else ())]
+        found += [(noted, noted) for noted in of_itself]
+        if rows.layers:
+            found += [(end, block.left) for end in _ends(block)]
+    return found
+
+
+def _ends(block: Block) -> list[Noted]:
+    """The stream before and after the block, if it was seen there."""
+    return [block.entered, *([] if block.left is None else [block.left])]
+
+
+def _hold(several: Iterable[Noted]) -> bool:
+    return all(noted.holds for noted in several)
