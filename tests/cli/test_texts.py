@@ -76,7 +76,10 @@ def test_whether_lines_are_json_can_be_said(read):
         ("{", "line 2: no JSON: .* Expected a string, or an object with"),
         ("[1, 2]", r"line 2: \[1, 2\] is no text. Give a string, or"),
         ("3", 'line 2: 3 is no text. Give a string, or {"text": "..."}.'),
-        ('{"txt": "a"}', "line 2: unknown key 'txt'. Did you mean 'text'[?] Known: contrast, messages, position"),
+        (
+            '{"txt": "a"}',
+            "line 2: unknown key 'txt'. Did you mean 'text'[?] Known: choices, contrast, messages, position",
+        ),
         ('{"text": 3}', "line 2: text is 3. Give a string."),
         ('{"text": null}', "line 2: text is null. Give a string."),
         ('{"messages": "a"}', 'line 2: messages is "a". Give a list of chat messages.'),

@@ -155,6 +155,7 @@ def test_regression_explains_the_value(config):
     e = explainer(TEXT)
     assert (e.explains, e.top, e.target_probability, e.target.text) == ("value", (), None, "LABEL_0")
     assert e.value == pytest.approx(logits_of(explainer, TEXT)[0])
+    assert "the value is read at position 0" in e.to_html()
     with pytest.raises(InputError, match=r"the model has one output, 'LABEL_0'\. Leave contrast out"):
         explainer(TEXT, contrast=0)
 

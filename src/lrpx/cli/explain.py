@@ -33,19 +33,31 @@ def explain(
         bool | None,
         typer.Option(
             "--jsonl/--no-jsonl",
-            help='Lines are JSON: a string, or an object with "text" or "messages", and "target", "contrast", "position" if '
-            "the line has its own. Default: if the file is called .jsonl.",
+            help='Lines are JSON: a string, or an object with "text" or "messages", and "target", "contrast", "position", '
+            '"text_pair", "question" and "choices" if the line has its own. Default: if the file is called .jsonl.',
         ),
     ] = None,
     chat: Annotated[
         bool, typer.Option("--chat", help="A text is what a user says: put the model's chat template around it.")
     ] = False,
+    text_pair: Annotated[
+        str | None, typer.Option("--text-pair", metavar="TEXT", help="The second text, for a classifier of pairs.")
+    ] = None,
+    question: Annotated[
+        str | None,
+        typer.Option("--question", metavar="TEXT", help="What is asked about the text, for question answering."),
+    ] = None,
+    choice: Annotated[
+        list[str] | None,
+        typer.Option("--choice", metavar="TEXT", help="What may follow the text, for multiple choice. Repeatable."),
+    ] = None,
     target: Annotated[
         str | None,
         typer.Option(
             "--target",
             metavar="TOKEN",
-            help="The token to explain, or several; a leading space matters. Default: the top prediction.",
+            help="The token to explain, or several; a leading space matters. Or a label, an answer, a choice. Default: the top "
+            "prediction.",
         ),
     ] = None,
     contrast: Annotated[
@@ -134,6 +146,12 @@ def explain(
 
     [b]cat texts.txt | lrpx explain --format jsonl > explained.jsonl[/b]
 
+    A classifier, and a model that answers questions:
+
+    [b]lrpx explain "A great film" --contrast NEGATIVE -m distilbert/distilbert-base-uncased-finetuned-sst-2-english[/b]
+
+    [b]lrpx explain "Ada is in Rome." --question "Who is in Rome?" -m distilbert/distilbert-base-cased-distilled-squad[/b]
+
     Exit status: 0 all was explained; 1 some of several texts were not; 2 nothing was.
     """
     options.set_logging(verbose)
@@ -171,6 +189,9 @@ def explain(
         "target": target if target_id is None else target_id,
         "contrast": contrast if contrast_id is None else contrast_id,
         "position": position,
+        "text_pair": text_pair,
+        "question": question,
+        "choices": choice,
     }
     asked: dict[str, Any] = {
         name: [value if getattr(one, name) is None else getattr(one, name) for one in texts]
@@ -179,6 +200,7 @@ def explain(
     given["objective"] = objective
     if kind is Format.terminal and output is None:
         warnings.simplefilter("ignore", LrpxWarning)  # the header of the map says the same
+    asked = {name: values for name, values in asked.items() if any(value is not None for value in values)}
     alone = len(texts) == 1 and not texts[0].origin
     asked["text"] = [one.text for one in texts]
     asked = {name: values[0] for name, values in asked.items()} if alone else asked | {"errors": "collect"}

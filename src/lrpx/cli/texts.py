@@ -1,7 +1,7 @@
 """The texts that a command explains: its arguments, standard input, the lines of a text file, or JSON lines.
 
-A line of a JSON lines file is a string or an object: ``{"text": ...}`` or ``{"messages": [...]}``, with ``target``, ``contrast``
-and ``position`` of its own if it has them.
+A line of a JSON lines file is a string or an object: ``{"text": ...}`` or ``{"messages": [...]}``, with ``target``, ``contrast``,
+``position``, ``text_pair``, ``question`` and ``choices`` of its own if it has them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ KEYS = {
     "target": (str | int, "a string or a token id"),
     "contrast": (str | int, "a string or a token id"),
     "position": (int, "the index of a token"),
+    "text_pair": (str, "a string"),
+    "question": (str, "a string"),
+    "choices": (list, "a list of strings"),
 }
 NO_TEXT = 'Type: lrpx explain "The keys to the cabinet"'
 
@@ -36,6 +39,9 @@ class Asked:
     target: str | int | None = None
     contrast: str | int | None = None
     position: int | None = None
+    text_pair: str | None = None
+    question: str | None = None
+    choices: list[str] | None = None
 
 
 def texts_of(arguments: list[str] | None, file: Path | None, *, jsonl: bool | None, chat: bool) -> list[Asked]:

@@ -20,6 +20,7 @@ from rich.markup import escape
 _STRING = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
 _VALUE = rf"{_STRING}|\[[^\]]*\]|-?\d+(?:\.\d+)?\b|True\b|False\b|None\b"
 _ADVICE = re.compile(rf"(?<!\w)(?P<text>{_STRING})|(?<![\w.#-])(?P<name>[a-z][a-z0-9_]*)=(?P<value>{_VALUE})?")
+_REPEATED = {"choices": "choice"}  # lists of the library -> the option that is given once for each
 _AS_ID = {"target": "--target-id", "contrast": "--contrast-id"}  # where the token is given as a number
 
 
@@ -47,6 +48,7 @@ def options_of(commands: Iterable[Any]) -> dict[str, str]:
             if long:
                 found.setdefault(parameter.name, long[0])
         found |= options_of(getattr(command, "commands", {}).values())
+        found |= {name: found[option] for name, option in _REPEATED.items() if option in found}
     return found
 
 

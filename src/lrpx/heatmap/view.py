@@ -26,7 +26,7 @@ WITH_NUMBERS = 40  # maps of up to this many units show their numbers, in format
 MINUS = "\N{MINUS SIGN}"
 DOT = " · "  # between the items of a line
 _MARKED = {
-    "text-classification": "the label is read at {where}",
+    "text-classification": "the {what} is read at {where}",
     "multiple-choice": "the logit is read at {where}",
     "token-classification": "the label of {where} is explained",
     "question-answering": "the answer, {where}, is explained",
@@ -201,7 +201,8 @@ class View:
             return f"position {self.position}"
         several = self.span[1] - self.span[0] > 1
         where = f"positions {self.span[0]} to {self.span[1] - 1}" if several else f"position {self.position}"
-        return _MARKED.get(self.task, "the logits at {where} are explained").format(where=where)
+        marked = _MARKED.get(self.task, "the logits at {where} are explained")
+        return marked.format(where=where, what="value" if self.what == "value" else "label")
 
 
 def views(explanations: Drawable | Sequence[Drawable], look: Look) -> list[View]:

@@ -129,7 +129,7 @@ class HeadTask(ABC):
 
     def advice(self) -> str:
         """What to type for a text of several parts."""
-        return "For a pair: explainer(text, text_pair=...)."
+        return 'Give one string; of a pair the other one as text_pair="...".'
 
 
 def named(token: Token, predicted: tuple[float, int] | None, role: str) -> dict[str, Any]:

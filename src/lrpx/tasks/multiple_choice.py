@@ -58,7 +58,7 @@ class MultipleChoice(HeadTask):
     def encode(self, given: Any, parts: Mapping[str, Any]) -> list[Encoded]:
         """The prompt with each choice."""
         if parts["choices"] is None:
-            raise InputError(f"{self.signature.name} chooses among texts: explainer(prompt, choices=[...]).")
+            raise InputError(f'{self.signature.name} chooses among texts. Give them: choices=["first", "second"].')
         choices = parts["choices"].values if isinstance(parts["choices"], One) else ()
         if not choices or not all(isinstance(choice, str) for choice in choices):
             raise InputError(f"choices={short(list(choices) or parts['choices'])}: give a list of strings.")

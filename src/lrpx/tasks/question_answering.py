@@ -80,9 +80,7 @@ class QuestionAnswering(HeadTask):
     def encode(self, given: Any, parts: Mapping[str, Any]) -> list[Encoded]:
         """Question and context, or the reverse for a tokenizer that pads on the left, as transformers' pipeline does."""
         if parts["question"] is None:
-            raise InputError(
-                f"{self.signature.name} answers a question about a text: explainer(context, question=...)."
-            )
+            raise InputError(f'{self.signature.name} answers a question about a text. Give it: question="Who ... ?"')
         texts = {"question": parts["question"], "context": given}
         names = ("question", "context")
         if getattr(self.tokenizer, "padding_side", "right") == "left":

@@ -98,7 +98,7 @@ class TokenClassification(HeadTask):
         entities = [n for n in words if self.labels.names[best[n]] != OUTSIDE]
         if not entities:
             raise InputError(
-                f"no token is predicted to be more than {OUTSIDE!r}. Say which is explained: position=, of {listed}."
+                f"all tokens are predicted to be {OUTSIDE!r}. Say which is explained: position=, of {listed}."
             )
         chosen = max(entities, key=lambda n: shares[n])
         others = [n for n in entities if n != chosen]

@@ -1,0 +1,164 @@
+"""Question answering: answers as strings and as tokens, the best one, its probability, and parts of other models."""
+
+import numpy as np
+import pytest
+import torch
+from tiny_classifiers import classifier, tokenizer
+
+import lrpx
+from lrpx.errors import InputError
+from lrpx.passes.attribution import run
+from lrpx.tasks.question_answering import LONGEST, AnswerScores
+from lrpx.text.batching import Item, pad
+
+CONTEXT, QUESTION = "Wolfgang lives in Berlin . he is in Paris", "Who lives in Berlin ?"
+
+
+@pytest.fixture(scope="module")
+def explainer():
+    return lrpx.Explainer(classifier("QuestionAnswering"), tokenizer())
+
+
+def starts_and_ends(explainer, context=CONTEXT, question=QUESTION):
+    with torch.no_grad():
+        output = explainer.model(**explainer.tokenizer(question, context, return_tensors="pt"))
+    return output.start_logits[0].numpy(), output.end_logits[0].numpy()
+
+
+def test_the_best_answer_by_brute_force(explainer):
+    """Every span of the context of up to 15 tokens, one by one; and the probability of transformers' pipeline."""
+    e, (start, end) = explainer(CONTEXT, question=QUESTION), starts_and_ends(explainer)
+    context = range(7, 17)  # after [CLS], the question and [SEP]; before the last [SEP]
+    assert [tuple(s) for s in e.segments] == [("question", 1, 6), ("context", 7, 17)]
+    spans = [(a, b) for a in context for b in context if a <= b < a + LONGEST]
+    best = max(spans, key=lambda span: start[span[0]] + end[span[1]])
+    assert (e.position, e.span or (e.position, e.position + 1)) == (best[0], (best[0], best[1] + 1))
+    assert e.value == pytest.approx(start[best[0]] + end[best[1]])
+    assert e.explains == "(start + end) logit"
+    mass = [sum(np.exp(each[n]) for n in (0, *context)) for each in (start, end)]
+    assert e.target_probability == pytest.approx(np.exp(start[best[0]] + end[best[1]]) / mass[0] / mass[1])
+    assert e.target_rank == 1
+    assert [p for _, p in e.top] == sorted((p for _, p in e.top), reverse=True)
+    assert len(e.top) == 5
+
+
+def test_an_answer_as_a_string_or_as_tokens(explainer):
+    start, end = starts_and_ends(explainer)
+    e = explainer(CONTEXT, question=QUESTION, target="Wolfgang", contrast="Berlin")
+    assert (e.target.text, e.contrast.text, e.position, e.span) == ("Wolfgang", "Berlin", 7, (7, 9))
+    assert e.value == pytest.approx(start[7] + end[8] - start[11] - end[11])
+    same = explainer(CONTEXT, question=QUESTION, target=(7, 8), contrast=(11, 11))
+    np.testing.assert_array_equal(e.relevance, same.relevance)
+    one, other = (explainer(CONTEXT, question=QUESTION, target=answer) for answer in ("Wolfgang", "Berlin"))
+    np.testing.assert_allclose(e.relevance, one.relevance - other.relevance, atol=1e-10)
+
+
+def test_gradient_x_input_is_what_autograd_gives(explainer):
+    model, ids = explainer.model, explainer.tokenizer(QUESTION, CONTEXT, return_tensors="pt")
+    rows = model.get_input_embeddings()(ids["input_ids"]).detach().requires_grad_()
+    output = model(inputs_embeds=rows, attention_mask=ids["attention_mask"], token_type_ids=ids["token_type_ids"])
+    (gradient,) = torch.autograd.grad(output.start_logits[0, 7] + output.end_logits[0, 8], rows)
+    e = explainer(CONTEXT, question=QUESTION, target="Wolfgang", method="gradient-x-input", at="embedding")
+    np.testing.assert_allclose(e.relevance, (rows * gradient).sum(-1)[0].detach().numpy(), atol=1e-12)
+
+
+def test_an_answer_that_is_there_twice(explainer):
+    start, end = starts_and_ends(explainer)
+    e = explainer(CONTEXT, question=QUESTION, target="in")
+    assert e.position == max((10, 15), key=lambda n: start[n] + end[n])
+    assert "'in' is in the context 2 times; the one with the highest score is explained" in e.notes[0]
+
+
+def test_a_long_answer(explainer):
+    """Longer than those that are looked for."""
+    context = " ".join(["a dog sleeps and"] * 8)
+    e = explainer(context, question=QUESTION, target=(7, 7 + 29))
+    start, end = starts_and_ends(explainer, context)
+    assert e.value == pytest.approx(start[7] + end[36])
+    assert e.span == (7, 37)
+
+
+def test_no_answer_is_noted_where_it_is_likelier():
+    model = classifier("QuestionAnswering")
+    e = lrpx.Explainer(model, tokenizer())(CONTEXT, question=QUESTION)
+    start, end = starts_and_ends(lrpx.Explainer(model, tokenizer()))
+    noted = any("a higher score to no answer at all" in note for note in e.notes)
+    assert noted == (start[0] + end[0] > e.value)
+    nothing = lrpx.Explainer(model, tokenizer())(CONTEXT, question=QUESTION, target=(0, 0))
+    assert nothing.value == pytest.approx(start[0] + end[0])
+
+
+def test_no_answer_is_noted():
+    model = classifier("QuestionAnswering")
+    explainer = lrpx.Explainer(model, tokenizer())
+    for seed in range(20):
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            model.qa_outputs.weight.copy_(torch.randn_like(model.qa_outputs.weight))
+        start, end = starts_and_ends(explainer)
+        e = explainer(CONTEXT, question=QUESTION)
+        if start[0] + end[0] > e.value:
+            assert "a higher score to no answer at all" in e.notes[0]
+            return
+    pytest.fail("no model prefers no answer")
+
+
+def test_a_batch_is_as_one_by_one(explainer):
+    contexts, questions = [CONTEXT, "a dog sleeps and he runs"], [QUESTION, "who runs ?"]
+    for ours, context, question in zip(explainer(contexts, question=questions), contexts, questions, strict=True):
+        theirs = explainer(context, question=question)
+        assert (ours.position, ours.target) == (theirs.position, theirs.target)
+        np.testing.assert_allclose(ours.relevance, theirs.relevance, atol=1e-10)
+    several = explainer(contexts, question=QUESTION, target=[(7, 8), "dog"])
+    assert [e.target.text for e in several] == ["Wolfgang", "dog"]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_an_answer_has_one_id_whatever_the_padding(explainer, side):
+    readout = AnswerScores(4)
+    items = [
+        Item((2, 12, 3, 17, 13, 3), 3, readout.id_of(3, 4), readout.id_of(1, 1)),
+        Item((2, *range(5, 20), 3), 3, 5),
+    ]
+    alone = run(explainer.model, pad(items[:1], explainer.model, readout=readout), {})
+    with torch.no_grad():
+        output = explainer.model(torch.tensor([items[0].token_ids]))
+    start, end = output.start_logits[0], output.end_logits[0]
+    assert alone.values[0] == pytest.approx(float(start[3] + end[4] - start[1] - end[1]))
+    batch = pad(items, explainer.model, side=side, readout=readout)
+    together = run(explainer.model, batch, {})
+    assert together.values[0] == pytest.approx(alone.values[0])
+
+
+def test_a_tokenizer_that_pads_on_the_left_gets_the_context_first():
+    """As in transformers' pipeline."""
+    explainer = lrpx.Explainer(classifier("QuestionAnswering"), tokenizer(padding_side="left"))
+    e = explainer(CONTEXT, question=QUESTION, target="Wolfgang")
+    assert [s.name for s in e.segments] == ["context", "question"]
+    assert e.span == (1, 3)
+
+
+BAD = {
+    "no question": ({}, 'answers a question about a text. Give it: question="'),
+    "part of a token": ({"question": QUESTION, "target": "Ber"}, "is no run of tokens .* read 'Berlin': give that"),
+    "not there": ({"question": QUESTION, "target": "Bonn"}, "Copy it from the context, or give .start, end. tokens"),
+    "outside": ({"question": QUESTION, "target": (3, 40)}, "is no run of the 18 tokens"),
+    "backwards": ({"question": QUESTION, "contrast": (9, 8)}, "is no run of the 18 tokens"),
+    "a label": ({"question": QUESTION, "target": 3}, "target=3: give an answer as a string of the context"),
+    "same": ({"question": QUESTION, "target": "Paris", "contrast": "Paris"}, "are the same answer"),
+    "position": ({"question": QUESTION, "position": 3}, "position=3: the explained answer says it"),
+    "empty": ({"question": " "}, "question is ' ', which is empty"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_input(explainer, what):
+    asked, message = BAD[what]
+    with pytest.raises(InputError, match=message):
+        explainer(CONTEXT, **asked)
+
+
+def test_views_name_question_and_context(explainer):
+    page = explainer(CONTEXT, question=QUESTION, target="Wolfgang").to_html()
+    assert "question:" in page
+    assert "the answer, positions 7 to 8, is explained" in page
