@@ -20,6 +20,8 @@ from ..passes.plain import scores_of
 from ..results.explanation import Explanation
 from ..tasks.head_task import Asked, HeadTask
 from ..text.batching import Attribution, Readout, pad
+from ..text.given import name_of
+from ..text.items import function_of
 from ..text.tokenization import Encoded
 from .texts import Explain, Texts
 
@@ -61,10 +63,7 @@ class HeadTexts(Texts):
             raise InputError(
                 f"objective={self.objective!r} is for language models. {type(model).__name__} is explained by its logits."
             )
-        if any(name is not None for name in columns.pop("explains")):
-            raise InputError(
-                f"explains= names a function of a language model's logits, and {type(model).__name__} has labels."
-            )
+        self.explains = columns.pop("explains")
         rows: dict[int, list[Encoded]] = {}
         for i, one in read.items():
             with self._trying(i):
@@ -72,14 +71,29 @@ class HeadTexts(Texts):
         said = self._said(rows)
         for i in rows:
             with self._trying(i):
-                asked = {name: column[i] for name, column in columns.items()}
-                self.asked[i] = self.task.ask(rows[i], asked, said.get(i, []))
+                self.asked[i] = self._asked(
+                    i, rows[i], {name: column[i] for name, column in columns.items()}, said.get(i, [])
+                )
                 self.encoded[i] = self.asked[i].shown
         self.readout: Readout = self.task.readout(list(self.asked.values()))
         notes = self._known_notes(model)
         for (i, asked_of_it), known in zip(self.asked.items(), notes, strict=True):
             longest = max(asked_of_it.rows, key=lambda row: len(row.token_ids))
             self.items[i] = replace(longest, position=asked_of_it.span[0], notes=(*known, *asked_of_it.notes))
+
+    def _asked(self, i: int, rows: Sequence[Encoded], asked: dict[str, Any], said: Sequence[np.ndarray]) -> Asked:
+        """What is explained of a text: a score, or a function of all scores."""
+        self._check_name(asked["target"], self.explains[i])
+        function = function_of(asked["target"], asked["contrast"])
+        if function is None:
+            return self.task.ask(rows, asked, said)
+        if not self.task.functions:
+            raise InputError(
+                f"the target is the function {name_of(function)}, and {type(self.runner.model).__name__} is for "
+                f"{self.task.name}: functions are for labels and tokens."
+            )
+        found = self.task.ask(rows, asked | {"target": 0}, said)  # any label: its score is not looked at
+        return replace(found, rows=tuple(replace(row, target=None, function=function) for row in found.rows))
 
     def _said(self, rows: dict[int, list[Encoded]]) -> dict[int, list[np.ndarray]]:
         """What the model says of each row of each text, where its task has to know."""
@@ -139,6 +153,9 @@ class HeadTexts(Texts):
     ) -> Explanation:
         asked = self.asked[i]
         told = {"contrast": None, **self.task.tell(asked, result), "task": self.task.name}
+        if (function := self.items[i].function) is not None:
+            told |= {"target": self._named_function(i, function), "explains": "function"}
+            told |= {"target_probability": None, "target_rank": None}
         if asked.span[1] - asked.span[0] > 1:
             told["span"] = asked.span
         return self._made(i, result, method, settings, about, told)

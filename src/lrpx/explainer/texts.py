@@ -28,7 +28,7 @@ from ..passes.hidden_states import place_first
 from ..passes.scoring import Objective
 from ..results.explanation import Explanation, Token
 from ..results.generation import explained
-from ..text.batching import Attribution, Item, allowed_waste, pad
+from ..text.batching import Attribution, Function, Item, allowed_waste, pad
 from ..text.given import name_of, split
 from ..text.items import groups_of, lists_of, one_each
 from ..text.suspect import notes_of
@@ -108,7 +108,8 @@ class Texts:
         for (i, encoded), known in zip(self.encoded.items(), notes, strict=True):
             with self._trying(i):
                 asked_of_it = {name: column[i] for name, column in columns.items()}
-                self._check(asked_of_it, self.explains[i])
+                self._check(asked_of_it)
+                self._check_name(asked_of_it["target"], self.explains[i])
                 item, several = read_item(signature, self.tokenizer, encoded, self.objective, asked_of_it)
                 called = averages_in_generate(asked_of_it["contrast"]) if signature.task == "causal" else ()
                 self.items[i] = replace(item, notes=(*known, *item.notes, *called))
@@ -121,11 +122,11 @@ class Texts:
         read, padding = list(self.encoded.values()), padding_id(model, self.tokenizer)
         return notes_of(read, self.tokenizer, padding, causal=task_of(model) == "causal")
 
-    def _check(self, asked: Mapping[str, Any], explains: Any) -> None:
+    def _check(self, asked: Mapping[str, Any]) -> None:
         """Refuse what no text can be asked.
 
         Raises:
-            InputError: Several targets for one of several texts, or a name for what is no function.
+            InputError: Several targets for one of several texts, or a log-probability of a function.
         """
         for name, value in asked.items():
             if isinstance(value, list) and (name == "position" or not all(isinstance(i, int) for i in value)):
@@ -139,9 +140,16 @@ class Texts:
                 f"the target is the function {name_of(function)}, which is explained as it is. Leave out "
                 f"objective={self.objective!r}, and use logits.log_softmax(0) in the function."
             )
-        if explains is not None and not (callable(function) and isinstance(explains, str)):
+
+    def _check_name(self, target: Any, name: Any) -> None:
+        """Refuse ``explains=`` for what is no function.
+
+        Raises:
+            InputError: The target is a token or a label, or the name is no string.
+        """
+        if name is not None and not (callable(target) and isinstance(name, str)):
             raise InputError(
-                f"explains={explains!r}: a name for the function that is given as target. Tokens have their own."
+                f"explains={name!r}: a name for the function that is given as target. Tokens and labels have their own."
             )
 
     @contextmanager
@@ -290,11 +298,7 @@ class Texts:
             return predicted_token(tokenizer, i, encoded.token_ids[encoded.source : item.position + 1])
 
         contrast = None if item.contrast is None else token(item.contrast)
-        if item.function is None:
-            target = token(result.target)
-        else:
-            name = self.explains[i] or name_of(item.function)
-            target = Token(NO_TOKEN, name, name)
+        target = token(result.target) if item.function is None else self._named_function(i, item.function)
         if result.target == item.contrast:
             raise InputError(
                 f"the model's top prediction is the contrast itself, {target.text!r}: their difference is 0. "
@@ -305,6 +309,11 @@ class Texts:
         told |= likelihoods(result.predictions, top, of_target=item.function is None)
         told["explains"] = "function" if item.function else explained(self.objective, None, 1)
         return self._made(i, result, method, settings, about, told)
+
+    def _named_function(self, i: int, function: Function) -> Token:
+        """The function that is explained of a text, by its name, in place of a token."""
+        name = self.explains[i] or name_of(function)
+        return Token(NO_TOKEN, name, name)
 
     def _made(
         self,

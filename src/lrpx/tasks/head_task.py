@@ -61,12 +61,14 @@ class HeadTask(ABC):
 
     Attributes:
         parts: What a call is given beside the text, such as ``question``.
+        functions: Whether a function of the scores may be the target: where they are those of labels.
         likeliest: How many of the best scores the pass is to tell, with their probabilities.
         whole: The readout of all that the model says of a text, if that has to be known before a target is.
     """
 
     name: ClassVar[str]
     parts: ClassVar[tuple[str, ...]] = ()
+    functions: ClassVar[bool] = False
     likeliest: int = 0
     whole: Readout | None = None
 

@@ -51,6 +51,7 @@ class TokenClassification(HeadTask):
     """See the top of this file."""
 
     name = "token-classification"
+    functions = True
     likeliest = SHOWN
     whole = AllLabelScores()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..models.signature import ModelSignature
-from .batching import Alike, Item, any_length, buckets
+from .batching import Alike, Function, Item, any_length, buckets
 from .given import as_python, name_of
 from .targets import resolve_position, resolve_token
 from .tokenization import Encoded
@@ -30,17 +30,8 @@ def item_of(
     notes = check_readable(signature, encoded)
     where = resolve_position(encoded, position, signature.task, getattr(tokenizer, "mask_token_id", None))
     extras, ids = read_extras(signature, encoded), encoded.token_ids
-    if callable(contrast):
-        raise InputError(
-            f"the contrast is the function {name_of(contrast)}. Subtract it in a function as target: "
-            "target=lambda logits: f(logits) - g(logits)."
-        )
-    if callable(target):
-        if contrast is not None:
-            raise InputError(
-                f"the target is the function {name_of(target)}, which takes no contrast={contrast!r}: subtract its logit there."
-            )
-        return Item(ids, where, extras=extras, notes=notes, function=target, source=encoded.source)
+    if (function := function_of(target, contrast)) is not None:
+        return Item(ids, where, extras=extras, notes=notes, function=function, source=encoded.source)
     chosen, other = (
         resolve_token(given, role, encoded, where, tokenizer, signature.vocabulary, signature.task)
         for role, given in (("target", target), ("contrast", contrast))
@@ -51,6 +42,27 @@ def item_of(
             "Give two that differ."
         )
     return Item(ids, where, chosen, other, extras, notes, source=encoded.source)
+
+
+def function_of(target: Any, contrast: Any) -> Function | None:
+    """The function of the scores that is given as target, if it is one.
+
+    Raises:
+        InputError: It comes with a contrast, or the contrast is one.
+    """
+    if callable(contrast):
+        raise InputError(
+            f"the contrast is the function {name_of(contrast)}. Subtract it in a function as target: "
+            "target=lambda logits: f(logits) - g(logits)."
+        )
+    if not callable(target):
+        return None
+    if contrast is not None:
+        raise InputError(
+            f"the target is the function {name_of(target)}, which takes no contrast={contrast!r}: subtract its logit there."
+        )
+    function: Function = target
+    return function
 
 
 def _check_source(signature: ModelSignature, encoded: Encoded) -> None:
