@@ -8,8 +8,10 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
+import tiny_tokenizers
 import torch
 from evaluation_tools import benchmark, gpt2
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import lrpx
 from lrpx.text.batching import pad
@@ -378,8 +380,10 @@ def test_generation(bench):
         check_timing(figures, rounds=1)
     assert results["difference"] < 1e-4
     assert "4 generated tokens on a prompt of 12" in printed
-    found, _ = bench("generation", "--smoke", "--device", "cpu", "--spans-only")
-    assert list(found["results"]["contenders"]) == ["a span of all", "one target"]
+    assert "long" not in results
+    found, printed = bench("generation", "--smoke", "--device", "cpu", "--long", 5000)
+    assert list(found["results"]["long"]["contenders"]) == ["a span of all", "one target"]
+    assert "A span of 24 tokens in a text of 48" in printed
 
 
 def test_flow(bench):
@@ -395,3 +399,24 @@ def test_flow(bench):
     assert results["kept"]["flow, everything"]["ways"] == {"diagonal": 2, "attention": 2}
     assert results["kept"]["flow, passes"]["ways"] == {"diagonal": 2, "passes": 2}
     assert "times faster than the loop" in printed
+
+
+def test_flashtrace(bench, tmp_path):
+    """Without a checkout, lrpx alone is measured; and a path that is none is said."""
+    tokenizer = tiny_tokenizers.byte_level()
+    tokenizer.chat_template = tiny_tokenizers.CHAT
+    config = GPT2Config(vocab_size=len(tokenizer), n_positions=2048, n_embd=16, n_layer=1, n_head=2)
+    GPT2LMHeadModel(config).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    options = ("--smoke", "--device", "cpu", "--model", tmp_path / "model")
+    found, printed = bench("flashtrace", *options)
+    check_facts(found, "flashtrace")
+    assert "FlashTrace is left out: give --flashtrace PATH" in printed
+    methods = found["results"]["methods"]
+    assert list(methods)[-1] == "chance"
+    assert {"lrpx attnlrp", "lrpx lrp"} <= methods.keys()
+    for row in methods.values():
+        assert 0 <= row["recovery"] <= 1
+        assert 0 <= row["rise"] <= 1
+    with pytest.raises(SystemExit, match="FlashTrace did not run"):
+        bench("flashtrace", *options, "--flashtrace", tmp_path)

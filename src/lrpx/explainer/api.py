@@ -187,9 +187,9 @@ class Explainer:
             choices: Of a multiple-choice model: the texts that may follow ``text``. For several texts, a list for all, or lists.
             target: The token to explain: an id, or a string (``" are"``; a leading space matters). Default: the model's top
                 prediction. Of a causal model a string may be several tokens (``" playing golf"``), whose scores are added
-                up. Or a function of the logits at the position, ``[vocabulary]`` (or ``[labels]``) in float32 or wider, that returns one number:
-                ``lambda logits: logits[ids].logsumexp(0)``. For several texts, one for all or a list. For one text a list means
-                several explanations, from one forward pass.
+                up. For several texts, one for all or a list. For one text a list means several explanations, from one forward
+                pass. Anything else is a function of the logits at the position, ``[vocabulary]`` or ``[labels]``, that returns
+                one number: ``lambda logits: logits[ids].logsumexp(0)``.
                 Of a classifier a label, by name or id; of question answering a string of the context, or (first, last) tokens; of
                 multiple choice one of the choices, or its index.
             contrast: Explain ``logit[target] - logit[contrast]`` instead of ``logit[target]``. One or a list, as ``target``. Of
