@@ -108,8 +108,7 @@ class Texts:
         for (i, encoded), known in zip(self.encoded.items(), notes, strict=True):
             with self._trying(i):
                 asked_of_it = {name: column[i] for name, column in columns.items()}
-                self._check(asked_of_it)
-                self._check_name(asked_of_it["target"], self.explains[i])
+                self._check(asked_of_it, self.explains[i])
                 item, several = read_item(signature, self.tokenizer, encoded, self.objective, asked_of_it)
                 called = averages_in_generate(asked_of_it["contrast"]) if signature.task == "causal" else ()
                 self.items[i] = replace(item, notes=(*known, *item.notes, *called))
@@ -122,11 +121,11 @@ class Texts:
         read, padding = list(self.encoded.values()), padding_id(model, self.tokenizer)
         return notes_of(read, self.tokenizer, padding, causal=task_of(model) == "causal")
 
-    def _check(self, asked: Mapping[str, Any]) -> None:
+    def _check(self, asked: Mapping[str, Any], explains: Any) -> None:
         """Refuse what no text can be asked.
 
         Raises:
-            InputError: Several targets for one of several texts, or a log-probability of a function.
+            InputError: Several targets for one of several texts, a log-probability of a function, or a name for no function.
         """
         for name, value in asked.items():
             if isinstance(value, list) and (name == "position" or not all(isinstance(i, int) for i in value)):
@@ -140,6 +139,7 @@ class Texts:
                 f"the target is the function {name_of(function)}, which is explained as it is. Leave out "
                 f"objective={self.objective!r}, and use logits.log_softmax(0) in the function."
             )
+        self._check_name(function, explains)
 
     def _check_name(self, target: Any, name: Any) -> None:
         """Refuse ``explains=`` for what is no function.
