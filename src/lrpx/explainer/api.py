@@ -361,6 +361,49 @@ class Explainer:
         asked = Asked(target, contrast, position, between, layers, share, threshold)
         return explain_flow(self._runner, self.tokenizer, text, chosen, settings, asked)
 
+    def similarity(
+        self,
+        text: str | Ids | Chat,
+        other: str | Ids | Chat,
+        *,
+        metric: Literal["cosine", "dot"] = "cosine",
+        pooling: Literal["mean", "cls", "last", "max"] | None = None,
+        pairs: bool = False,
+        method: OneMethod | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Explanation:
+        """Explain why the embeddings of two texts are similar: what each token of both contributes.
+
+        Args:
+            text, other: The two texts, as of a call. Nothing is put before them; a model that wants a prompt (``"query: "``)
+                has to be given it.
+            metric: The ``"cosine"`` of the two embeddings, or their ``"dot"`` product.
+            pooling: How the hidden states of a text's tokens become its embedding: their ``"mean"``, the first (``"cls"``) or
+                the ``"last"`` one, or the ``"max"`` of each number. Default: what sentence-transformers wrote beside the model.
+            pairs: Also ``Explanation.pairs``: what each token of ``text`` contributes together with each of ``other``. Takes a
+                backward pass for each number of both embeddings.
+            method: ``"lrp"``, ``"attnlrp"``, ``"lrp-uniform-gate"`` or ``"gradient-x-input"``. Default: the explainer's.
+            **options: ``at`` (``"input"`` or ``"embedding"``) and ``rules``, as in a call.
+
+        Returns:
+            An ``Explanation`` with the tokens of both texts, one after the other; ``segments`` says which are whose.
+
+        Raises:
+            InputError: Something that cannot be used, or it is not known how the model pools.
+            UnsupportedModelError: The model cannot be explained correctly, or gives no embeddings.
+            NonFiniteError: NaN or infinity appeared.
+
+        Example:
+            >>> e = lrpx.Explainer("sentence-transformers/all-MiniLM-L6-v2").similarity("A dog runs.", "The puppy is running.")
+            >>> e.value, e.show()
+        """
+        from .similarity import Asked, explain_similarity
+
+        _check_names(options, Explainer.similarity.__kwdefaults__ or ())
+        [(chosen, settings)] = methods_with_options([self.method if method is None else method], options)
+        asked = Asked(metric, pooling, pairs)
+        return explain_similarity(self._runner, self.tokenizer, (text, other), chosen, settings, asked)
+
 
 @overload
 def explain(

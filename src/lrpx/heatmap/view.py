@@ -179,6 +179,8 @@ class View:
         if self.measures == "mixture":
             return f"each token's share in the hidden state at position {self.position}"
         what = self.what or "logit"
+        if not self.target:  # of no token, but of the whole input
+            return what
         return f'{what} "{self.target}"' + ("" if self.contrast is None else f' {sign} {what} "{self.contrast}"')
 
     def sums(self, sign: str = "-") -> list[str]:

@@ -63,6 +63,7 @@ HEADS = (
         ("MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES",),
         ("ForMultipleChoice",),
     ),
+    Head("feature-extraction", "AutoModel", ("MODEL_MAPPING_NAMES",), (), explained=True),  # no head: embeddings
 )
 
 # Of encoder-decoder models alone: transformers lists in these tables also models that read sound and go on from a text.

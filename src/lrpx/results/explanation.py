@@ -101,6 +101,8 @@ class Explanation(Shown):
             passes from the attention through the MLP is in both. ``None`` for ALTI-Logit and where it is not known.
         by_head: float64 ``[L, H, T]``: relevance of each head, at the positions where it writes; of ALTI-Logit, at the
             positions from which it reads. Zeros where a layer has fewer heads. ``None`` where it is not known.
+        pairs: float64 ``[T1, T2]``: of two texts whose similarity is explained, what each token of the first contributes
+            together with each of the second, or ``None``.
         components: Parts of ``value`` that belong to no token: name -> number or float64 array.
         provenance: What the numbers came from: model, revision, dtype, device, versions, options.
     """
@@ -135,6 +137,7 @@ class Explanation(Shown):
     by_attention: np.ndarray | None = None
     by_mlp: np.ndarray | None = None
     by_head: np.ndarray | None = None
+    pairs: np.ndarray | None = None
     components: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
 
@@ -162,7 +165,7 @@ class Explanation(Shown):
     def _arrays(self) -> list[tuple[str, np.ndarray]]:
         """Every number of the explanation, by name."""
         named: list[tuple[str, Any]] = [("relevance", self.relevance), ("value", self.value)]
-        single = (*_INSIDE, "residual", "target_probability", "contrast_probability")
+        single = (*_INSIDE, "pairs", "residual", "target_probability", "contrast_probability")
         named += [(name, getattr(self, name)) for name in single]
         named += [(f"top[{i}].probability", predicted.probability) for i, predicted in enumerate(self.top)]
         named += [(f"layers[{k!r}]", v) for k, v in self.layers.items()]
@@ -170,8 +173,9 @@ class Explanation(Shown):
         return [(name, np.asarray(v, dtype=np.float64)) for name, v in named if v is not None]
 
     def __repr__(self) -> str:
-        what = " - ".join(repr(token.shown or token.text) for token in (self.target, self.contrast) if token)
-        what = f"{self.explains} {what}" if self.explains else what
+        tokens = [token.shown or token.text for token in (self.target, self.contrast) if token]
+        what = " - ".join(map(repr, filter(None, tokens)))
+        what = f"{self.explains} {what}".rstrip() if self.explains else what
         return f"<Explanation {self.method} of {what}: value {self.value:.4g}, {len(self.tokens)} tokens>"
 
     def to_frame(self) -> Any:
@@ -236,7 +240,7 @@ class Explanation(Shown):
             "layers": {k: np.asarray(v, dtype=np.float64) for k, v in fields["layers"].items()},
             "components": {k: _array_or_number(v) for k, v in fields["components"].items()},
         }
-        for name in _INSIDE:
+        for name in (*_INSIDE, "pairs"):
             if fields[name] is not None:
                 typed[name] = np.asarray(fields[name], dtype=np.float64)
         return fields | typed
@@ -295,6 +299,7 @@ def _later_fields(saved: dict[str, Any]) -> dict[str, Any]:
         "span": None,
         "special": [],
         "segments": [],
+        "pairs": None,
         "images": [],
         "measures": measured.get(str(saved.get("method")), "parts"),
     }

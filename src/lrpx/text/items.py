@@ -28,6 +28,11 @@ def item_of(
         InputError: The text is too long or of another vocabulary, or target, contrast or position cannot be used.
     """
     notes = check_readable(signature, encoded)
+    if signature.task == "feature-extraction":
+        raise InputError(
+            f"{signature.name} has no head that predicts anything: it gives embeddings. Why two texts are similar: "
+            "explainer.similarity(text, other). To explain predictions, load the model with its head."
+        )
     where = resolve_position(encoded, position, signature.task, getattr(tokenizer, "mask_token_id", None))
     extras, ids = read_extras(signature, encoded), encoded.token_ids
     if (function := function_of(target, contrast)) is not None:

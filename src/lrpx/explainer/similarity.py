@@ -1,0 +1,174 @@
+"""``Explainer.similarity``: why the embeddings of two texts are similar, over the tokens of both and, if asked for, their pairs.
+
+The value is a product of two embeddings, ``s = a . b``, divided by their lengths if it is a cosine. A product of two signals
+gives half to each (the uniform rule); lengths are constants, as of any norm. So with ``a`` seeded by ``b / 2`` and the reverse,
+two backward passes give the tokens of both texts relevances that add up to the value. Of a pair of tokens it is
+``R_ij = sum_m R_i(a_m) R_j(b_m)``: BiLRP (Eberle et al. 2022, Building and interpreting deep similarity models, Eq. 9), which
+takes a backward pass from each number of both embeddings. Without rules (``gradient-x-input``) the gradient is that of the
+whole cosine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from ..errors import InputError, nearest, warn
+from ..methods import METHODS, Method
+from ..methods.generated import how, is_one_pass
+from ..models.lock import lock_of
+from ..models.sentence_encoder import stored_pooling
+from ..models.precision import matmul_precision
+from ..models.provenance import provenance
+from ..models.signature import ModelSignature, padding_id
+from ..passes.dispatch import PassRunner
+from ..passes.embeddings import POOLINGS, embedding_of, explain_embedding
+from ..passes.many_targets import ManyTargets
+from ..results.explanation import Explanation, Segment, Token, Unit
+from ..text.batching import Batch, Item, pad
+from ..text.given import split
+from ..text.items import check_readable, read_extras
+from ..text.suspect import notes_of
+from ..text.tokenization import Encoded, encode
+from ..text.units import special_ids
+
+Metric = Literal["cosine", "dot"]
+NO_TOKEN = -1  # the id of a target that is no token
+_NAMES = {"cosine": "cosine similarity", "dot": "dot product"}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be explained; as the arguments of ``Explainer.similarity``."""
+
+    metric: str
+    pooling: str | None
+    pairs: bool
+
+
+def explain_similarity(
+    runner: PassRunner, tokenizer: Any, texts: tuple[Any, Any], method: Method, settings: dict[str, Any], asked: Asked
+) -> Explanation:
+    """Explain the similarity of two texts.
+
+    Raises:
+        InputError: Something that cannot be used.
+        UnsupportedModelError: The model cannot be explained correctly, or gives no embeddings.
+        NonFiniteError: NaN or infinity appeared.
+    """
+    if not is_one_pass(method) or method.measures != "parts":
+        others = ", ".join(name for name, m in METHODS.items() if is_one_pass(m) and m.measures == "parts")
+        raise InputError(f"{method.name} does not explain embeddings; {others} do.")
+    if asked.metric not in _NAMES:
+        raise InputError(f"metric={asked.metric!r}. {nearest(asked.metric, list(_NAMES))}")
+    model = runner.model
+    pooling = _pooling(model, asked.pooling)
+    spec, combine = how(method, settings)
+    signature = ModelSignature.of(model)
+    if model.main_input_name != "input_ids":
+        raise InputError(f"{signature.name} reads no text, so it has no embeddings of texts to compare.")
+    both = [_encoded(tokenizer, text, name) for text, name in zip(texts, ("text", "other"), strict=True)]
+    notes = [note for one in both for note in check_readable(signature, one)]
+    known = notes_of(both, tokenizer, padding_id(model, tokenizer), causal=signature.task == "causal")
+    notes = list(dict.fromkeys([*(note for one in known for note in one), *notes]))
+    for note in notes:
+        warn(note)
+    batches = [pad([_item(one, signature)], model) for one in both]
+    with lock_of(model):
+        embeddings = [_numbers(embedding_of(model, batch, pooling)) for batch in batches]
+        value, seeds = seeds_of(*embeddings, asked.metric, halves=bool(spec.rules))
+
+        def relevance(which: int, batch: Batch) -> tuple[np.ndarray, np.ndarray | None, tuple[str, ...]]:
+            def ask(many: ManyTargets) -> tuple[np.ndarray, np.ndarray | None, tuple[str, ...]]:
+                seed = seeds[which][None]
+                each = many.relevance(np.eye(seed.shape[1]), combine) if asked.pairs else None  # [D, T]
+                return (many.relevance(seed, combine) if each is None else seed @ each)[0], each, many.notes
+
+            return explain_embedding(runner, batch, spec, pooling, ask)
+
+        found = [relevance(which, batch) for which, batch in enumerate(batches)]
+    pairs = None
+    if found[0][1] is not None and found[1][1] is not None:
+        pairs = found[0][1].T @ found[1][1] / _lengths(*embeddings, asked.metric)
+    first, second = both
+    taken = np.concatenate([each[0] for each in found])
+    execution = {**asdict(runner.execution), "float32_matmul_precision": matmul_precision()}
+    about = provenance(model, method.name, settings, execution)
+    length = len(first.token_ids)
+    given = first.text, second.text
+    return Explanation(
+        tokens=[*first.tokens, *second.tokens],
+        token_ids=[*first.token_ids, *second.token_ids],
+        units=[*first.units, *(Unit(u.start + length, u.end + length, u.text) for u in second.units)],
+        segments=(Segment("text", 0, length), Segment("other", length, len(taken))),
+        special=tuple(n for n, i in enumerate([*first.token_ids, *second.token_ids]) if i in special_ids(tokenizer)),
+        relevance=taken,
+        value=value,
+        residual=value - float(taken.sum()) if spec.rules else None,
+        target=Token(NO_TOKEN, ""),
+        contrast=None,
+        position=0,
+        span=(0, 0),  # no token's prediction is explained
+        method=method.name,
+        explains=f"{_NAMES[asked.metric]} of the two texts",
+        at=spec.at[0],
+        text=None if None in given else "\n".join(map(str, given)),
+        pairs=pairs,
+        notes=(*dict.fromkeys((*notes, *found[0][2], *found[1][2])),),
+        provenance={**about, "metric": asked.metric, "pooling": pooling},
+    )
+
+
+def seeds_of(a: np.ndarray, b: np.ndarray, metric: str, *, halves: bool) -> tuple[float, tuple[np.ndarray, np.ndarray]]:
+    """The similarity of two embeddings ``[D]``, and its gradient with respect to each, or half of it with constant lengths."""
+    lengths = _lengths(a, b, metric)
+    value = float(a @ b / lengths)
+    if halves:
+        return value, (b / lengths / 2, a / lengths / 2)
+    if metric == "dot":
+        return value, (b, a)
+    return value, (b / lengths - value * a / (a @ a), a / lengths - value * b / (b @ b))
+
+
+def _lengths(a: np.ndarray, b: np.ndarray, metric: str) -> float:
+    """The product of the lengths of two embeddings; 1 for a dot product."""
+    if metric == "dot":
+        return 1.0
+    lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
+    if not lengths:
+        raise InputError('an embedding is all zeros, which has no direction. Use metric="dot".')
+    return lengths
+
+
+def _pooling(model: Any, given: Any) -> str:
+    if given is None:
+        given = stored_pooling(model)
+        if given is None:
+            raise InputError(
+                f"{type(model).__name__} does not say how the hidden states of its tokens become one embedding. Say it: "
+                'pooling="mean" (most sentence encoders), "cls", "last" or "max".'
+            )
+    if given not in POOLINGS:
+        raise InputError(f"pooling={given!r}. {nearest(str(given), POOLINGS)}")
+    return str(given)
+
+
+def _encoded(tokenizer: Any, text: Any, name: str) -> Encoded:
+    singles, several = split(text)
+    if several:
+        raise InputError(f"{name} has {len(singles)} texts: similarity() compares two. Call it once for each pair.")
+    try:
+        return encode(tokenizer, singles[0])[0]
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
+
+
+def _item(encoded: Encoded, signature: ModelSignature) -> Item:
+    return Item(encoded.token_ids, len(encoded.token_ids) - 1, 0, extras=read_extras(signature, encoded))
+
+
+def _numbers(embedding: torch.Tensor) -> np.ndarray:
+    return embedding.cpu().double().numpy()

@@ -1,0 +1,92 @@
+"""The embedding of a text, pooled from the hidden states of its tokens, and backward passes from its D numbers.
+
+What a sum of them, weighted, owes to each token is one backward pass; what each of them owes, D passes together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar, get_args
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ..errors import NonFiniteError, UnsupportedModelError
+from ..text.batching import Batch
+from .dispatch import PassRunner
+from .forward_backward import PassOptions, PassSpec, accepted, exact_dtype, watched
+from .many_targets import ManyTargets, with_options
+from .memory import values_at_once
+from .scoring import Scores, Scoring
+
+Pooling = Literal["mean", "cls", "last", "max"]
+POOLINGS: tuple[str, ...] = get_args(Pooling)
+Answer = TypeVar("Answer")
+
+
+def pooled(states: Tensor, pooling: str) -> Tensor:
+    """One embedding ``[D]`` of the hidden states ``[T, D]`` of a text's tokens, special tokens included.
+
+    ``"mean"`` over the tokens, the first (``"cls"``) or the ``"last"`` token, or the ``"max"`` over the tokens, of each number.
+    """
+    if pooling == "mean":
+        return states.mean(0)
+    if pooling == "max":
+        return states.max(0).values
+    return states[0 if pooling == "cls" else -1]
+
+
+def explain_embedding(
+    runner: PassRunner, batch: Batch, spec: PassSpec, pooling: str, ask: Callable[[ManyTargets], Answer]
+) -> Answer:
+    """Run one text forward and return what ``ask`` finds out by backward passes from its embedding.
+
+    ``ManyTargets.scores`` are its D numbers; ``ManyTargets.relevance`` takes weights ``[V, D]``.
+
+    Args:
+        runner: Of the model, whose lock the caller holds.
+        batch: One text.
+        spec: The rules, and the one place where relevance is taken.
+        pooling: One of ``POOLINGS``.
+        ask: Calls ``ManyTargets.relevance``. It is called again if a pass has to be.
+
+    Raises:
+        UnsupportedModelError: The model cannot be explained correctly, or returns no hidden states.
+        NonFiniteError: A number of the embedding or a gradient is NaN or infinite.
+    """
+    model = runner.model
+
+    def attempt(options: PassOptions) -> Answer:
+        many = 1 if options.checkpoint else values_at_once(model, batch)
+        with watched(model, batch, spec, options) as now:
+            embedding = pooled(_hidden(model, now.batch)[0], pooling)
+            if not embedding.isfinite().all():
+                raise NonFiniteError(
+                    f"an embedding of {type(model).__name__} has NaN or infinity in {embedding.dtype}. "
+                    'Load the model in a wider dtype: dtype="float32".'
+                )
+            values, root = embedding.to(exact_dtype(embedding)), embedding.unsqueeze(1)
+            width = len(embedding)
+            scoring = Scoring([0] * width, [0] * width, reads_forward=False)
+            return ask(ManyTargets(model, now, scoring, Scores(values, root, torch.ones_like(root)), together=many))
+
+    return with_options(runner, batch, spec, attempt)
+
+
+def embedding_of(model: PreTrainedModel, batch: Batch, pooling: str) -> Tensor:
+    """The embedding ``[D]`` of one text, by a forward pass alone."""
+    with torch.no_grad():
+        return pooled(_hidden(model, batch)[0], pooling)
+
+
+def _hidden(model: PreTrainedModel, batch: Batch) -> Tensor:
+    """The hidden states after the last block and its norm ``[1, T, D]``: what the model without its head returns."""
+    body: Any = model.base_model
+    output = body(**batch.inputs, **accepted(body, use_cache=False, return_dict=True))
+    states = output[0] if not hasattr(output, "last_hidden_state") else output.last_hidden_state
+    if not isinstance(states, Tensor) or states.shape[:2] != batch.inputs["input_ids"].shape:
+        raise UnsupportedModelError(
+            f"{type(body).__name__} returns no hidden state for each token, so there is nothing to pool an embedding from."
+        )
+    return states
