@@ -16,14 +16,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from ..errors import InputError, nearest, warn
+from ..errors import InputError, UnsupportedModelError, nearest, warn
 from ..methods import METHODS, Method
 from ..methods.generated import how, is_one_pass
 from ..models.lock import lock_of
 from ..models.sentence_encoder import stored_pooling
 from ..models.precision import matmul_precision
 from ..models.provenance import provenance
-from ..models.signature import ModelSignature, padding_id
+from ..models.signature import ModelSignature, padding_id, takes
 from ..passes.dispatch import PassRunner
 from ..passes.embeddings import POOLINGS, embedding_of, explain_embedding
 from ..passes.many_targets import ManyTargets
@@ -68,8 +68,10 @@ def explain_similarity(
     pooling = _pooling(model, asked.pooling)
     spec, combine = how(method, settings)
     signature = ModelSignature.of(model)
-    if model.main_input_name != "input_ids":
-        raise InputError(f"{signature.name} reads no text, so it has no embeddings of texts to compare.")
+    if not takes(model.base_model, "input_ids"):
+        raise UnsupportedModelError(
+            f"{type(model.base_model).__name__} is not given token ids, so it has no embeddings of texts to compare."
+        )
     both = [_encoded(tokenizer, text, name) for text, name in zip(texts, ("text", "other"), strict=True)]
     notes = [note for one in both for note in check_readable(signature, one)]
     known = notes_of(both, tokenizer, padding_id(model, tokenizer), causal=signature.task == "causal")
@@ -78,8 +80,8 @@ def explain_similarity(
         warn(note)
     batches = [pad([_item(one, signature)], model) for one in both]
     with lock_of(model):
-        embeddings = [_numbers(embedding_of(model, batch, pooling)) for batch in batches]
-        value, seeds = seeds_of(*embeddings, asked.metric, halves=bool(spec.rules))
+        a, b = (_numbers(embedding_of(model, batch, pooling)) for batch in batches)
+        value, seeds = seeds_of(a, b, asked.metric, halves=bool(spec.rules))
 
         def relevance(which: int, batch: Batch) -> tuple[np.ndarray, np.ndarray | None, tuple[str, ...]]:
             def ask(many: ManyTargets) -> tuple[np.ndarray, np.ndarray | None, tuple[str, ...]]:
@@ -92,7 +94,7 @@ def explain_similarity(
         found = [relevance(which, batch) for which, batch in enumerate(batches)]
     pairs = None
     if found[0][1] is not None and found[1][1] is not None:
-        pairs = found[0][1].T @ found[1][1] / _lengths(*embeddings, asked.metric)
+        pairs = found[0][1].T @ found[1][1] / _lengths(a, b, asked.metric)
     first, second = both
     taken = np.concatenate([each[0] for each in found])
     execution = {**asdict(runner.execution), "float32_matmul_precision": matmul_precision()}

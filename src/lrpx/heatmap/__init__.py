@@ -200,6 +200,20 @@ def draw_generated(generated: Generated, path: str | os.PathLike[str], kind: str
     generated_matrix.draw(generated_view(generated), check_ending(path, kind), kind)
 
 
+def png_of_pairs(e: Drawable, pairs: object, path: str | os.PathLike[str]) -> None:
+    """The pairs of tokens of two similar texts as a matrix in a PNG file, with matplotlib (extra ``viz``).
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        InputError: There are none; the matrix is too large for a picture; ``path`` cannot be written, or does not end in
+            ``.png``.
+    """
+    from . import generated_matrix
+    from .pairs import pairs_view
+
+    generated_matrix.draw(pairs_view(e, pairs), check_ending(path, "png"))
+
+
 def show_flow(flow: FlowLike) -> None:
     """Print what a flow of relevance keeps, and its strongest edges, to the terminal; in a notebook, display the graph."""
     from . import notebook

@@ -54,6 +54,11 @@ class GeneratedView:
     rtl: tuple[bool, bool]  # whether prompt and continuation run from right to left
 
     @property
+    def title(self) -> str:
+        """The header of the matrix."""
+        return f"{self.method}: {self.explained} of each row's text"
+
+    @property
     def whole(self) -> Row:
         """All rows together where they add up, or else the first."""
         if not (self.per_token and self.additive and len(self.rows) > 1):

@@ -1,11 +1,12 @@
-"""Generated text as a picture: a matrix with a row per generated token (or span) and a column per token before."""
+"""A matrix of tokens as a picture: of generated text, a row per generated token; of two texts, a row per token of the first."""
 
 from __future__ import annotations
 
 import math
 import os
 import warnings
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -14,19 +15,51 @@ from ..files import ENDINGS
 from .colours import BEYOND_BLUE, BEYOND_RED, BLUE, RED, WHITE, hex_colour
 from .emoji import is_emoji
 from .fonts import DPI, Typeface
-from .generated import GeneratedView
 from .look import Look
 from .picture import HIGHEST, METADATA
 from .text import characters, code_point
 from .view import MINUS, fixed
+
+
+class Matrix(Protocol):
+    """What is drawn: a ``GeneratedView``, or the pairs of two texts."""
+
+    @property
+    def first(self) -> int:
+        """A line is drawn before this column."""
+
+    @property
+    def additive(self) -> bool:
+        """Whether numbers have signs."""
+
+    @property
+    def rows(self) -> Sequence[Any]:
+        """The rows: each has a ``text``, and its ``relevance`` has a number for each column before its ``end``."""
+
+    @property
+    def title(self) -> str:
+        """What the numbers are."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """The model, where relevance was taken, and the options."""
+
+    def text(self, cell: int, /) -> str:
+        """The text of a column."""
+
 
 CELL, GAP, BAR = 0.22, 0.15, 2.4  # inches
 LABEL = 24  # characters of a label at most
 SIZE = 9.0  # points
 
 
+<<<<<<< HEAD
 def draw(view: GeneratedView, path: str | os.PathLike[str], kind: str) -> None:
     """Draw the matrix into the file ``path``, as one of ``picture.PICTURES``.
+=======
+def draw(view: Matrix, path: str | os.PathLike[str], kind: str = "png") -> None:
+    """Draw the matrix into the file ``path``.
+>>>>>>> 948cd0f (Compare the similarity of texts with formulas by hand)
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -46,7 +79,7 @@ def draw(view: GeneratedView, path: str | os.PathLike[str], kind: str) -> None:
         raise InputError(f"a matrix of {rows} x {columns} is too large for a picture. HTML holds it.")
     below = [_label(view.text(i)) for i in range(columns)]
     beside = [_label(row.text) for row in view.rows]
-    title, notes = f"{view.method}: {view.explained} of each row's text", " · ".join(view.notes)
+    title, notes = view.title, " · ".join(view.notes)
     face = Typeface("".join([*below, *beside, title, notes]))
     left, under = (
         max(face.width(face.text(text), SIZE) for text in texts) / DPI + 2 * GAP for texts in (beside, below)

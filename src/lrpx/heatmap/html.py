@@ -104,10 +104,12 @@ def _section(view: View) -> str:
     what = f"{name} {_quote(view.target)}" + (
         "" if view.contrast is None else f" {MINUS} {name} {_quote(view.contrast)}"
     )
-    if view.measures == "mixture":
+    if view.measures == "mixture" or not view.target:
         what = escape(view.explains())
     value = f" = <b>{view.equals(MINUS)}</b>" if view.equals() else ""
     outside = " · ".join(escape(part) for part in view.outside(MINUS))
+    marked = view.marked()
+    mark = f'<span><span class="mark"></span>{escape(marked)}</span>' if marked else ""
     return "".join(
         [
             f'<section class="lrpx" dir="ltr" aria-label="{escape(view.method)} heatmap">\n',
@@ -115,7 +117,7 @@ def _section(view: View) -> str:
             *(f'<p class="soft">{escape(line)}</p>\n' for line in view.below(MINUS)),
             f'<p class="map" dir="{"rtl" if view.rtl else "ltr"}">{"".join(_cells(view))}</p>\n',
             *figures(view),
-            f'<div class="legend soft">{_bar(view)}<span><span class="mark"></span>{escape(view.marked())}</span>'
+            f'<div class="legend soft">{_bar(view)}{mark}'
             f"{''.join(f'<span>{escape(line)}</span>' for line in view.legend(MINUS))}</div>\n",
             f'<p class="soft outside">outside the tokens: {outside}</p>\n' if outside else "",
             _details(f"All {sum(len(c.tokens) for c in view.cells)} numbers", _numbers(view)),

@@ -133,6 +133,7 @@ class _Writer:
         value = rf" = \textbf{{{tex(view.equals(MINUS))}}}" if view.equals() else ""
         cells = [self._cell(view, cell, cell.pieces) for cell in view.cells] if not self.lua else self._any_script(view)
         rtl = self.lua and view.rtl
+        marked = [f"framed: {view.marked()}"] * bool(view.marked())
         lines = [
             r"{\sffamily\raggedright\lineskip=4pt\lineskiplimit=2pt",
             rf"\textbf{{{tex(view.method)}}}\quad {self._prose(view.explains(MINUS))}{value}\par\nobreak",
@@ -143,7 +144,7 @@ class _Writer:
             r"\par" + "}" * rtl + r"\nobreak\medskip",
             *(line for image in view.images for line in self._image(view, image)),
             self._bar(view) + r"\par\nobreak",
-            rf"{{\footnotesize framed: {self._prose(DOT.join([view.marked(), *view.legend(MINUS)]))}\par}}",
+            rf"{{\footnotesize {self._prose(DOT.join([*marked, *view.legend(MINUS)]))}\par}}",
         ]
         if view.components:
             outside = self._prose(DOT.join(view.outside(MINUS)))

@@ -335,8 +335,9 @@ def _bar(canvas: _Canvas, view: View) -> None:
     else:
         canvas.text(x, y + height, ALL_ZERO, SMALL, ink=SOFT)
     x += length + 70
-    canvas.box(x, y, 40, height, "white", "black", 1.6, 2)
-    canvas.text(x + 55, y + height - 2, view.marked(), SMALL, ink=SOFT)
+    if view.marked():
+        canvas.box(x, y, 40, height, "white", "black", 1.6, 2)
+        canvas.text(x + 55, y + height - 2, view.marked(), SMALL, ink=SOFT)
     canvas.y += height + 38
     if legend := view.legend(MINUS):
         canvas.paragraph([(" · ".join(legend), False)], SMALL, SOFT)

@@ -112,6 +112,7 @@ class _Coloured:
     def lines(self, width: int) -> list[Text]:
         """Header, text, colour bar and what belongs to no token."""
         view = self.view
+        marked = [f": {view.marked()}"] * bool(view.marked())
         lines = [
             Text.assemble(
                 (view.method, "bold"),
@@ -124,7 +125,7 @@ class _Coloured:
             *(line for image in view.images for line in self._image(image, width)),
             self._bar(),
             Text.assemble(
-                ("underlined", "dim underline"), (self.dot.join([f": {view.marked()}", *self._legend()]), "dim")
+                *[("underlined", "dim underline")] * bool(marked), (self.dot.join([*marked, *self._legend()]), "dim")
             ),
         ]
         if view.components:
@@ -219,7 +220,7 @@ def _plain(view: View) -> list[Text]:
     lines = [
         f"{view.method}: {view.explains()}" + f" = {view.equals()}" * bool(view.equals()),
         *view.below(dot=", "),
-        f"*: {view.marked()}",
+        *[f"*: {view.marked()}"] * bool(view.marked()),
     ]
     rows = [("position", "id", "relevance", "text")]
     for cell in view.cells:

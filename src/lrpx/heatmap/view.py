@@ -198,7 +198,9 @@ class View:
         ]
 
     def marked(self) -> str:
-        """What the mark of the explained position means."""
+        """What the mark of the explained position means; empty where no token's prediction is explained."""
+        if not self.target:
+            return ""
         if self.measures == "mixture":
             return f"position {self.position}"
         several = self.span[1] - self.span[0] > 1

@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
+from .. import heatmap
 from ..errors import InputError, NonFiniteError, import_optional
 from ..files import check_ending, json_line
 from ..heatmap.shown import Shown
@@ -177,6 +178,14 @@ class Explanation(Shown):
         what = " - ".join(map(repr, filter(None, tokens)))
         what = f"{self.explains} {what}".rstrip() if self.explains else what
         return f"<Explanation {self.method} of {what}: value {self.value:.4g}, {len(self.tokens)} tokens>"
+
+    def pairs_to_png(self, path: str | os.PathLike[str]) -> None:
+        """Draw ``pairs`` as a matrix into a PNG file (needs the extra ``viz``): a row per token of the first text.
+
+        Raises:
+            InputError: There are no pairs, or ``path`` cannot be written.
+        """
+        heatmap.png_of_pairs(self, self.pairs, path)
 
     def to_frame(self) -> Any:
         """One row per token as a pandas ``DataFrame``: ``text``, ``token`` (the raw piece), ``token_id`` and ``relevance``.

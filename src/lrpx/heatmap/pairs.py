@@ -1,0 +1,58 @@
+"""The pairs of tokens of two texts whose similarity is explained, ready to be drawn as a matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import InputError
+from .cells import Cell, cells_of
+from .drawable import Drawable
+from .look import Look
+from .view import model_and_settings
+
+
+@dataclass(frozen=True)
+class PairRow:
+    """A token of the first text."""
+
+    text: str
+    relevance: np.ndarray  # [cells of the second text]
+    end: int
+
+
+@dataclass(frozen=True)
+class PairsView:
+    """What ``generated_matrix.draw`` draws: a row per cell of the first text, a column per cell of the second."""
+
+    title: str
+    notes: tuple[str, ...]
+    rows: tuple[PairRow, ...]
+    columns: tuple[Cell, ...]
+    first: int
+    additive: bool = True
+
+    def text(self, cell: int, /) -> str:
+        """The text of a column."""
+        return self.columns[cell].text
+
+
+def pairs_view(e: Drawable, pairs: object) -> PairsView:
+    """The view of the pairs of an explanation.
+
+    Raises:
+        InputError: It has none.
+    """
+    if not isinstance(pairs, np.ndarray):
+        raise InputError(
+            "this explanation has no pairs of tokens. Ask for them: explainer.similarity(text, other, pairs=True)."
+        )
+    cells, length = cells_of(e, Look()), len(pairs)
+    first = [cell for cell in cells if cell.tokens[0][0] < length]
+    second = tuple(cell for cell in cells if cell.tokens[0][0] >= length)
+    summed = np.add.reduceat(pairs, [cell.tokens[0][0] for cell in first], axis=0)
+    summed = np.add.reduceat(summed, [cell.tokens[0][0] - length for cell in second], axis=1)
+    rows = tuple(PairRow(cell.text, line, len(second)) for cell, line in zip(first, summed, strict=True))
+    title = f"{e.method}: {e.explains}, by pairs of tokens"
+    return PairsView(title, tuple(model_and_settings(e)), rows, second, len(second))

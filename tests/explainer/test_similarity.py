@@ -1,0 +1,247 @@
+"""Why two embeddings are similar: beside formulas written out by hand, finite differences, and what theory promises."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from support import CORE, slow_but
+from tiny_tokenizers import word_piece
+from transformers import BertConfig, BertModel
+
+import lrpx
+from lrpx.errors import InputError, UnsupportedModelError
+from lrpx.explainer.similarity import seeds_of
+from lrpx.models.pooling import stored_pooling
+from lrpx.passes.embeddings import POOLINGS
+
+FIRST, OTHER = "the keys to the cabinet", "the key is old"
+# The families that embedding models are made of, and the makes that differ from them.
+ENCODERS = (
+    "albert bert camembert convbert data2vec-text deberta deberta-v2 distilbert electra ernie eurobert fnet funnel "
+    "jina_embeddings_v3 modernbert mpnet nomic_bert nystromformer roberta roformer xlm xlm-roberta"
+)
+DECODERS = "gemma2 gemma3_text gpt2 gpt_neox llama mistral mixtral olmo2 opt phi3 qwen2 qwen3 qwen3_moe bloom falcon"
+NAMED = [*(f"masked:{name}" for name in ENCODERS.split()), *(f"causal:{name}" for name in DECODERS.split())]
+SWEPT = [family for family in NAMED if family in tiny.FAMILIES]
+
+
+@pytest.fixture(scope="module")
+def explainer():
+    tokenizer = word_piece()
+    config = BertConfig(
+        num_hidden_layers=2, hidden_size=32, num_attention_heads=4, intermediate_size=48, vocab_size=len(tokenizer)
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = BertModel(config).double().eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    return lrpx.Explainer(model, tokenizer)
+
+
+def pooled(states, pooling):
+    return {"mean": states.mean(1), "cls": states[:, 0], "last": states[:, -1], "max": states.amax(1)}[pooling][0]
+
+
+def by_hand(model, ids, rules, pooling):
+    """Relevance ``[D, T]`` of each number of the embedding at the word embeddings, one backward pass each; and the embedding."""
+    embeddings = model.get_input_embeddings()(torch.tensor([ids])).detach()
+    rows = []
+    with lrpx.propagate(model, rules):
+        x = embeddings.requires_grad_()
+        embedding = pooled(model.base_model(inputs_embeds=x).last_hidden_state, pooling)
+        for number in embedding:
+            (gradient,) = torch.autograd.grad(number, x, retain_graph=True)
+            rows.append((x * gradient).sum(-1)[0].detach())
+    return torch.stack(rows).numpy(), embedding.detach().numpy()
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+@pytest.mark.parametrize("rules", ["lrp", "attnlrp", "gradient-x-input"])
+def test_relevance_and_pairs_are_those_of_single_backward_passes(explainer, rules, metric, pooling):
+    e = explainer.similarity(FIRST, OTHER, metric=metric, pooling=pooling, pairs=True, method=rules, at="embedding")
+    (start, end), (_, stop) = ((s.start, s.end) for s in e.segments)
+    named = {} if rules == "gradient-x-input" else rules
+    (r_a, a), (r_b, b) = (
+        by_hand(explainer.model, e.token_ids[part], named, pooling) for part in (slice(start, end), slice(end, stop))
+    )
+    lengths = 1 if metric == "dot" else np.linalg.norm(a) * np.linalg.norm(b)
+    assert math.isclose(e.value, a @ b / lengths, rel_tol=1e-12)
+    np.testing.assert_allclose(e.pairs, r_a.T @ r_b / lengths, atol=1e-12)
+    if named:
+        expected = np.concatenate([b @ r_a, a @ r_b]) / lengths / 2
+        assert math.isclose(e.residual, e.value - e.relevance.sum(), abs_tol=1e-12)
+    else:
+        direct = [b / lengths, a / lengths]
+        if metric == "cosine":
+            direct = [direct[0] - e.value * a / (a @ a), direct[1] - e.value * b / (b @ b)]
+        expected = np.concatenate([direct[0] @ r_a, direct[1] @ r_b])
+        assert e.residual is None
+    np.testing.assert_allclose(e.relevance, expected, atol=1e-12)
+    without = explainer.similarity(FIRST, OTHER, metric=metric, pooling=pooling, method=rules, at="embedding")
+    assert without.pairs is None
+    np.testing.assert_allclose(without.relevance, e.relevance, atol=1e-12)
+
+
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+def test_gradient_x_input_is_what_scaling_a_token_changes(explainer, metric):
+    e = explainer.similarity(FIRST, OTHER, metric=metric, pooling="mean", method="gradient-x-input", at="embedding")
+    cut = e.segments[0].end
+    rows = explainer.model.get_input_embeddings()(torch.tensor([e.token_ids])).detach()
+
+    def value(token, by):
+        factors = torch.ones(1, len(e.tokens), 1, dtype=torch.float64)
+        factors[0, token] += by
+        x = rows * factors
+        with torch.no_grad():
+            a, b = (
+                explainer.model(inputs_embeds=part).last_hidden_state.mean(1)[0] for part in (x[:, :cut], x[:, cut:])
+            )
+        product = a @ b
+        return float(product if metric == "dot" else product / (a.norm() * b.norm()))
+
+    for token in (0, 2, cut, len(e.tokens) - 1):
+        slope = (value(token, 1e-5) - value(token, -1e-5)) / 2e-5
+        assert math.isclose(e.relevance[token], slope, rel_tol=1e-6, abs_tol=1e-9)
+
+
+@pytest.mark.parametrize("family", slow_but(SWEPT, *CORE))
+def test_every_family_accounts_for_the_similarity(family):
+    """Under LRP with biases zero, tokens and pairs each add up to the cosine; a pair's texts may be of any lengths."""
+    model = tiny.build(family, zero_biases=True)
+    texts = [tiny.inputs(model, n, seed=n)["input_ids"][0].tolist() for n in (7, 5)]
+    e = lrpx.Explainer(model, None, method="lrp").similarity(*texts, pooling="mean", pairs=True)
+    assert e.pairs.shape == (7, 5)
+    np.testing.assert_allclose(e.relevance.sum(), e.value, atol=3e-6 * np.abs(e.relevance).sum())
+    np.testing.assert_allclose(e.pairs.sum(), e.value, atol=3e-6 * np.abs(e.pairs).sum())
+    np.testing.assert_allclose(e.pairs.sum(1), 2 * e.relevance[:7], atol=3e-6 * np.abs(e.pairs).sum())
+
+
+def test_either_text_may_be_first(explainer):
+    one, other = (
+        explainer.similarity(*texts, pooling="mean", pairs=True) for texts in ((FIRST, OTHER), (OTHER, FIRST))
+    )
+    cut = one.segments[0].end
+    np.testing.assert_allclose(one.pairs, other.pairs.T, atol=1e-14)
+    np.testing.assert_allclose(one.relevance[:cut], other.relevance[-cut:], atol=1e-14)
+    assert [s.name for s in one.segments] == ["text", "other"]
+
+
+def test_a_text_is_like_itself(explainer):
+    e = explainer.similarity(FIRST, FIRST, pooling="cls")
+    half = len(e.tokens) // 2
+    assert math.isclose(e.value, 1, rel_tol=1e-12)
+    np.testing.assert_allclose(e.relevance[:half], e.relevance[half:], atol=1e-14)
+
+
+def test_the_gradient_of_a_cosine_is_at_right_angles():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(2, 8))
+    value, (seed, other) = seeds_of(a, b, "cosine", halves=False)
+    assert abs(seed @ a) < 1e-14 > abs(other @ b)  # a longer embedding changes no cosine
+    assert math.isclose(value, a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+
+
+def test_the_result_shows_saves_and_loads_itself(explainer, tmp_path):
+    e = explainer.similarity(FIRST, OTHER, pooling="mean", pairs=True)
+    e.save(tmp_path / "e.json")
+    loaded = lrpx.Explanation.load(tmp_path / "e.json")
+    np.testing.assert_array_equal(loaded.pairs, e.pairs)
+    assert repr(e).startswith("<Explanation attnlrp of cosine similarity of the two texts: value ")
+    page = e.to_html()
+    assert "cosine similarity of the two texts" in page
+    assert "logits at position" not in page
+    assert "logits at position" not in e.to_latex()
+    e.pairs_to_png(tmp_path / "pairs.png")
+    assert (tmp_path / "pairs.png").read_bytes().startswith(b"\x89PNG")
+    data = e.to_dict()
+    del data["pairs"]  # as an earlier version wrote it
+    assert lrpx.Explanation.from_dict(data).pairs is None
+    with pytest.raises(InputError, match="pairs=True"):
+        explainer.similarity(FIRST, OTHER, pooling="mean").pairs_to_png(tmp_path / "none.png")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, 'pooling="mean"'),
+        ({"pooling": "average"}, "mean"),
+        ({"pooling": "mean", "metric": "cosin"}, "cosine"),
+        ({"pooling": "mean", "method": "alti-logit"}, "alti-logit does not explain embeddings"),
+        ({"pooling": "mean", "method": "gradient"}, "gradient does not explain embeddings"),
+        ({"pooling": "mean", "at": "encoder.layer.0"}, "at="),
+        ({"poling": "mean"}, "pooling"),
+    ],
+)
+def test_what_cannot_be_asked(explainer, options, message):
+    with pytest.raises((InputError, TypeError), match=message):
+        explainer.similarity(FIRST, OTHER, **options)
+
+
+def test_which_text_cannot_be_used(explainer):
+    with pytest.raises(InputError, match="other has 2 texts"):
+        explainer.similarity(FIRST, [OTHER, OTHER], pooling="mean")
+    with pytest.raises(InputError, match=r"other: .*empty"):
+        explainer.similarity(FIRST, "", pooling="mean")
+    with pytest.raises(InputError, match=r"explainer\.similarity\(text, other\)"):
+        explainer(FIRST)
+
+
+def beside(model, folder, modules, config=None):
+    (folder / "1_Pooling").mkdir()
+    (folder / "modules.json").write_text(json.dumps([{"path": path, "type": kind} for path, kind in modules]))
+    if config is not None:
+        (folder / "1_Pooling" / "config.json").write_text(json.dumps(config))
+    model.config._name_or_path = str(folder)
+
+
+KINDS = [("", "sentence_transformers.models.Transformer"), ("1_Pooling", "sentence_transformers.models.Pooling")]
+
+
+@pytest.fixture
+def model(explainer):
+    named = explainer.model.config._name_or_path
+    yield explainer.model
+    explainer.model.config._name_or_path = named
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls"),
+        ({"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}, "mean"),
+        ({"pooling_mode_lasttoken": True}, "last"),
+        ({"pooling_mode": "mean"}, "mean"),
+        ({"pooling_mode": "lasttoken"}, "last"),
+    ],
+)
+def test_reads_how_the_model_pools(explainer, model, tmp_path, config, expected):
+    beside(model, tmp_path, [*KINDS, ("2_Normalize", "sentence_transformers.models.Normalize")], config)
+    assert stored_pooling(model) == expected
+    e = explainer.similarity(FIRST, OTHER)
+    assert e.provenance["pooling"] == expected
+    assert e.value == explainer.similarity(FIRST, OTHER, pooling=expected).value
+
+
+@pytest.mark.parametrize(
+    ("modules", "config", "message"),
+    [
+        ([*KINDS, ("2_Dense", "sentence_transformers.models.Dense")], {"pooling_mode_mean_tokens": True}, "Dense"),
+        (KINDS, {"pooling_mode_weightedmean_tokens": True}, "weightedmean"),
+        (KINDS, {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, "pools in a way"),
+    ],
+)
+def test_refuses_what_it_does_not_follow(model, tmp_path, modules, config, message):
+    beside(model, tmp_path, modules, config)
+    with pytest.raises(UnsupportedModelError, match=message):
+        stored_pooling(model)
+
+
+def test_a_zero_embedding_has_no_cosine():
+    with pytest.raises(InputError, match='metric="dot"'):
+        seeds_of(np.zeros(3), np.ones(3), "cosine", halves=True)
