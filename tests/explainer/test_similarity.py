@@ -14,7 +14,7 @@ from transformers import BertConfig, BertModel
 import lrpx
 from lrpx.errors import InputError, UnsupportedModelError
 from lrpx.explainer.similarity import seeds_of
-from lrpx.models.pooling import stored_pooling
+from lrpx.models.sentence_encoder import stored_pooling
 from lrpx.passes.embeddings import POOLINGS
 
 FIRST, OTHER = "the keys to the cabinet", "the key is old"

@@ -18,6 +18,7 @@ from .check import check
 from .explain import explain
 from .flow import flow
 from .generate import generate
+from .similarity import similarity
 from .wording import ERROR, NOTE, tell
 
 app = typer.Typer(
@@ -93,6 +94,7 @@ def traits_table() -> Table:
 app.command()(explain)
 app.command()(generate)
 app.command()(flow)
+app.command()(similarity)
 app.command()(methods)
 app.command()(check)
 app.add_typer(cli_benchmark.benchmark, name="benchmark")

@@ -20,9 +20,9 @@ from ..errors import InputError, UnsupportedModelError, nearest, warn
 from ..methods import METHODS, Method
 from ..methods.generated import how, is_one_pass
 from ..models.lock import lock_of
-from ..models.sentence_encoder import stored_pooling
 from ..models.precision import matmul_precision
 from ..models.provenance import provenance
+from ..models.sentence_encoder import stored_pooling
 from ..models.signature import ModelSignature, padding_id, takes
 from ..passes.dispatch import PassRunner
 from ..passes.embeddings import POOLINGS, embedding_of, explain_embedding
@@ -68,9 +68,10 @@ def explain_similarity(
     pooling = _pooling(model, asked.pooling)
     spec, combine = how(method, settings)
     signature = ModelSignature.of(model)
-    if not takes(model.base_model, "input_ids"):
+    body: Any = model.base_model
+    if not takes(body, "input_ids"):
         raise UnsupportedModelError(
-            f"{type(model.base_model).__name__} is not given token ids, so it has no embeddings of texts to compare."
+            f"{type(body).__name__} is not given token ids, so it has no embeddings of texts to compare."
         )
     both = [_encoded(tokenizer, text, name) for text, name in zip(texts, ("text", "other"), strict=True)]
     notes = [note for one in both for note in check_readable(signature, one)]

@@ -211,7 +211,7 @@ def png_of_pairs(e: Drawable, pairs: object, path: str | os.PathLike[str]) -> No
     from . import generated_matrix
     from .pairs import pairs_view
 
-    generated_matrix.draw(pairs_view(e, pairs), check_ending(path, "png"))
+    generated_matrix.draw(pairs_view(e, pairs), check_ending(path, "png"), "png")
 
 
 def show_flow(flow: FlowLike) -> None:

@@ -53,13 +53,8 @@ LABEL = 24  # characters of a label at most
 SIZE = 9.0  # points
 
 
-<<<<<<< HEAD
-def draw(view: GeneratedView, path: str | os.PathLike[str], kind: str) -> None:
+def draw(view: Matrix, path: str | os.PathLike[str], kind: str) -> None:
     """Draw the matrix into the file ``path``, as one of ``picture.PICTURES``.
-=======
-def draw(view: Matrix, path: str | os.PathLike[str], kind: str = "png") -> None:
-    """Draw the matrix into the file ``path``.
->>>>>>> 948cd0f (Compare the similarity of texts with formulas by hand)
 
     Raises:
         ImportError: matplotlib is not installed.
