@@ -20,8 +20,10 @@ from transformers import PreTrainedModel
 
 from .errors import LrpxError
 from .models.placement import named_parameters, offloaded_as
+from .models.signature import task_of
 from .models.usable import usable_model
 from .passes.attribution import run
+from .passes.embeddings import MeanEmbedding
 from .passes.forward_backward import read_scores
 from .passes.hidden_states import layer_count
 from .passes.validation import about_cuts, check_model, own_failures_named
@@ -89,7 +91,8 @@ def _random_batch(model: PreTrainedModel, n_tokens: int, seed: int) -> Batch:
     generator = torch.Generator().manual_seed(seed)
     ids = [allowed[int(torch.randint(len(allowed), (), generator=generator))] for _ in range(n_tokens)]
     task = task_for(model, None)
-    return pad([Item(tuple(ids), n_tokens - 1)], model, readout=None if task is None else task.readout([]))
+    readout = MeanEmbedding() if task_of(model) == "feature-extraction" else None if task is None else task.readout([])
+    return pad([Item(tuple(ids), n_tokens - 1)], model, readout=readout)
 
 
 def _check_forward(model: PreTrainedModel, batch: Batch, report: Report) -> None:

@@ -12,6 +12,7 @@ from tiny_tokenizers import word_piece
 from transformers import BertConfig, BertModel
 
 import lrpx
+from lrpx.check import check
 from lrpx.errors import InputError, UnsupportedModelError
 from lrpx.explainer.similarity import seeds_of
 from lrpx.models.sentence_encoder import stored_pooling
@@ -188,8 +189,14 @@ def test_which_text_cannot_be_used(explainer):
         explainer.similarity(FIRST, [OTHER, OTHER], pooling="mean")
     with pytest.raises(InputError, match=r"other: .*empty"):
         explainer.similarity(FIRST, "", pooling="mean")
-    with pytest.raises(InputError, match=r"explainer\.similarity\(text, other\)"):
+    with pytest.raises(UnsupportedModelError, match=r"explainer\.similarity\(text, other\)"):
         explainer(FIRST)
+
+
+def test_check_holds_for_a_model_without_a_head(explainer):
+    report = check(explainer.model)
+    assert report.holds
+    assert len([ok for ok, _ in report.lines if ok]) > 3
 
 
 def beside(model, folder, modules, config=None):

@@ -25,7 +25,8 @@ def test_every_listed_class_has_its_task(head):
         (["OwnForSequenceClassification"], "text-classification"),
         (["Own", "BertForTokenClassification", "BertPreTrainedModel"], "token-classification"),
         (["XLMForQuestionAnsweringSimple"], "question-answering"),
-        (["BertModel", "BertPreTrainedModel"], None),
+        (["BertModel", "BertPreTrainedModel"], "feature-extraction"),
+        (["BertPreTrainedModel"], None),
     ],
 )
 def test_the_nearest_known_class_decides(names, task):

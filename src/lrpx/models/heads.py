@@ -38,6 +38,7 @@ class Head:
         return name in self.classes() or name.endswith(self.suffixes)
 
 
+NO_HEAD = Head("feature-extraction", "AutoModel", ("MODEL_MAPPING_NAMES",), (), explained=True)  # it gives embeddings
 HEADS = (
     Head(
         "text-classification",
@@ -63,7 +64,7 @@ HEADS = (
         ("MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES",),
         ("ForMultipleChoice",),
     ),
-    Head("feature-extraction", "AutoModel", ("MODEL_MAPPING_NAMES",), (), explained=True),  # no head: embeddings
+    NO_HEAD,
 )
 
 # Of encoder-decoder models alone: transformers lists in these tables also models that read sound and go on from a text.

@@ -27,6 +27,7 @@ from .adapters import with_adapter
 from .auto_class import auto_class_of
 from .default import download as default_model
 from .gguf_file import dequantize_options, forget_quantization, match_bos
+from .heads import NO_HEAD, head_of
 from .locate import Place, locate
 from .options import parse_device, parse_dtype, parse_places
 from .placement import is_unloaded, stored
@@ -155,7 +156,10 @@ def _load_model(place: Place, auto_class: Any, **options: Any) -> Any:
             )
         raise InputError(f"{place.name} cannot be loaded: {_first_lines(error)}{again}") from error
 
-    absent = sorted(report["missing_keys"]) + sorted(name for name, *_ in report["mismatched_keys"])
+    # The pooler of a model without a head is for nothing: embeddings are pooled from the hidden states.
+    unused = "pooler." if head_of([type(model).__name__]) is NO_HEAD else ()
+    missing = [name for name in report["missing_keys"] if not name.startswith(unused)]
+    absent = sorted(missing) + sorted(name for name, *_ in report["mismatched_keys"])
     if absent:
         shown = ", ".join(absent[:3]) + (", ..." if len(absent) > 3 else "")
         raise InputError(

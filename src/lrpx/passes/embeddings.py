@@ -6,6 +6,7 @@ What a sum of them, weighted, owes to each token is one backward pass; what each
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..errors import NonFiniteError, UnsupportedModelError
-from ..text.batching import Batch
+from ..text.batching import Batch, Readout
 from .dispatch import PassRunner
 from .forward_backward import PassOptions, PassSpec, accepted, exact_dtype, watched
 from .many_targets import ManyTargets, with_options
@@ -35,6 +36,16 @@ def pooled(states: Tensor, pooling: str) -> Tensor:
     if pooling == "max":
         return states.max(0).values
     return states[0 if pooling == "cls" else -1]
+
+
+@dataclass(frozen=True)
+class MeanEmbedding(Readout):
+    """The numbers of the embedding ``[B, D]``, of texts without padding."""
+
+    def __call__(self, output: Any, batch: Batch) -> Tensor:
+        """The mean of the hidden states over the tokens."""
+        states: Tensor = output[0]
+        return states.mean(1)
 
 
 def explain_embedding(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import InputError
+from ..errors import InputError, UnsupportedModelError
 from ..models.signature import ModelSignature
 from .batching import Alike, Function, Item, any_length, buckets
 from .given import as_python, name_of
@@ -26,10 +26,11 @@ def item_of(
 
     Raises:
         InputError: The text is too long or of another vocabulary, or target, contrast or position cannot be used.
+        UnsupportedModelError: The model predicts nothing.
     """
     notes = check_readable(signature, encoded)
     if signature.task == "feature-extraction":
-        raise InputError(
+        raise UnsupportedModelError(
             f"{signature.name} has no head that predicts anything: it gives embeddings. Why two texts are similar: "
             "explainer.similarity(text, other). To explain predictions, load the model with its head."
         )
