@@ -54,17 +54,18 @@ def explain_flow(
             f"{method.name} does not propagate relevance through the blocks, so there is no flow of it; {others} do."
         )
     keep, model = keep_of(asked.share, asked.threshold), runner.model
+    signature = ModelSignature.of(model)
+    if signature.task not in ("causal", "masked"):
+        raise UnsupportedModelError(
+            f"{signature.name} is for {signature.task}, and flow() follows predictions of causal and masked language models. "
+            "Token relevance works: explainer(text)."
+        )
     between, at = _places(asked, settings["at"])
     spec, _ = how(method, {**settings, "at": at})
     singles, several = split(text)
     if several and len(singles) != 1:
         raise InputError(f"{len(singles)} texts: flow() takes one. Call it once for each.")
-    encoded, signature = encode(tokenizer, singles[0])[0], ModelSignature.of(model)
-    if signature.source is not None:
-        raise UnsupportedModelError(
-            f"{signature.name} has an encoder and a decoder; flow() follows the blocks of one residual stream. Use "
-            "explainer(source, target=...)."
-        )
+    encoded = encode(tokenizer, singles[0])[0]
     if signature.task == "causal":
         encoded = encoded.without_closing()
     given = {"target": asked.target, "contrast": asked.contrast, "position": asked.position}

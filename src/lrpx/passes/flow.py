@@ -210,7 +210,7 @@ class _Walk:
         weights = self.at.probe(len(self.at.relevance[upper]))
         found, size = self.at.weighted(upper, lower, weights)
         own = self.at.arrives(lower)
-        return own if self.at.same(found, weights.to(found) * own, size) else None
+        return own if self.at.same(found, weights.to(found) * own, size, scaled=True) else None
 
     def _step(self, upper: int, lower: int, diagonal: Tensor | None, kept: list[Tensor], keep: Keep) -> Step:
         above, below = self.at.relevance[upper], self.at.relevance[lower]

@@ -161,8 +161,15 @@ class Linearised:
         kinds = torch.tensor([1.0, -1.0, 2.0, -2.0, 0.5, -0.5])
         return kinds[torch.randint(len(kinds), (count,), generator=self._noise)]
 
-    def same(self, a: Tensor, b: Tensor, size: Tensor) -> bool:
-        """Whether two sums are equal but for rounding; ``size`` is the sum of the absolute values of what was added up."""
+    def same(self, a: Tensor, b: Tensor, size: Tensor, *, scaled: bool = False) -> bool:
+        """Whether two sums are equal but for rounding.
+
+        Args:
+            a, b: The sums.
+            size: The sum of the absolute values of what was added up.
+            scaled: They were computed by the same operations, on numbers that differ by powers of two at each token.
+        """
         narrow = max(torch.finfo(place.state.dtype).eps for place in self.places)
-        tolerance = 0.05 if narrow > 1e-4 else 3e-5  # also of float64, in which models still have parts in float32
-        return bool(((a - b).abs() <= tolerance * size + narrow * size.max()).all())
+        loose = 0.05 if narrow > 1e-4 else 3e-5  # also of float64, in which models still have parts in float32
+        tolerance = min(8 * narrow, loose) if scaled else loose
+        return bool(((a - b).abs() <= tolerance * size + narrow * size.max() * (not scaled)).all())
