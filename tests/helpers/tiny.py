@@ -178,6 +178,10 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "mamba2": {"head_dim": 16},
+    "mllama": {
+        "text_config": {"cross_attention_layers": [1]},
+        "vision_config": {"intermediate_layers_indices": [0], "vision_output_dim": 64, "num_global_layers": 1},
+    },
     "mobilebert": {"embedding_size": 16},
     "neomme": {"head_dim": 16, "patch_size": 4},
     "phi4_multimodal": {"vision_config": {}, "audio_config": {}},  # None by default in transformers 5.0

@@ -331,14 +331,15 @@ def test_a_model_that_changed_is_captured_again(change):
 
 @needs_cuda
 def test_compiled_passes_are_captured_too():
-    model = on_cuda("causal:llama")
+    """In float32: float64 on a GPU fails in TorchInductor of torch 2.11, "expected scalar type Double but found Float"."""
+    model = tiny.build("causal:llama", dtype=torch.float32).to("cuda")
     for seed in range(3):
         batch = batch_for(model, (9 + seed,), seed=seed)
         found = run(model, batch, "attnlrp", runner=runner_of(model, fast=True, compile=True)).products[
             :, batch.spans[0]
         ]
         plain = run(model, batch, "attnlrp", runner=runner_of(model, fast=False)).products
-        assert found == pytest.approx(plain, rel=1e-4, abs=1e-5 * abs(plain).max())
+        assert found == pytest.approx(plain, rel=1e-3, abs=1e-4 * abs(plain).max())
     assert len(runner_of(model).graphs) == 1
 
 

@@ -30,6 +30,7 @@ def generate(
     continuation: Annotated[
         str | None, typer.Option("--continuation", metavar="TEXT", help="Explain this instead of generating.")
     ] = None,
+    images: options.ImageOption = None,
     chat: Annotated[
         bool, typer.Option("--chat", help="The prompt is what a user says: put the model's chat template around it.")
     ] = False,
@@ -125,6 +126,7 @@ def generate(
         contrast=contrast,
         spans=spans,
         hops=hops,
+        images=list(images) if images else None,
         progress=output is not None and sys.stderr.isatty(),
         **given,
     )

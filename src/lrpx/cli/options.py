@@ -66,6 +66,10 @@ RulesOption = Annotated[
         help="For LRP and its variants, a rule for layers with weights: alpha1beta0, gamma=0.25 or epsilon=1e-6.",
     ),
 ]
+ImageOption = Annotated[
+    list[Path] | None,
+    typer.Option("--image", metavar="FILE", help="An image of the text, for models that read both. Repeatable."),
+]
 ObjectiveOption = Annotated[
     str,
     typer.Option(

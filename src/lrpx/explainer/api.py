@@ -35,6 +35,7 @@ from .arguments import (
     Explains,
     GenerateOptions,
     Ids,
+    Images,
     Methods,
     Model,
     OneCall,
@@ -159,6 +160,7 @@ class Explainer:
         text_pair: Part = None,
         question: Part = None,
         choices: Choices = None,
+        images: Images = None,
         method: OneMethod | Methods | None = None,
         target: Target = None,
         contrast: Target = None,
@@ -181,6 +183,9 @@ class Explainer:
             text: A string, token ids, a ``BatchEncoding``, or chat messages; or several, to explain in batches: a list of
                 these, ids as a 2-D tensor or array, or the ``BatchEncoding`` of a batch. Special tokens that the tokenizer puts
                 after a string are left out for a causal model, which goes on from the last token of the text.
+            images: Of a model that reads images and text: the images of the text, in the order of their places in it; Pillow's,
+                paths, or arrays ``[height, width, 3]``. For several texts, a list for each. Chat messages may hold them instead:
+                ``{"type": "image", "image": picture}``. Or ``text`` is what the model's processor returned for both.
             method: One of ``lrpx.METHODS``, or several. Default: the explainer's.
             text_pair: Of a classifier of pairs: the second text. For several texts, one for all or a list.
             question: Of a question-answering model: what is asked about ``text``. Likewise.
@@ -235,10 +240,16 @@ class Explainer:
         several_methods = isinstance(method, list | tuple)
         texts = read_texts(
             self._runner,
-            self.tokenizer,
+            self.reader,
             text,
             {"target": target, "contrast": contrast, "position": position, "explains": explains},
-            {"text_pair": text_pair, "question": question, "choices": choices, "target_prefix": target_prefix},
+            {
+                "text_pair": text_pair,
+                "question": question,
+                "choices": choices,
+                "target_prefix": target_prefix,
+                "images": images,
+            },
             objective=objective,
             collect=errors == "collect",
             batch_tokens=self.batch_tokens,
@@ -254,6 +265,7 @@ class Explainer:
         self,
         prompt: str | Ids | Chat,
         *,
+        images: Images = None,
         max_new_tokens: int | None = None,
         continuation: str | Ids | None = None,
         generation_config: GenerationConfig | Mapping[str, Any] | None = None,
@@ -271,6 +283,7 @@ class Explainer:
 
         Args:
             prompt: A string, token ids, a ``BatchEncoding``, or chat messages (for which the chat template is used).
+            images: As in a call.
             max_new_tokens: Let the model generate up to so many tokens; it stops by itself at an end token.
             continuation: Explain this instead: a string, which must not change the tokens of the prompt, or ids.
             generation_config: How ``model.generate`` chooses; a ``GenerationConfig`` or its arguments. Default: greedily.
@@ -306,7 +319,7 @@ class Explainer:
             )
         if generation_config is not None and continuation is not None:
             raise InputError("generation_config and continuation are both given: nothing is generated. Leave one out.")
-        encoded = read_prompt(self.model, self.tokenizer, prompt, target_prefix, generation_config)
+        encoded = read_prompt(self.model, self.reader, prompt, target_prefix, generation_config, images)
         notes: tuple[str, ...] = ()
         if continuation is None:
             new = generate(self.model, self.tokenizer, encoded, max_new_tokens, generation_config)
@@ -441,6 +454,7 @@ def explain(
     question: Part = None,
     choices: Choices = None,
     method: OneMethod | Methods = "attnlrp",
+    images: Images = None,
     target: Target = None,
     contrast: Target = None,
     position: Position = None,
@@ -489,6 +503,7 @@ def explain(
         "target_prefix": target_prefix,
         "objective": objective,
         "explains": explains,
+        "images": images,
         **options,
     }
     return explainer(text, method=method, errors=errors, progress=progress, **asked)

@@ -12,6 +12,7 @@ from ..propagation.rulesets import RuleSet
 
 if TYPE_CHECKING:
     import numpy as np
+    import PIL.Image
     import torch
     from transformers import ProcessorMixin
     from transformers.image_processing_utils import BaseImageProcessor
@@ -22,6 +23,8 @@ Ids: TypeAlias = "Sequence[int] | Sequence[Sequence[int]] | torch.Tensor | np.nd
 Chat: TypeAlias = Sequence[Mapping[str, object]]
 Text: TypeAlias = "str | Ids | Chat | Sequence[str] | Sequence[Ids] | Sequence[Chat]"
 Function: TypeAlias = "Callable[[torch.Tensor], torch.Tensor]"
+Image: TypeAlias = "PIL.Image.Image | str | os.PathLike[str] | np.ndarray | torch.Tensor"
+Images: TypeAlias = "Image | Sequence[Image] | Sequence[Sequence[Image] | None] | None"
 OneTarget: TypeAlias = "str | int | tuple[int, int] | Function | None"
 Target: TypeAlias = "OneTarget | Sequence[OneTarget | Sequence[int]] | torch.Tensor | np.ndarray"
 Prefix: TypeAlias = "str | Sequence[str | Sequence[int] | int | None] | torch.Tensor | np.ndarray | None"
@@ -78,6 +81,7 @@ class CallOptions(_OfEveryCall, total=False):
     position: Position
     target_prefix: Prefix
     explains: Explains
+    images: Images
 
 
 class GenerateOptions(TypedDict, total=False):

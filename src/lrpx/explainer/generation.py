@@ -27,6 +27,7 @@ from ..models.placement import entry_device
 from ..models.positions import fresh_rotations
 from ..models.precision import matmul_precision
 from ..models.provenance import provenance
+from ..models.reader import tokenizer_of
 from ..models.signature import ModelSignature, filler, padding_id
 from ..passes.dispatch import PassRunner
 from ..passes.forward_backward import PassSpec
@@ -36,13 +37,14 @@ from ..passes.validation import own_failures_named
 from ..results.explanation import Token
 from ..results.generation import GenerationExplanation
 from ..results.spans import checked_span, checked_weights, hop, hop_notes
+from ..tasks.image_text import check_method, encode_with_images, images_of_each
 from ..tasks.text2text import continuation_ids, one_prefix_each, read_pair, target_side
 from ..text.batching import Item, pad
 from ..text.given import as_python, split
 from ..text.items import item_of
 from ..text.suspect import notes_of
 from ..text.targets import resolve_continuation, resolve_token
-from ..text.tokenization import Encoded, encode
+from ..text.tokenization import Encoded, encode, encoder
 from ..text.units import predicted_token, special_ids
 from .spelling import misspelt_continuation
 
@@ -60,9 +62,14 @@ class Asked:
 
 
 def read_prompt(
-    model: PreTrainedModel, tokenizer: Any, prompt: Any, target_prefix: Any = None, config: Any = None
+    model: PreTrainedModel,
+    reader: Any,
+    prompt: Any,
+    target_prefix: Any = None,
+    config: Any = None,
+    images: Any = None,
 ) -> Encoded:
-    """A prompt, one text, as tokens; for an encoder-decoder model followed by those with which its decoder begins.
+    """A prompt, one text with its images, as tokens; for an encoder-decoder model followed by those with which it begins.
 
     Raises:
         InputError: There is none, or several, or the model is not one that goes on with a text.
@@ -72,7 +79,9 @@ def read_prompt(
     singles, several = split(prompt)
     if several and len(singles) != 1:
         raise InputError(f"{len(singles)} prompts: generate() takes one. Call it once for each.")
-    task = ModelSignature.of(model).task
+    task, tokenizer = ModelSignature.of(model).task, tokenizer_of(reader)
+    if images is not None and task != "causal":
+        raise InputError(f"images= is for models that go on with a text, and {type(model).__name__} is for {task}.")
     if task == TEXT2TEXT:
         [prefix] = one_prefix_each(target_prefix, 1)
         return read_pair(model, tokenizer, encode(tokenizer, singles[0])[0], prefix, config)
@@ -84,7 +93,8 @@ def read_prompt(
     if task != "causal":
         name = type(model).__name__
         raise InputError(f"{name} fills in masks and does not go on with a text: use explainer(text) or lrpx explain.")
-    return encode(tokenizer, singles[0])[0].without_closing()
+    [given] = images_of_each(images, False, 1)
+    return encode_with_images(model, reader, singles[0], given, encoder(tokenizer)).without_closing()
 
 
 def generate(
@@ -137,6 +147,9 @@ def generate(
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if source:
         inputs["decoder_input_ids"] = torch.tensor([read], device=entry_device(model))
+    if prompt.image_inputs:
+        item = Item(prompt.token_ids, length - 1, extras=prompt.extras, images=prompt.image_inputs)
+        inputs = pad([item], model).inputs
     # Some classes of encoder-decoder models have a ``generate`` of their own around this one, with other arguments.
     run = partial(GenerationMixin.generate, model) if source else model.generate
     with lock_of(model), own_failures_named(model, inputs), torch.no_grad(), fresh_rotations(model):
@@ -189,6 +202,7 @@ def explain_continuation(
     extras = {name: (*values, *[values[-1]] * (count - 1)) for name, values in prompt.extras.items()}
     read = replace(prompt, text=None, token_ids=ids[:-1], extras=extras)
     item = item_of(signature, tokenizer, read, target=ids[-1])
+    check_method(item, method, settings)
     contrast = _contrast(asked, ids, continuation, prompt, tokenizer, model)
     scoring = Scoring(
         positions=range(first - 1 - prompt.source, first - 1 - prompt.source + count),
@@ -255,8 +269,10 @@ def explain_continuation(
         text=prompt.text,
         source=prompt.source,
         special=tuple(n for n, i in enumerate(whole.token_ids) if i in special_ids(tokenizer)),
+        images=prompt.images,
         measures=method.measures,
         notes=(
+            *prompt.notes,
             *notes,
             *asked.notes,
             *item.notes,

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..models.heads import TEXT2TEXT
+from ..models.reader import tokenizer_of
 from ..models.signature import task_of
 from ..passes.dispatch import PassRunner
 from ..passes.scoring import Objective
@@ -18,7 +19,7 @@ from .texts import Texts
 
 def read_texts(
     runner: PassRunner,
-    tokenizer: Any,
+    reader: Any,
     text: Any,
     asked: Mapping[str, Any],
     parts: Mapping[str, Any],
@@ -31,7 +32,7 @@ def read_texts(
 
     Args:
         runner: Of the model.
-        tokenizer: The model's, or ``None``.
+        reader: The model's tokenizer or processor, or ``None``.
         text: One or several.
         asked: ``target``, ``contrast``, ``position`` and ``explains``, for all texts or each.
         parts: What belongs to a text beside itself, such as ``question``. Likewise; ``None`` where it was not given.
@@ -43,10 +44,11 @@ def read_texts(
         InputError: Something cannot be used, or is for models of another task. Of several texts, it names the one.
         UnsupportedModelError: The model cannot be explained correctly.
     """
+    tokenizer = tokenizer_of(reader)
     task = task_for(runner.model, tokenizer)
     is_pair = task is None and task_of(runner.model) == TEXT2TEXT
     for name, value in parts.items():
-        if value is not None and name not in (task.parts if task else ("target_prefix",) if is_pair else ()):
+        if value is not None and name not in (task.parts if task else ("target_prefix",) if is_pair else ("images",)):
             kind = task.name if task else TEXT2TEXT if is_pair else "language modelling"
             raise InputError(
                 f"{name}= is for {TASKS_WITH[name]}, and {type(runner.model).__name__} is for {kind}. Leave it out."
@@ -56,7 +58,8 @@ def read_texts(
             runner.model, tokenizer, text, asked, parts["target_prefix"], objective=objective, collect=collect
         )
     if task is None:
-        return Texts(runner.model, tokenizer, text, asked, objective=objective, collect=collect)
+        images = parts.get("images")
+        return Texts(runner.model, reader, text, asked, images=images, objective=objective, collect=collect)
     everything = {**asked, **{name: parts[name] for name in task.parts}}
     wrapped = {name: task.wrapped(name, value) for name, value in everything.items()}
     return HeadTexts(runner, task, text, wrapped, objective=objective, collect=collect, batch_tokens=batch_tokens)

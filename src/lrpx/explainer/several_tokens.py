@@ -122,8 +122,7 @@ def explain_several(
                     f"text and {role} have {length} tokens to read, and {signature.name} can read {signature.context}. "
                     "Shorten one."
                 )
-            extras = {name: _as_long(values, len(read)) for name, values in item.extras.items()}
-            asked = Item(read, item.position, ids[0], None, extras, source=item.source)
+            asked = item.lengthened(read, item.position, ids[0])
             first = item.position - item.source
             scoring = Scoring(
                 positions=range(first, first + len(ids)),
@@ -209,8 +208,3 @@ def _top_prediction(runner: PassRunner, item: Item) -> int:
     with torch.no_grad(), fresh_rotations(runner.model):
         logits, index = explained_logits(runner.model, pad([item], runner.model))
     return int(logits[0, int(index[0])].argmax())
-
-
-def _as_long(values: tuple[int, ...], length: int) -> tuple[int, ...]:
-    """Per-token inputs for a text of another length: the last one is repeated."""
-    return (*values, *[values[-1]] * (length - len(values)))[:length]

@@ -22,12 +22,14 @@ from ..methods.together import explain_together, takes_one_pass
 from ..models.positions import longest_alike
 from ..models.precision import matmul_precision
 from ..models.provenance import provenance
+from ..models.reader import tokenizer_of
 from ..models.signature import ModelSignature, padding_id, task_of
 from ..passes.dispatch import PassRunner
 from ..passes.hidden_states import place_first
 from ..passes.scoring import Objective
 from ..results.explanation import Explanation, Token
 from ..results.generation import explained
+from ..tasks.image_text import check_method, encode_with_images, images_of_each
 from ..text.batching import Attribution, Function, Item, allowed_waste, pad
 from ..text.given import name_of, split
 from ..text.items import groups_of, lists_of, one_each
@@ -61,10 +63,11 @@ class Texts:
     def __init__(
         self,
         model: PreTrainedModel,
-        tokenizer: Any,
+        reader: Any,
         text: Any,
         asked: Mapping[str, Any],
         *,
+        images: Any = None,
         objective: Objective = "logit",
         collect: bool,
     ) -> None:
@@ -73,8 +76,10 @@ class Texts:
         Raises:
             InputError: Something cannot be used. Of several texts, it names the one.
         """
-        self.tokenizer, self.special_ids = tokenizer, special_ids(tokenizer)
+        self.reader, self.tokenizer = reader, tokenizer_of(reader)
+        self.special_ids = special_ids(self.tokenizer)
         self.given, self.several = split(text)
+        self._images = images_of_each(images, self.several, len(self.given))
         lists = {} if self.several else lists_of(asked)
         self.of, self.objective = next(iter(lists), "text"), objective
         self.failed: dict[int, LrpxError] = {}
@@ -97,7 +102,7 @@ class Texts:
         found = {}
         for i, one in enumerate(self.given):
             with self._trying(i):
-                encoded = encode_one(one)
+                encoded = encode_with_images(model, self.reader, one, self._images[i], encode_one)
                 found[i] = encoded.without_closing() if signature.task == "causal" else encoded
         return found
 
@@ -174,6 +179,9 @@ class Texts:
         progress: bool | None,
     ) -> dict[int, Explanation]:
         """The explanation of each text by one method."""
+        for i, item in self.items.items():
+            with self._trying(i):
+                check_method(item, method, settings)
         runner.log_unused_options(method.name, has_passes=method.has_passes)
         self._check_functions(method)
         execution = {**asdict(runner.execution), "float32_matmul_precision": matmul_precision()}
@@ -336,6 +344,7 @@ class Texts:
             units=encoded.units,
             segments=encoded.segments,
             special=tuple(n for n, i in enumerate(encoded.token_ids) if i in self.special_ids),
+            images=encoded.images,
             relevance=result.relevance,
             value=result.value,
             residual=result.residual,
@@ -350,7 +359,7 @@ class Texts:
             by_mlp=result.by_mlp,
             by_head=result.by_head,
             components=result.components,
-            notes=(*item.notes, *result.notes, *_other_rules(method, settings)),
+            notes=(*encoded.notes, *item.notes, *result.notes, *_other_rules(method, settings)),
             provenance={**about, **ids},
             **told,
         )

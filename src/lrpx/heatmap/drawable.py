@@ -161,6 +161,9 @@ class Generated(Protocol):
     def special(self) -> Sequence[int]: ...
 
     @property
+    def images(self) -> Sequence[Patches]: ...
+
+    @property
     def prompt_length(self) -> int: ...
 
     @property

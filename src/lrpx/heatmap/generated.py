@@ -113,7 +113,8 @@ class _Text:
 def generated_view(g: Generated) -> GeneratedView:
     """The view of a ``GenerationExplanation``."""
     count = len(g.tokens)
-    cells = cells_of(_Text(g.tokens, g.token_ids, g.units, g.special, np.zeros(count)), Look())  # type: ignore[arg-type]
+    text = _Text(g.tokens, g.token_ids, g.units, g.special, np.zeros(count), images=g.images)
+    cells = cells_of(text, Look())  # type: ignore[arg-type]
     of_token = np.repeat(np.arange(len(cells)), [len(cell.tokens) for cell in cells])
     view = GeneratedView(
         method=g.method,

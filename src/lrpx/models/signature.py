@@ -173,7 +173,7 @@ class ModelSignature:
         task = task_of(model)  # first: a model that reads no text has no vocabulary either
         if task in ("causal", "masked"):
             _check_reads_text(model)
-        extras = frozenset(name for name in ("token_type_ids",) if takes(model, name))
+        extras = frozenset(name for name in ("token_type_ids", "mm_token_type_ids") if takes(model, name))
         limits: tuple[int | None, int | None]
         if task == TEXT2TEXT:
             embedding: Any = stacks_of(model)[1].embedding

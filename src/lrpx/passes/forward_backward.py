@@ -36,6 +36,7 @@ from .checkpointing import Recomputation, checkpointed, outer_blocks
 from .compiled.attention_calls import AttentionCall, RepeatAttentionCalls
 from .functions import with_functions
 from .hidden_states import PLACES, State, is_entry, not_met, resolve_at, taps_of
+from .image_inputs import language_model, watched_images
 from .output_head import OutputHead, output_embedding
 from .predictions import predictions, read_predictions
 from .validation import check_carries_gradient, check_no_bypass, check_rules_took_effect, where_not_finite
@@ -163,6 +164,8 @@ class Watched:
         modules: The modules of the model.
         wanted: Where to look -> module.
         taps: Of each stack: where -> hidden state, once the model has run.
+        features: Image features, which enter the language model by its first block.
+        later: Image features that further blocks add to the same tokens, ``[B, T, width]`` each: a part of ``"input"``.
         blocks: What its blocks did, if it is wanted.
     """
 
@@ -171,10 +174,12 @@ class Watched:
     modules: list[nn.Module]
     wanted: dict[str, nn.Module | None]
     taps: list[dict[str, Tensor]]
-    blocks: list[Block]
+    blocks: Sequence[Block] = ()
+    features: Sequence[Tensor] = ()
+    later: Sequence[Tensor] = ()
 
     def states(self, model: PreTrainedModel, values: Tensor) -> tuple[dict[str, State], list[Tensor]]:
-        """The hidden states that ``values`` were made of, and embedding and pixels, if a gradient there means a way around them.
+        """The hidden states that ``values`` were made of, and what must have no gradient: it would mean a way around them.
 
         Raises:
             InputError: A module whose hidden state is asked for did not run.
@@ -192,13 +197,15 @@ class Watched:
             name: State([taps.get(name) for taps in self.taps], shapes) for name in wanted
         }  # in the order asked for
         around: list[Tensor] = []
+        watches = self.active.rules or self.batch.with_images
         for taps in self.taps:
-            entries = [taps[name] for name in wanted if is_entry(name) and name in taps] if self.active.rules else []
+            entries = [taps[name] for name in wanted if is_entry(name) and name in taps] if watches else []
             beside = {
                 name: t
                 for name, t in taps.items()
                 if entries and name in ("embedding", "pixels") and name not in wanted
             }
+            beside |= {f"image feature {n}": feature for n, feature in enumerate(self.features)}
             if beside and not all(entry.is_leaf for entry in entries):  # not cut off
                 check_no_bypass(model, values, beside, entries)
                 beside = {}
@@ -221,22 +228,27 @@ def watched(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
         batch = batch.outside_inference_mode()
         seen = {k: v for k, v in batch.inputs.items() if not (options.unpadded and k == "attention_mask")}
         wanted = resolve_at(model, spec.at)
-        linked = options.static or options.linked or not active.rules
+        linked = options.static or options.linked or not (active.rules or batch.with_images)
         encoding = stack.enter_context(watching_encoder(model))
-        taps = []
+        taps, images = [], (list[Tensor](), list[Tensor]())
         for part, shape in zip(stacks_of(model, modules), batch.shapes, strict=True):
+            if batch.with_images:  # vision towers have blocks too
+                part = replace(part, modules=modules_of(language_model(model)))
             here = {name: m for name, m in wanted.items() if name in PLACES or m is None or m in part.modules}
             runs = encoding if part.name == "encoder" else partial(_is_not, encoding)
             taps.append(stack.enter_context(taps_of(part, here, shape, again, runs, linked=linked)))
-        if "pixel_values" in seen:
+        if batch.with_images:
+            images = stack.enter_context(watched_images(model, taps[0], active, again))
+        elif "pixel_values" in seen:
             taps[0]["pixels"] = seen["pixel_values"].detach().requires_grad_()
             seen["pixel_values"] = taps[0]["pixels"].clone()  # a model may write into it; the leaf must stay as it is
-        inside = spec.heads and len(batch.shapes) == 1 and "pixel_values" not in seen
-        noted = stack.enter_context(branches_of(model, active, batch.shape, again)) if inside else []
+        reader = language_model(model) if batch.with_images else model
+        inside = spec.heads and len(batch.shapes) == 1
+        noted = stack.enter_context(branches_of(reader, active, batch.shape, again)) if inside else []
         repeated = None if options.attention is None else stack.enter_context(RepeatAttentionCalls(options.attention))
-        blocks = outer_blocks(model) if options.checkpoint else []
+        blocks = outer_blocks(reader) if options.checkpoint else []
         stack.enter_context(checkpointed(blocks, active, again, repeated) if blocks else nullcontext())
-        yield Watched(replace(batch, inputs=seen), active, modules, wanted, taps, noted)
+        yield Watched(replace(batch, inputs=seen), active, modules, wanted, taps, noted, *images)
 
 
 def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassOptions = EAGER) -> PassResult:
@@ -254,6 +266,7 @@ def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
         values = exact[:, 0] - torch.where(contrasted, exact[:, 1], 0)
         states, beside = now.states(model, values)
         pieces = [piece for state in states.values() for piece in state.pieces if piece is not None]
+        pieces += now.later
         differentiable = [piece for piece in pieces if piece.requires_grad]
         fits = spec.heads and pieces[0].shape[:2] == batch.shape  # no tokens of the model's own around the text
         rows = rows_of(model, now.blocks) if fits else NOTHING
@@ -271,6 +284,9 @@ def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
     complete = {name: state.whole(each[name]) for name, state in states.items()}
     objections = _objections(batch, picked, each)
     plain = {name: state.whole().detach() for name, state in states.items()}
+    if now.later:  # each token has entered with all of them
+        complete["input"] = with_later(complete["input"], [gradients[id(state)] for state in now.later])
+        plain["input"] = with_later(plain["input"], [state.detach() for state in now.later])
     flags = torch.stack([flag.to(values.device) for flag in objections.values()])
     first = spec.at[0]
     pair = per_token(first, plain[first]), per_token(first, complete[first])
@@ -287,6 +303,12 @@ def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
         predicted = parts[3].shape[1]
     summary = torch.cat([t.to(values.device, values.dtype).flatten() for t in parts])
     return PassResult(summary, plain, complete, list(objections), now.active, predicted, rows)
+
+
+def with_later(state: Tensor, later: Sequence[Tensor | None]) -> Tensor:
+    """What enters the first block, or its gradient, with what further blocks add to the same tokens: ``[..., T, widths]``."""
+    parts = [torch.zeros_like(state) if each is None else each.to(state.device, state.dtype) for each in later]
+    return torch.cat([state, *parts], -1)
 
 
 def exact_dtype(tensor: Tensor) -> torch.dtype:

@@ -34,6 +34,7 @@ from .forward_backward import (
     puts_tokens_around,
     read_once,
     watched,
+    with_later,
 )
 from .memory import values_at_once
 from .predictions import read_predictions
@@ -72,7 +73,7 @@ class ManyTargets:
         # Before anything here is counted as an operation of the model:
         self.notes = (about_cuts(type(model).__name__, now.active),) if +now.active.cuts else ()
         states, self._beside = now.states(model, scores.root)
-        self._state = next(iter(states.values()))
+        self._state, self._later = next(iter(states.values())), now.later
         *before, _ = self._state.lengths
         self._shift = sum(before)  # of positions among all tokens
         self._name, self._scoring = type(model).__name__, scoring
@@ -135,26 +136,28 @@ class ManyTargets:
                 warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)
                 found = torch.autograd.grad(
                     self._root,
-                    [*pieces, *self._beside],
+                    [*pieces, *self._later, *self._beside],
                     grad_outputs=seeds if batched else seeds[0],
                     is_grads_batched=batched,
                     retain_graph=True,
                     allow_unused=True,
                 )
-        if any(gradient is not None for gradient in found[len(pieces) :]):
+        count = len(pieces) + len(self._later)
+        if any(gradient is not None for gradient in found[count:]):
             raise NotCutOff
-        gradients = dict(zip(map(id, pieces), found, strict=False))
+        gradients = dict(zip(map(id, [*pieces, *self._later]), found, strict=False))
         whole = []
-        for piece in self._state.pieces:
+        for piece in [*self._state.pieces, *self._later]:
             assert piece is not None
             gradient = gradients.get(id(piece))
             if gradient is None:
                 whole.append(torch.zeros_like(piece).flatten(2).expand(len(weights), -1, -1))
             else:
                 whole.append((gradient[:, 0] if batched else gradient).flatten(2))
+        whole, later = whole[: len(self._state.pieces)], whole[len(self._state.pieces) :]
         if len(whole) > 1 and any(g[:, n:].any() for g, n in zip(whole, self._state.lengths, strict=True)):
             raise UnsupportedModelError(puts_tokens_around(self._name))
-        return self._state.whole(whole)
+        return with_later(self._state.whole(whole), later)
 
     def _read(self, gradients: Tensor, weights: np.ndarray, combine: Combine) -> np.ndarray:
         """What the gradients of V values say ``[V, T]``, refused if something speaks against it."""
@@ -174,7 +177,7 @@ class ManyTargets:
                 f"a prediction of {self._name} depends on tokens after it, so that tokens cannot be explained by one pass over "
                 "the whole text. Explain each by itself: explainer(text, target=...)."
             )
-        state = self._state.whole().detach()[0].flatten(1)
+        state = with_later(self._state.whole().detach()[0].flatten(1), [each.detach()[0] for each in self._later])
         dtype, rows = exact_dtype(state), max(1, CHUNK // (len(weights) * state.shape[-1]))
         parts = zip(state.split(rows), gradients.split(rows, 1), strict=True)
         sums = torch.cat([combine(x.to(dtype), g.to(dtype)).sum(-1) for x, g in parts], 1)

@@ -6,7 +6,6 @@ An ``Explanation`` holds numbers and strings only (no tensor, no model), so it c
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import json
 import os
@@ -21,7 +20,7 @@ from .. import heatmap
 from ..errors import InputError, NonFiniteError, import_optional
 from ..files import check_ending, json_line
 from ..heatmap.shown import Shown
-from .images import ImagePatches, check_images, read_images
+from .images import ImagePatches, check_images, plain_images, read_images
 
 SCHEMA = 1
 Measures: TypeAlias = Literal["parts", "sensitivity", "mixture"]
@@ -200,8 +199,8 @@ class Explanation(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """The explanation as JSON types, with a ``schema`` number."""
-        plain = {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
-        return {"schema": SCHEMA, **plain}
+        plain = {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self) if f.name != "images"}
+        return {"schema": SCHEMA, **plain, "images": plain_images(self.images)}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Explanation:
@@ -315,9 +314,7 @@ def _later_fields(saved: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Arrays and tuples as lists, numpy numbers as Python's, bytes in base64."""
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode("ascii")
+    """Arrays and tuples as lists, numpy numbers as Python's."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, dict):

@@ -18,6 +18,7 @@ from .. import heatmap
 from ..errors import InputError, NonFiniteError, import_optional, names_checked
 from ..files import check_ending, json_line
 from .explanation import Explanation, Measures, Segment, Token, Unit, read_saved, readable_texts
+from .images import ImagePatches, check_images, plain_images, read_images
 from .spans import checked_span, checked_weights, hop, hop_notes
 
 SCHEMA = 1
@@ -50,6 +51,7 @@ class GenerationExplanation:
         text: The prompt's text, or ``None`` when token ids were given.
         special: Positions of the tokenizer's special tokens.
         source: How many tokens of the prompt, the first ones, an encoder read; 0: there is none.
+        images: As of an ``Explanation``: those of the prompt.
     """
 
     tokens: list[str]
@@ -69,12 +71,14 @@ class GenerationExplanation:
     at: str = "input"
     text: str | None = None
     special: tuple[int, ...] = ()
+    images: tuple[ImagePatches, ...] = ()
     measures: Measures = "parts"
     notes: tuple[str, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)
     source: int = 0
 
     def __post_init__(self) -> None:
+        check_images(self.images, self.prompt_length)
         rows, width = len(self.spans), len(self.tokens) - 1
         if np.shape(self.relevance) != (rows, width) or np.shape(self.values) != (rows,):
             raise InputError(
@@ -181,6 +185,7 @@ class GenerationExplanation:
             explains=self.what(stop - start),
             special=tuple(i for i in self.special if i < read),
             segments=(Segment("source", 0, self.source), Segment("target", self.source, read)) if self.source else (),
+            images=self.images,
             span=(start - 1, stop - 1) if stop - start > 1 else None,
         )
 
@@ -264,7 +269,7 @@ class GenerationExplanation:
         """The explanation as JSON types, with a ``schema`` number and what it is (``kind``)."""
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         arrays = {name: value.tolist() for name, value in plain.items() if isinstance(value, np.ndarray)}
-        return {"schema": SCHEMA, "kind": "generation", **plain, **arrays}
+        return {"schema": SCHEMA, "kind": "generation", **plain, **arrays, "images": plain_images(self.images)}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> GenerationExplanation:
@@ -281,7 +286,8 @@ class GenerationExplanation:
             )
         fields = {k: v for k, v in data.items() if k not in ("schema", "kind")}
         expected = {f.name for f in dataclasses.fields(cls)}
-        fields = {"source": 0} | fields  # a later field
+        later: dict[str, Any] = {"source": 0, "images": []}
+        fields = later | fields
         if fields.keys() != expected:
             raise InputError(f"not a saved explanation: these fields differ: {sorted(fields.keys() ^ expected)}.")
         contrast = fields["contrast"]
@@ -292,6 +298,7 @@ class GenerationExplanation:
                 "contrast": tuple(Token(*each) for each in contrast) if isinstance(contrast, list) else contrast,
                 "notes": tuple(fields["notes"]),
                 "special": tuple(fields["special"]),
+                "images": read_images(fields["images"]),
                 "relevance": np.reshape(np.asarray(fields["relevance"], dtype=np.float64), (len(fields["spans"]), -1)),
             }
             for name in ("values", "residuals", "probabilities", "weights"):

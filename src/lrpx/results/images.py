@@ -72,6 +72,13 @@ def check_images(images: Sequence[ImagePatches], length: int) -> None:
         seen.update(tokens)
 
 
+def plain_images(images: Sequence[ImagePatches]) -> list[list[Any]]:
+    """Images as JSON types: the PNG in base64."""
+    return [
+        [*image[:5], base64.b64encode(image.png).decode("ascii"), list(image.order), image.name] for image in images
+    ]
+
+
 def read_images(saved: Sequence[Sequence[Any]]) -> tuple[ImagePatches, ...]:
     """Images as JSON holds them: the PNG in base64.
 

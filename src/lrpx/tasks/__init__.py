@@ -30,6 +30,7 @@ TASKS_WITH = {  # what a call may be given beside the text -> which models read 
     "question": "question-answering",
     "choices": "multiple-choice",
     "target_prefix": "text2text-generation",
+    "images": "image-text-to-text",
 }
 
 

@@ -39,12 +39,18 @@ class Item:
     notes: tuple[str, ...] = ()  # what the user has to know of the text
     function: Function | None = None  # of all logits at the position, explained in place of a target
     source: int = 0  # how many of the ids an encoder reads, the first ones; the others are the decoder's. 0: no encoder
+    images: dict[str, Tensor] = field(default_factory=dict)  # model inputs that are no row of tokens, e.g. pixel_values
 
     def beginning(self, count: int) -> Item:
         """The same with the first ``count`` tokens of those that predictions are made after, and the first of these explained."""
         end = self.source + count
         extras = {name: values[:end] for name, values in self.extras.items()}
         return Item(self.token_ids[:end], self.source, extras=extras, source=self.source)
+
+    def lengthened(self, token_ids: tuple[int, ...], position: int, target: int) -> Item:
+        """The same input with more tokens after it, or fewer: its per-token inputs go on with the last one."""
+        extras = {k: (*v, *[v[-1]] * (len(token_ids) - len(v)))[: len(token_ids)] for k, v in self.extras.items()}
+        return Item(token_ids, position, target, None, extras, source=self.source, images=self.images)
 
 
 class Readout(ABC):
@@ -93,6 +99,7 @@ class Batch:
         functions: Per item, the function that is explained in place of a target, or ``None``. Empty if no item has one.
         of_images: Images are explained; a text among the inputs goes to another tower of the model.
         sources: Of an encoder-decoder model, per item: the slice of its source's real tokens.
+        with_images: Images are among ``inputs`` whose features stand in the text, in place of tokens.
     """
 
     inputs: dict[str, Tensor]
@@ -106,6 +113,7 @@ class Batch:
     functions: tuple[Function | None, ...] = ()
     of_images: bool = False
     sources: list[slice] = field(default_factory=list)
+    with_images: bool = False
 
     @property
     def ids(self) -> Tensor:
@@ -212,7 +220,7 @@ def pad(
     """Pad ``items`` to one length, and at least to ``length``, on ``side`` (``"right"`` or ``"left"``).
 
     Padding goes to the right by default, where it moves no position. On the left the model is told the positions, if
-    its ``forward`` takes ``position_ids`` and it does not find them in the ids itself.
+    its ``forward`` takes ``position_ids`` and it does not find them in the ids itself. An item with images is alone.
     """
     if items[0].source:
         return _pad_pairs(items, model, likeliest, readout)
@@ -273,7 +281,12 @@ def _batch(
     inputs = {name: part.view(len(items), -1) for name, part in zip(tables, parts, strict=False)}
     where, asked, against = parts[len(tables) :]
     functions = tuple(item.function for item in items) if any(item.function for item in items) else ()
-    return Batch(inputs, spans, where, asked, against, None not in targets, likeliest, readout, functions)
+    images = items[0].images
+    for name, tensor in images.items():
+        wide = model.dtype if tensor.is_floating_point() else None
+        inputs[name] = tensor.to(entry_device(model), wide)
+    batch = Batch(inputs, spans, where, asked, against, None not in targets, likeliest, readout, functions)
+    return replace(batch, with_images=True) if images else batch
 
 
 # Convolutions, Fourier transforms, pooling and landmarks mix positions regardless of the attention mask.

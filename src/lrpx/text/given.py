@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import InputError
 
+# Inputs of models that read images, by name: pixel_values, image_grid_thw, aspect_ratio_ids, mm_token_type_ids, ...
+IMAGE_INPUT = re.compile(
+    r"pixel|image|patch|aspect_ratio|cross_attention_mask|spatial_shapes|crop|grid_thw|mm_token_type"
+)
 EXPECTED = "Give a string, token ids, a BatchEncoding or chat messages, or a list of these."
 # What tokenizers return. Anything else (pixel_values, inputs_embeds, position_ids, ...) may change the prediction.
-_READ = ("input_ids", "attention_mask", "token_type_ids")
-_IGNORED = (
+READ = ("input_ids", "attention_mask", "token_type_ids")
+IGNORED = (
     "special_tokens_mask",
     "assistant_masks",
     "offset_mapping",
@@ -57,13 +62,17 @@ def as_python(value: Any) -> Any:
 
 
 def _split_batch(given: Mapping[str, Any]) -> tuple[list[Any], bool]:
-    unread = sorted(set(given) - {*_READ, *_IGNORED})
+    unread = sorted(set(given) - {*READ, *IGNORED})
+    if any(
+        map(IMAGE_INPUT.search, unread)
+    ):  # with images, several texts cannot be told apart: tasks/image_text.py reads it
+        return [given], False
     if unread:
         raise InputError(
-            f"a batch with {', '.join(unread)} cannot be explained: {', '.join(_READ)} are read, and the rest may change the "
+            f"a batch with {', '.join(unread)} cannot be explained: {', '.join(READ)} are read, and the rest may change the "
             "prediction. Leave it out."
         )
-    batch = {name: as_python(given[name]) for name in _READ if given.get(name) is not None}
+    batch = {name: as_python(given[name]) for name in READ if given.get(name) is not None}
     ids = batch["input_ids"]
     if not isinstance(ids, list) or not ids:
         raise InputError("input_ids is empty. Give at least one token.")

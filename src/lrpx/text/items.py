@@ -37,7 +37,8 @@ def item_of(
     where = resolve_position(encoded, position, signature.task, getattr(tokenizer, "mask_token_id", None))
     extras, ids = read_extras(signature, encoded), encoded.token_ids
     if (function := function_of(target, contrast)) is not None:
-        return Item(ids, where, extras=extras, notes=notes, function=function, source=encoded.source)
+        images = encoded.image_inputs
+        return Item(ids, where, extras=extras, notes=notes, function=function, source=encoded.source, images=images)
     chosen, other = (
         resolve_token(given, role, encoded, where, tokenizer, signature.vocabulary, signature.task)
         for role, given in (("target", target), ("contrast", contrast))
@@ -47,7 +48,7 @@ def item_of(
             f"target {target!r} and contrast {contrast!r} are the same token ({chosen}): their difference is 0. "
             "Give two that differ."
         )
-    return Item(ids, where, chosen, other, extras, notes, source=encoded.source)
+    return Item(ids, where, chosen, other, extras, notes, source=encoded.source, images=encoded.image_inputs)
 
 
 def function_of(target: Any, contrast: Any) -> Function | None:
@@ -107,9 +108,10 @@ def check_readable(signature: ModelSignature, encoded: Encoded) -> tuple[str, ..
             f"{signature.context} that {signature.name} can read. Shorten it."
         )
     notes: tuple[str, ...] = ()
-    if pictures := sum(i in signature.placeholders for i in ids):
+    pictures = sum(i in signature.placeholders for i in ids)
+    if pictures and not encoded.image_inputs:
         notes = (
-            f"{pictures} of the tokens stand for an image or sound that {signature.name} is not given: lrpx explains text alone.",
+            f"{pictures} of the tokens stand for an image or sound that {signature.name} is not given: text alone is explained.",
         )
     if signature.made_for is not None and length > signature.made_for:
         notes += (
@@ -130,11 +132,12 @@ def read_extras(signature: ModelSignature, encoded: Encoded) -> dict[str, tuple[
 
 
 def groups_of(items: list[Item], max_tokens: int, waste: float, alike: Alike = any_length) -> list[list[int]]:
-    """Indices of items to explain together: of similar length, and with the same extra inputs."""
+    """Indices of items to explain together: of similar length, with the same extra inputs, and without images."""
     by_extras: dict[frozenset[str], list[int]] = {}
     for i, item in enumerate(items):
-        by_extras.setdefault(frozenset(item.extras), []).append(i)
-    return [
+        if not item.images:
+            by_extras.setdefault(frozenset(item.extras), []).append(i)
+    return [[i] for i, item in enumerate(items) if item.images] + [
         [indices[k] for k in group]
         for indices in by_extras.values()
         for group in buckets(

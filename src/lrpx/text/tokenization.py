@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..results.explanation import Segment, Unit
+from ..results.images import ImagePatches
 from .given import EXPECTED, are_ids, as_python, is_id, short, split
 from .units import Decode, decoder, in_own_words, units_of
 
@@ -30,6 +31,9 @@ class Encoded:
         segments: The parts of an input that has several.
         source: How many of the tokens, the first ones, an encoder reads; the others are the decoder's. 0: there is no encoder.
         begun: The text that the decoder has read, without its start tokens; ``None`` if its tokens were given as ids.
+        image_inputs: Model inputs that are no row of tokens, such as ``pixel_values``: tensors.
+        images: The images, where they have a place in the text.
+        notes: What has to be known of how the images were read.
     """
 
     text: str | None
@@ -44,6 +48,9 @@ class Encoded:
     segments: tuple[Segment, ...] = ()
     source: int = 0
     begun: str | None = None
+    image_inputs: dict[str, Any] = field(default_factory=dict)
+    images: tuple[ImagePatches, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def followed_by(self, ids: Sequence[int], tokenizer: Any) -> Encoded:
         """The same tokens and more of them, which the decoder reads if there is one; no unit holds tokens of both."""

@@ -1,0 +1,176 @@
+"""Where the patches of an image stand among the tokens, by the way in which a family lays them out.
+
+- A grid per image (Qwen-VL and its relatives): merged patches, ``image_grid_thw``.
+- Sizes in pixels (Pixtral, Mistral 3): ``image_sizes``, with a token at the end of each row.
+- A small whole image, then its tiles with a token at the end of each row (LLaVA-NeXT).
+- Equal squares, one for each image or tile that the model is given (LLaVA, PaliGemma, Gemma 3, SmolVLM, InternVL).
+
+Tokens that a resampler or Q-Former mixes of the whole image have no place in it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ..results.images import ImagePatches
+from .pictures import as_seen, png_of
+
+_MIXES = re.compile(r"Resampler|Q-?Former|Perceiver|AbstractorModel")
+
+
+class _Grid(NamedTuple):
+    """The places of an image's patches: which of its tokens each is, row by row."""
+
+    rows: int
+    columns: int
+    places: Sequence[int]  # among all tokens of images
+    picture: Any
+    name: str = ""
+
+
+def image_patches(
+    model: PreTrainedModel,
+    ids: Sequence[int],
+    inputs: Mapping[str, Tensor],
+    image_processor: Any,
+    pictures: Sequence[Any],
+) -> tuple[ImagePatches, ...] | None:
+    """The images of a text, or ``None`` where their tokens have no places that are known.
+
+    Args:
+        model: The one that reads them.
+        ids: T token ids.
+        inputs: What the processor made of the images.
+        image_processor: That of the model, or ``None``.
+        pictures: The images as they were given, if they were.
+    """
+    tokens = _image_tokens(model, ids)
+    if not tokens or any(_MIXES.search(type(module).__name__) for module in model.modules()):
+        return None
+    for layout in (_told_grids, _told_sizes, _whole_and_tiles, _equal_squares):
+        grids = list(layout(model, inputs, image_processor, pictures, len(tokens)))
+        if grids and sum(len(set(grid.places)) for grid in grids) <= len(tokens):
+            break
+    else:
+        return None
+    found = []
+    for grid in grids:
+        order = tuple(tokens[place] for place in grid.places)
+        start, count = order[0], grid.rows * grid.columns
+        order = () if order == tuple(range(start, start + count)) else order
+        found.append(ImagePatches(start, grid.rows, grid.columns, *png_of(grid.picture), order, grid.name))
+    return tuple(found)
+
+
+def _image_tokens(model: PreTrainedModel, ids: Sequence[int]) -> list[int]:
+    names = ("image_token_id", "image_token_index")
+    wanted = next((i for name in names if isinstance(i := getattr(model.config, name, None), int)), None)
+    return [n for n, i in enumerate(ids) if i == wanted]
+
+
+def _vision_of(model: PreTrainedModel) -> Any:
+    return getattr(model.config, "vision_config", None)
+
+
+def _told_grids(
+    model: PreTrainedModel, inputs: Mapping[str, Tensor], processor: Any, pictures: Sequence[Any], count: int
+) -> Iterator[_Grid]:
+    """``image_grid_thw``: rows and columns of patches, ``merge`` times ``merge`` of which are a token."""
+    grids = inputs.get("image_grid_thw")
+    if grids is None:
+        return
+    vision = getattr(model.config, "vision_config", model.config)
+    sizes = [[int(n) for n in grid] for grid in grids.reshape(-1, 3)]
+    merge = math.isqrt(max(1, sum(t * h * w for t, h, w in sizes) // max(1, count)))
+    if sum(t * h * w for t, h, w in sizes) != count * merge**2 or any(h % merge or w % merge for _, h, w in sizes):
+        return
+    place, first = 0, 0
+    for n, (frames, high, wide) in enumerate(sizes):
+        rows, columns = frames * high // merge, wide // merge
+        flat = inputs["pixel_values"][first : first + frames * high * wide]
+        side = getattr(vision, "patch_size", 1)
+        picture = pictures[n] if n < len(pictures) else _unfolded(flat, high, wide, merge, side, processor)
+        yield _Grid(rows, columns, range(place, place + rows * columns), picture)
+        place, first = place + rows * columns, first + frames * high * wide
+
+
+def _unfolded(flat: Tensor, high: int, wide: int, merge: int, side: int, processor: Any) -> Any:
+    """Patches in the order of Qwen-VL, ``[h w, channels frames side side]``, as a picture."""
+    blocks = high // merge, wide // merge, merge, merge
+    if flat.numel() % (high * wide * 3 * side * side):
+        return as_seen(flat.new_zeros(3, high, wide), processor)
+    first = flat[: high * wide].reshape(*blocks, 3, -1, side, side)[:, :, :, :, :, 0]
+    return as_seen(first.permute(4, 0, 2, 5, 1, 3, 6).reshape(3, high * side, wide * side), processor)
+
+
+def _told_sizes(
+    model: PreTrainedModel, inputs: Mapping[str, Tensor], processor: Any, pictures: Sequence[Any], count: int
+) -> Iterator[_Grid]:
+    """``image_sizes`` in pixels; tokens for the ends of rows are others than those of the image."""
+    sizes, pixels = inputs.get("image_sizes"), inputs.get("pixel_values")
+    vision: Any = getattr(model.config, "vision_config", None)
+    if sizes is None or pixels is None or pixels.ndim != 4 or not isinstance(getattr(vision, "patch_size", None), int):
+        return
+    side = vision.patch_size * getattr(model.config, "spatial_merge_size", 1)
+    grids = [(int(high) // side, int(wide) // side) for high, wide in sizes.reshape(-1, 2)]
+    if sum(rows * columns for rows, columns in grids) != count or len(grids) != len(pixels):
+        return
+    place = 0
+    for (rows, columns), seen in zip(grids, pixels, strict=True):
+        picture = as_seen(seen[:, : rows * side, : columns * side], processor)
+        yield _Grid(rows, columns, range(place, place + rows * columns), picture)
+        place += rows * columns
+
+
+def _whole_and_tiles(
+    model: PreTrainedModel, inputs: Mapping[str, Tensor], processor: Any, pictures: Sequence[Any], count: int
+) -> Iterator[_Grid]:
+    """LLaVA-NeXT: the whole image in a square, then its tiles without their padding, with a token at the end of each row."""
+    points, sizes = getattr(model.config, "image_grid_pinpoints", None), inputs.get("image_sizes")
+    pixels, vision = inputs.get("pixel_values"), _vision_of(model)
+    if not points or sizes is None or pixels is None or pixels.ndim != 5 or not hasattr(vision, "image_size"):
+        return
+    from transformers.image_processing_utils import select_best_resolution
+
+    base = vision.image_size // vision.patch_size
+    place, several, grids = 0, len(sizes) > 1, []
+    for n, (high, wide) in enumerate(sizes.tolist()):
+        best = select_best_resolution((high, wide), points)
+        rows, columns = (base * (side // vision.image_size) for side in best)
+        # As the model's own ``unpad_image``.
+        if wide / high > columns / rows:
+            rows -= 2 * ((rows - int(round(high * (columns / wide), 7))) // 2)
+        else:
+            columns -= 2 * ((columns - int(round(wide * (rows / high), 7))) // 2)
+        picture = pictures[n] if n < len(pictures) else as_seen(pixels[n, 0], processor)
+        name = f"image {n + 1}, " if several else "image, "
+        grids.append(_Grid(base, base, range(place, place + base**2), picture, f"{name}whole"))
+        place += base**2
+        order = [place + row * (columns + 1) + column for row in range(rows) for column in range(columns)]
+        grids.append(_Grid(rows, columns, order, picture, f"{name}in detail"))
+        place += rows * (columns + 1)
+    if place == count:
+        yield from grids
+
+
+def _equal_squares(
+    model: PreTrainedModel, inputs: Mapping[str, Tensor], processor: Any, pictures: Sequence[Any], count: int
+) -> Iterator[_Grid]:
+    """As many tokens for each image or tile that the model is given, in the order of the rows of a square."""
+    pixels = inputs.get("pixel_values")
+    if pixels is None or pixels.ndim not in (4, 5) or pixels.shape[-3] not in (1, 3):
+        return
+    seen = [each for each in pixels.flatten(0, -4) if bool(torch.as_tensor(each != 0).any())]  # padding is all 0
+    each, rest = divmod(count, len(seen)) if seen else (0, 1)
+    side = math.isqrt(each)
+    if rest or not each or side * side != each or pixels.shape[-1] != pixels.shape[-2]:
+        return
+    for n, image in enumerate(seen):
+        yield _Grid(side, side, range(n * each, (n + 1) * each), as_seen(image, processor))
