@@ -36,7 +36,8 @@ def test_the_nearest_known_class_decides(names, task):
 
 @pytest.mark.parametrize("head", HEADS, ids=lambda head: head.task)
 def test_model_and_configuration_agree(head):
-    config = transformers.BertConfig(**TINY)
+    of_images = "image" in head.task
+    config = transformers.ViTConfig(**TINY, image_size=16) if of_images else transformers.BertConfig(**TINY)
     model = getattr(transformers, head.auto_class).from_config(config)
     config.architectures = [type(model).__name__]
     if head.explained:

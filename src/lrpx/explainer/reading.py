@@ -7,12 +7,13 @@ from typing import Any
 
 from ..errors import InputError
 from ..models.heads import TEXT2TEXT
-from ..models.reader import tokenizer_of
+from ..models.reader import image_processor_of, tokenizer_of
 from ..models.signature import task_of
 from ..passes.dispatch import PassRunner
 from ..passes.scoring import Objective
 from ..tasks import TASKS_WITH, task_for
 from .head_texts import HeadTexts
+from .images import IMAGE_TASKS, Images, read_images
 from .pair_texts import PairTexts
 from .texts import Texts
 
@@ -27,12 +28,12 @@ def read_texts(
     objective: Objective,
     collect: bool,
     batch_tokens: int,
-) -> Texts:
-    """The texts of a call.
+) -> Texts | Images:
+    """The texts of a call, or its images.
 
     Args:
         runner: Of the model.
-        reader: The model's tokenizer or processor, or ``None``.
+        reader: What reads the model's input: its tokenizer, image processor or processor, or ``None``.
         text: One or several.
         asked: ``target``, ``contrast``, ``position`` and ``explains``, for all texts or each.
         parts: What belongs to a text beside itself, such as ``question``. Likewise; ``None`` where it was not given.
@@ -44,9 +45,14 @@ def read_texts(
         InputError: Something cannot be used, or is for models of another task. Of several texts, it names the one.
         UnsupportedModelError: The model cannot be explained correctly.
     """
+    head = task_of(runner.model)
+    if head in IMAGE_TASKS:
+        return read_images(
+            runner, image_processor_of(reader), text, {**asked, **parts}, objective=objective, collect=collect
+        )
     tokenizer = tokenizer_of(reader)
     task = task_for(runner.model, tokenizer)
-    is_pair = task is None and task_of(runner.model) == TEXT2TEXT
+    is_pair = task is None and head == TEXT2TEXT
     for name, value in parts.items():
         if value is not None and name not in (task.parts if task else ("target_prefix",) if is_pair else ("images",)):
             kind = task.name if task else TEXT2TEXT if is_pair else "language modelling"

@@ -359,13 +359,13 @@ class Texts:
             by_mlp=result.by_mlp,
             by_head=result.by_head,
             components=result.components,
-            notes=(*encoded.notes, *item.notes, *result.notes, *_other_rules(method, settings)),
+            notes=(*encoded.notes, *item.notes, *result.notes, *other_rules(method, settings)),
             provenance={**about, **ids},
             **told,
         )
 
 
-def _other_rules(method: Method, settings: dict[str, Any]) -> list[str]:
+def other_rules(method: Method, settings: dict[str, Any]) -> list[str]:
     """A note where the rules are not those that the method is known for."""
     rules = settings.get("rules")
     if rules == method.options.get("rules"):

@@ -29,6 +29,7 @@ _MARKED = {
     "text-classification": "the {what} is read at {where}",
     "multiple-choice": "the logit is read at {where}",
     "token-classification": "the label of {where} is explained",
+    "image-classification": "the label is that of the whole image, whose first token is {where}",
     "question-answering": "the answer, {where}, is explained",
 }
 ALL_ZERO = "every relevance is 0"

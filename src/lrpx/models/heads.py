@@ -64,6 +64,12 @@ HEADS = (
         ("MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES",),
         ("ForMultipleChoice",),
     ),
+    Head(
+        "image-classification",
+        "AutoModelForImageClassification",
+        ("MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",),
+        ("ForImageClassification",),
+    ),
     NO_HEAD,
 )
 

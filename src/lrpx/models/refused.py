@@ -3,6 +3,7 @@
 REFUSED: dict[str, str] = {
     "blt": "it groups bytes into patches before its blocks, so tokens and hidden states do not match",
     "cpmant": "it puts prompt tokens of its own before the text, so tokens and hidden states do not match",
+    "imagegpt": "it reads the colours of an image as ids, one after the other",
     "musicgen_decoder": "it reads audio codes from several codebooks, not text",
     "musicgen_melody_decoder": "it reads audio codes from several codebooks, not text",
     "perceiver": "it reads its tokens into latent vectors, so tokens and hidden states do not match",

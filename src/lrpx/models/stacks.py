@@ -49,7 +49,8 @@ def stacks_of(model: PreTrainedModel, modules: Sequence[nn.Module] | None = None
     modules = modules_of(model) if modules is None else list(modules)
     encoder = encoder_of(model)
     if encoder is None:
-        return [Stack("", model, modules, model.get_input_embeddings())]
+        words = None if model.main_input_name == "pixel_values" else model.get_input_embeddings()
+        return [Stack("", model, modules, words)]
     inside, decoder = modules_of(encoder), model.get_decoder()
     shared = set(inside) & set(modules_of(decoder))
     others = [m for m in modules if m in shared or m not in set(inside)]

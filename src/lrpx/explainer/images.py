@@ -1,0 +1,250 @@
+"""The images of one call: read, explained in batches of one size, and made into ``Explanation`` objects.
+
+Images need no padding, so a batch gives what each image gives alone. Relevance is taken where the first block is given the
+patches, or at the pixels; then it is added up by patch, and the relevance of every pixel is in ``layers["pixels"]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+from tqdm.auto import tqdm
+
+from ..errors import InputError, LrpxError, NonFiniteError, UnsupportedModelError
+from ..methods import Method
+from ..models.lock import lock_of
+from ..models.placement import entry_device
+from ..models.precision import matmul_precision
+from ..models.provenance import provenance
+from ..models.signature import task_of
+from ..passes.dispatch import PassRunner
+from ..passes.hidden_states import place_first
+from ..results.explanation import Explanation, Unit
+from ..results.images import ImagePatches
+from ..tasks.image_input import ImageInput, as_image, read_image, split_images
+from ..tasks.labels import Labels
+from ..tasks.patches import Grid, Seen, cells, default_place, noted_patches, own_tokens
+from ..tasks.text_classification import LabelScores
+from ..text.batching import Attribution, Batch
+from ..text.items import one_each
+from .texts import other_rules
+
+SHOWN = 5  # of the likeliest labels
+NO_TOKEN = -1  # the id of a patch
+PIXELS_PER_TOKEN = 256  # a patch of 16 x 16
+
+
+IMAGE_TASKS = ("image-classification",)
+
+
+def read_images(
+    runner: PassRunner, processor: Any, image: Any, asked: Mapping[str, Any], *, objective: str, collect: bool
+) -> Images:
+    """The images of a call, and what is explained of each.
+
+    Args:
+        runner: Of the model.
+        processor: The model's image processor, or ``None``.
+        image: One or several.
+        asked: ``target`` and ``contrast``, for all images or each, and what else a call was given, which is for texts.
+        objective: Likewise.
+        collect: Whether errors about single images are collected.
+
+    Raises:
+        InputError: Something cannot be used, or is for texts. Of several images, it names the one.
+    """
+    name = type(runner.model).__name__
+    for part, value in asked.items():
+        if part not in ("target", "contrast") and value is not None:
+            raise InputError(f"{part}= is for texts, and {name} reads images. Leave it out.")
+    if objective != "logit":
+        raise InputError(f"objective={objective!r} is for language models. {name} is explained by its logits.")
+    return Images(runner, processor, image, asked, collect=collect)
+
+
+class Images:
+    """Images, and which label of each is explained. Attributes are those of ``Texts``, for images.
+
+    Attributes:
+        items: Target and contrast of each image that can be used, by its index.
+    """
+
+    of = "image"
+
+    def __init__(
+        self, runner: PassRunner, processor: Any, image: Any, asked: Mapping[str, Any], *, collect: bool
+    ) -> None:
+        """Read what a user gave; ``asked`` has ``target`` and ``contrast``, for all images or each.
+
+        Raises:
+            InputError: Something cannot be used. Of several images, it names the one.
+        """
+        self.model, self.task = runner.model, task_of(runner.model)
+        self.given, self.several = split_images(image)
+        self.collect = collect and self.several
+        self.failed: dict[int, LrpxError] = {}
+        config = self.model.config
+        self.labels = Labels.of(config)
+        self.readout = LabelScores(getattr(config, "problem_type", None) == "multi_label_classification")
+        columns = {name: one_each(asked[name], name, len(self.given)) for name in ("target", "contrast")}
+        self.images: dict[int, ImageInput] = {}
+        self.items: dict[int, tuple[int | None, int | None]] = {}
+        for i, one in enumerate(self.given):
+            with self._trying(i):
+                self.images[i] = read_image(one, processor, self.model)
+                self.items[i] = self.labels.pair(columns["target"][i], columns["contrast"][i])
+
+    @contextmanager
+    def _trying(self, i: int) -> Iterator[None]:
+        """Keep what speaks against an image, or let the error say which of several images it is about."""
+        try:
+            yield
+        except (InputError, NonFiniteError) as error:
+            if self.collect:
+                self.failed[i] = error
+                return
+            if not self.several:
+                raise
+            raise type(error)(f"image[{i}]: {error}") from None
+
+    def explained_by(
+        self, method: Method, settings: dict[str, Any], runner: PassRunner, batch_tokens: int, progress: bool | None
+    ) -> dict[int, Explanation]:
+        """The explanation of each image by one method.
+
+        Raises:
+            UnsupportedModelError: The method is for language models, or the model's tokens are no patches.
+        """
+        if not method.has_passes:
+            raise UnsupportedModelError(
+                f'{method.name} is for language models, and {type(self.model).__name__} reads images. Type: method="attnlrp".'
+            )
+        if "embedding" in place_first(settings["at"]):
+            raise InputError(
+                f"at='embedding' is for texts, and {type(self.model).__name__} reads images. Use at=\"input\", what enters the "
+                'first block, or at="pixels".'
+            )
+        if settings["at"] is method.options["at"]:  # not given
+            settings = {**settings, "at": (default_place(self.model),)}
+        runner.log_unused_options(method.name, has_passes=True)
+        execution = {**asdict(runner.execution), "float32_matmul_precision": matmul_precision()}
+        about = provenance(self.model, method.name, settings, execution)
+        function, found, notes = method.run_by(runner), dict[int, Explanation](), list[str]()
+
+        def explain(group: list[int]) -> None:
+            with lock_of(self.model), noted_patches(self.model) as seen:
+                results = function(self._batch(group), **settings)
+            for i, result in zip(group, results, strict=True):
+                with self._trying(i):
+                    found[i] = self._explanation(i, result, seen, method, settings, about)
+                notes.extend(result.notes)
+
+        groups = self._groups(batch_tokens)
+        hidden = (None if len(groups) > 1 else True) if progress is None else not progress
+        with tqdm(total=len(self.items), desc=method.name, unit=self.of, disable=hidden) as bar:
+            for group in groups:
+                try:
+                    explain(group)
+                except (InputError, NonFiniteError):
+                    if not self.collect:
+                        raise
+                    for i in group:  # to find the one that it is about
+                        with self._trying(i):
+                            explain([i])
+                bar.update(len(group))
+        runner.warn_once(notes)
+        return found
+
+    def _groups(self, batch_tokens: int) -> list[list[int]]:
+        """Indices of images of one size to explain in one batch."""
+        by_size: dict[Any, list[int]] = {}
+        for i in self.items:
+            if i not in self.failed:
+                by_size.setdefault(self.images[i].inputs["pixel_values"].shape, []).append(i)
+        groups = []
+        for shape, indices in by_size.items():
+            tokens = shape[1] if len(shape) == 3 else -(-shape[2] * shape[3] // PIXELS_PER_TOKEN)
+            count = max(1, batch_tokens // tokens)
+            groups += [indices[n : n + count] for n in range(0, len(indices), count)]
+        return groups
+
+    def _batch(self, group: list[int]) -> Batch:
+        device, dtype = entry_device(self.model), self.model.dtype
+        images = [self.images[i] for i in group]
+        inputs = {name: torch.cat([image.inputs[name] for image in images]).to(device) for name in images[0].inputs}
+        inputs["pixel_values"] = inputs["pixel_values"].to(dtype)
+        targets, contrasts = zip(*(self.items[i] for i in group), strict=True)
+        asked, against = (
+            torch.tensor([-1 if i is None else i for i in column], device=device) for column in (targets, contrasts)
+        )
+        spans = [
+            slice(None) if image.patched is None else slice(0, image.patched[0] * image.patched[1]) for image in images
+        ]
+        first = torch.zeros(len(group), dtype=torch.int64, device=device)
+        options: dict[str, Any] = {"likeliest": SHOWN, "readout": self.readout, "of_images": True}
+        return Batch(inputs, spans, first, asked, against, None not in targets, **options)
+
+    def _explanation(
+        self, i: int, result: Attribution, seen: Seen, method: Method, settings: dict[str, Any], about: dict[str, Any]
+    ) -> Explanation:
+        image, (_, contrast) = self.images[i], self.items[i]
+        height, width = image.picture.shape[:2]
+        place, grid = place_first(settings["at"])[0], seen.grid(self.model, image.patched)
+        relevance, layers = result.relevance, dict(result.layers)
+        if "pixels" in layers and image.patched is not None:
+            layers["pixels"] = as_image(layers["pixels"], *image.patched)
+        if place == "pixels":
+            grid = cells(height, width) if grid is None else replace(grid, before=0, order=())
+            relevance = grid.sums(layers["pixels"].sum(0))
+        elif grid is None or grid.tokens != len(relevance):
+            raise UnsupportedModelError(
+                f"the {len(relevance)} tokens that enter the first block of {type(self.model).__name__} are no patches of "
+                'the image. Use at="pixels".'
+            )
+        picture = replace(
+            image, picture=image.picture[: grid.covered(height, width)[0], : grid.covered(height, width)[1]]
+        )
+        tokens = [*own_tokens(self.model, grid.before), *_patch_names(grid)]
+        told = self.labels.told(result.target, contrast, result.predictions)
+        ids = {"target": result.target, "target_text": told["target"].text}
+        if contrast is not None:
+            ids |= {"contrast": contrast, "contrast_text": told["contrast"].text}
+        return Explanation(
+            tokens=tokens,
+            token_ids=[NO_TOKEN] * len(tokens),
+            units=[Unit(n, n + 1, token) for n, token in enumerate(tokens)],
+            special=tuple(range(grid.before)),
+            images=(self._patches(grid, picture),),
+            relevance=relevance,
+            value=result.value,
+            residual=result.residual,
+            **{"contrast": None, **told},
+            position=0,
+            task=self.task,
+            method=method.name,
+            measures=method.measures,
+            at=place,
+            layers=layers,
+            notes=(*result.notes, *other_rules(method, settings)),
+            provenance={**about, **ids, "image": image.name, "pixels": [height, width]},
+        )
+
+    @staticmethod
+    def _patches(grid: Grid, image: ImageInput) -> ImagePatches:
+        height, width = image.picture.shape[:2]
+        order = tuple(grid.before + n for n in grid.order)
+        start = order[0] if order else grid.before
+        return ImagePatches(start, grid.rows, grid.columns, width, height, image.png, order)
+
+
+def _patch_names(grid: Grid) -> list[str]:
+    """A name for the token of each patch: its row and column, from 1."""
+    names = [f"[{row}, {column}]" for row in range(1, grid.rows + 1) for column in range(1, grid.columns + 1)]
+    if not grid.order:
+        return names
+    of_token = dict(zip(grid.order, names, strict=True))
+    return [of_token[n] for n in range(len(names))]

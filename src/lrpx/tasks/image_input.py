@@ -1,0 +1,216 @@
+"""What a user gives as an image, as the tensors that a model reads, and as the picture that it sees.
+
+1. A PIL image, a path, or an array of bytes goes through the model's image processor. Numbers that are not bytes are pixel values
+   already, scaled and normalised, and stay as they are; so does what an image processor returned.
+2. The picture is made of the pixel values again, so that it shows what was cropped, and fits the patches.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ..errors import InputError, import_optional
+from ..models.signature import takes
+
+EXPECTED = (
+    "Give a PIL image, a path, an array of bytes [height, width, 3], pixel values [3, height, width], what an image processor "
+    "returned, or a list of these."
+)
+CHANNELS = (1, 3, 4)  # of an image in bytes: grey, RGB, RGBA
+READ = ("pixel_values", "pixel_attention_mask", "spatial_shapes")  # what models of images alone read
+
+
+@dataclass(frozen=True)
+class ImageInput:
+    """One image.
+
+    Attributes:
+        inputs: What the model reads, ``[1, ...]`` each.
+        picture: uint8 ``[height, width, 3]``, what the model sees.
+        name: The file that it came from, or ``None``.
+    """
+
+    inputs: dict[str, Tensor]
+    picture: np.ndarray
+    name: str | None = None
+
+    @property
+    def png(self) -> bytes:
+        """The picture as a PNG file."""
+        image = import_optional("PIL.Image", "a picture", extra="vision").fromarray(self.picture)
+        file = io.BytesIO()
+        image.save(file, format="PNG")
+        return file.getvalue()
+
+    @property
+    def patched(self) -> tuple[int, int] | None:
+        """Rows and columns, where the pixel values are patches already, as SigLIP 2 reads them."""
+        shape = self.inputs.get("spatial_shapes")
+        return None if shape is None else (int(shape[0, 0]), int(shape[0, 1]))
+
+
+def split_images(given: Any) -> tuple[list[Any], bool]:
+    """Single images, and whether several were given: a list, or a batch of more than one.
+
+    Raises:
+        InputError: There is none, or it is nothing that can be an image.
+    """
+    if isinstance(given, Mapping):
+        if "pixel_values" not in given:
+            raise InputError(
+                f"a dictionary with {', '.join(map(repr, given)) or 'nothing'} has no 'pixel_values'. {EXPECTED}"
+            )
+        values = {name: torch.as_tensor(given[name]) for name in given if given[name] is not None}
+        rows = len(values["pixel_values"]) if values["pixel_values"].ndim > 2 else 0
+        if not rows:
+            raise InputError(
+                f"pixel_values has the shape {list(values['pixel_values'].shape)}: expected [batch, 3, height, width]."
+            )
+        return [{name: value[n : n + 1] for name, value in values.items()} for n in range(rows)], rows > 1
+    if isinstance(given, Tensor | np.ndarray) and given.ndim == 4:
+        if not len(given):
+            raise InputError(f"the batch of images is empty, {list(given.shape)}. {EXPECTED}")
+        return list(given), len(given) > 1
+    if isinstance(given, list | tuple):
+        if not given:
+            raise InputError(f"the list of images is empty. {EXPECTED}")
+        return list(given), True
+    return [given], False
+
+
+def read_image(given: Any, processor: Any, model: PreTrainedModel) -> ImageInput:
+    """One image as the model reads it.
+
+    Args:
+        given: See the top of this file.
+        processor: The model's image processor, or ``None``.
+        model: Where it goes.
+
+    Raises:
+        InputError: It is no image, or a processor is missing.
+    """
+    name = None
+    if isinstance(given, str | os.PathLike):
+        given, name = _open(given), os.fspath(given)
+    if isinstance(given, Mapping):
+        unread = sorted(key for key in given if key not in READ and takes(model, key))
+        if unread:
+            raise InputError(
+                f"{', '.join(unread)} beside pixel_values may change the prediction, and is not read. Leave it out."
+            )
+        inputs = {key: torch.as_tensor(value) for key, value in given.items() if key in READ and takes(model, key)}
+    elif isinstance(given, Tensor | np.ndarray) and _is_floating(given):
+        inputs = {"pixel_values": torch.as_tensor(given)[None]}
+    else:
+        inputs = _processed(_as_picture(given), processor, model)
+    return ImageInput(_checked(inputs, model), _picture(inputs, processor, model), name)
+
+
+def _open(path: str | os.PathLike[str]) -> Any:
+    """The image of a file."""
+    pil = import_optional("PIL.Image", "reading an image", extra="vision")
+    if not Path(path).is_file():
+        raise InputError(f"there is no file {os.fspath(path)!r}. {EXPECTED}")
+    try:
+        with pil.open(path) as image:
+            return image.convert("RGB")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{os.fspath(path)!r} cannot be read as an image: {error}") from error
+
+
+def _is_floating(given: Tensor | np.ndarray) -> bool:
+    return given.is_floating_point() if isinstance(given, Tensor) else bool(np.issubdtype(given.dtype, np.floating))
+
+
+def _as_picture(given: Any) -> Any:
+    """Bytes, or a PIL image, as a PIL image in RGB."""
+    pil = import_optional("PIL.Image", "an image", extra="vision")
+    if isinstance(given, pil.Image):
+        return given.convert("RGB")
+    if not isinstance(given, Tensor | np.ndarray):
+        raise InputError(f"the image is {given!r:.80}, of the type {type(given).__name__}. {EXPECTED}")
+    array = given.cpu().numpy() if isinstance(given, Tensor) else given
+    if array.dtype != np.uint8:
+        raise InputError(
+            f"the image is an array of {array.dtype}: expected uint8 from 0 to 255, or pixel values in float32."
+        )
+    if array.ndim == 3 and array.shape[0] in CHANNELS and array.shape[2] not in CHANNELS:
+        array = array.transpose(1, 2, 0)
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in CHANNELS) or 0 in array.shape:
+        raise InputError(f"the image is an array of shape {list(array.shape)}: expected [height, width, 3].")
+    array = array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array
+    return pil.fromarray(np.ascontiguousarray(array)).convert("RGB")
+
+
+def _processed(image: Any, processor: Any, model: PreTrainedModel) -> dict[str, Tensor]:
+    if processor is None:
+        raise InputError(
+            f"{type(model).__name__} reads an image through its image processor, which is missing. Type: "
+            "lrpx.Explainer(model, transformers.AutoImageProcessor.from_pretrained(name)). Or give pixel values as floats "
+            "[3, height, width]."
+        )
+    made = processor(images=image, return_tensors="pt")
+    return {name: value for name, value in made.items() if name in READ and takes(model, name)}
+
+
+def _checked(inputs: dict[str, Tensor], model: PreTrainedModel) -> dict[str, Tensor]:
+    """Refuse pixel values of another shape than the model takes."""
+    values, name = inputs["pixel_values"], type(model).__name__
+    if not values.isfinite().all():
+        raise InputError("the pixel values hold NaN or infinity. Check how the image was made.")
+    if values.ndim == 3 and "spatial_shapes" in inputs:
+        return inputs
+    config = getattr(model.config, "vision_config", model.config)
+    channels = getattr(config, "num_channels", 3)
+    if values.ndim != 4 or values.shape[1] != channels:
+        raise InputError(f"pixel values of shape {list(values.shape[1:])}: {name} takes [{channels}, height, width].")
+    size, given = _size(config), (values.shape[2], values.shape[3])
+    if size is not None and takes(model, "interpolate_pos_encoding") and given != size:
+        raise InputError(
+            f"pixel values of {given[0]} x {given[1]}: {name} takes {size[0]} x {size[1]}. Give the image itself and the model's "
+            "image processor, which scales it."
+        )
+    return inputs
+
+
+def _size(config: Any) -> tuple[int, int] | None:
+    """Height and width that a configuration states."""
+    size = getattr(config, "image_size", None)
+    if isinstance(size, list | tuple):
+        return (int(size[0]), int(size[-1]))
+    return (size, size) if isinstance(size, int) else None
+
+
+def _picture(inputs: Mapping[str, Tensor], processor: Any, model: PreTrainedModel) -> np.ndarray:
+    """Pixel values as bytes: as the processor normalised them, or, not knowing how, from their least to their greatest."""
+    values = inputs["pixel_values"][0].detach().cpu().double().numpy()
+    if "spatial_shapes" in inputs:
+        values = as_image(values, *(int(n) for n in inputs["spatial_shapes"][0]))
+    pixels = np.moveaxis(values, 0, -1)
+    mean, std = getattr(processor, "image_mean", None), getattr(processor, "image_std", None)
+    if mean is not None and std is not None:
+        normalised = getattr(processor, "do_normalize", True)
+        scaled = pixels * np.asarray(std) + np.asarray(mean) if normalised else pixels
+        scaled = scaled if getattr(processor, "do_rescale", True) else scaled / 255
+    else:
+        least, most = pixels.min(), pixels.max()
+        scaled = (pixels - least) / (most - least or 1.0)
+    rgb = np.repeat(scaled, 3, axis=2) if scaled.shape[2] == 1 else scaled[..., :3]
+    return np.round(255 * rgb.clip(0, 1)).astype(np.uint8)
+
+
+def as_image(patches: np.ndarray, rows: int, columns: int) -> np.ndarray:
+    """Patches ``[rows * columns or more, side * side * 3]``, row by row, channels last, as ``[3, height, width]``."""
+    side = round((patches.shape[1] / 3) ** 0.5)
+    grid = patches[: rows * columns].reshape(rows, columns, side, side, 3)
+    return grid.transpose(4, 0, 2, 1, 3).reshape(3, rows * side, columns * side)
