@@ -9,7 +9,6 @@ from rich.console import Console
 from lrpx import heatmap
 from lrpx.heatmap import latex
 from lrpx.heatmap.colours import RED, WHITE, hex_colour
-from lrpx.heatmap.html import escape
 from lrpx.heatmap.view import MINUS, probability, view
 from lrpx.results.explanation import Explanation, Prediction, Token, Unit
 
@@ -46,7 +45,7 @@ def printed(e: Explanation, **settings) -> str:
 WRITERS = {
     "table": (printed, str),
     "terminal": (lambda e: printed(e, color_system="truecolor"), str),
-    "html": (heatmap.html_fragment, escape),
+    "html": (heatmap.html_fragment, prose),
     "latex": (heatmap.to_latex, latex._Writer(False, 60)._prose),
 }
 

@@ -24,9 +24,9 @@ from lrpx import heatmap
 from lrpx.errors import InputError
 from lrpx.heatmap import Look, latex, rtl
 from lrpx.heatmap.colours import BLUE, RED, WHITE, colour, hex_colour, ink
-from lrpx.heatmap.text import readable, visible
+from lrpx.heatmap.text import around_quotes, readable, visible
 from lrpx.heatmap.view import fixed, short, view
-from lrpx.results.explanation import Explanation, Token, Unit
+from lrpx.results.explanation import Explanation, Prediction, Token, Unit
 
 # What a machine's fonts and an older matplotlib lack; the tests of these warnings ask for them.
 pytestmark = [
@@ -558,6 +558,41 @@ def test_latex_sets_the_legend_below_the_colour_bar():
     bar, legend = heatmap.to_latex(keys()).split(r"{\footnotesize framed: ")
     assert bar.rstrip().endswith(r"\par\nobreak")
     assert legend.startswith(r"the\ logits\ at\ position\ 4\ are\ explained\par}")
+
+
+# HTML: directions and frames.
+
+
+@pytest.mark.parametrize(
+    ("line", "quoted"),
+    [
+        ('likeliest: " are" .41, "\'s" .05, """ .01', ['" are"', '"\'s"', '"""']),
+        ("the target is 2 tokens: ' in', ' bed'. It's so.", ["' in'", "' bed'"]),
+        ("no token", []),
+    ],
+)
+def test_quoted_tokens_of_a_line(line, quoted):
+    parts = around_quotes(line)
+    assert "".join(parts) == line
+    assert parts[1::2] == quoted
+
+
+def test_html_gives_quoted_tokens_their_own_direction():
+    """Or the number after a Hebrew token would be drawn before it, beside another token."""
+    top = tuple(Prediction(Token(i, text, text), p) for i, (text, p) in enumerate([(" של", 0.4), ("של", 0.1)]))
+    e = explanation([("שלום", ["a"])], [1.0], top=top, notes=('the target is "של".',))
+    page = heatmap.to_html(e)
+    assert "likeliest: <bdi>&quot; של&quot;</bdi> .40, <bdi>&quot;של&quot;</bdi> .10</p>" in page
+    assert "note: the target is <bdi>&quot;של&quot;</bdi>.</p>" in page
+
+
+def test_html_keeps_frames_off_the_letters_beside_them():
+    """Cells inside a word touch; a framed one gets room, but for scripts whose letters join."""
+    latin = heatmap.to_html(explanation([("Paris", ["a"]), (".", ["b"])], [1.0, 1.0]))
+    arabic = heatmap.to_html(explanation([("أح", ["a"]), ("ب", ["b"])], [1.0, 1.0]))
+    assert ".lrpx .map .explained:not(.joins){margin:0 3px}" in latin
+    assert 'class="cell right explained"' in latin
+    assert re.search(r'class="cell [a-z ]*explained joins"', arabic)
 
 
 # PNG.

@@ -14,7 +14,7 @@ import numpy as np
 
 from .colours import BEYOND_BLUE, BEYOND_RED, BLUE, RED, WHITE, colour
 from .generated import GeneratedView, Row
-from .html import STYLE, cell_style, document
+from .html import STYLE, cell_style, document, prose
 from .look import QUANTILE, Look
 from .view import MINUS, fixed, probability, short
 
@@ -24,7 +24,9 @@ _STYLE = """
 .lrpx .reply .cell{cursor:pointer}
 .lrpx .reply .cell:focus-visible{outline:3px solid #0b57d0;outline-offset:1px;position:relative;z-index:2}
 .lrpx .map .cell.after{box-shadow:none}
-.lrpx .reply .explained{outline-width:1.5px;outline-offset:-.75px}
+.lrpx .map.reply .cell.explained{outline-width:1.5px;outline-offset:-.75px;margin:0}
+.lrpx .map.reply .cell:not(.left,.joins){padding-left:.14em}
+.lrpx .map.reply .cell:not(.right,.joins){padding-right:.14em}
 .lrpx .rows button{font:inherit;color:inherit;background:var(--lrpx-quote);border:1px solid var(--lrpx-line);border-radius:6px;
 margin:2px 6px 2px 0;padding:1px 8px;cursor:pointer;max-width:100%;overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
 .lrpx .rows button[aria-pressed=true]{outline:2px solid currentColor}
@@ -119,7 +121,7 @@ def _section(view: GeneratedView, *, script: bool) -> str:
         f' = <b class="number">{short(row.value, MINUS)}</b></p>\n',
         f'<p class="soft sums">{escape(sums)}</p>\n',
         f'<p class="soft">{escape(" · ".join(view.notes))}</p>\n' if view.notes else "",
-        *(f'<p class="soft">note: {escape(remark)}</p>\n' for remark in view.remarks),
+        *(f'<p class="soft">note: {prose(remark)}</p>\n' for remark in view.remarks),
         f'<p class="soft how" hidden>{_how(view)}</p>\n',
         _row_buttons(view) if not view.per_token and len(view.rows) > 1 and script else "",
         f'<p class="soft label">prompt</p><p class="map prompt" dir="{directions[0]}">{prompt}</p>\n',
@@ -161,7 +163,14 @@ def _cells(view: GeneratedView, row: Row, scale: float, start: int, stop: int) -
     for i, (cell, first, last) in enumerate(zip(cells, starts, [*starts[1:], True], strict=True), start):
         left, right = (last, first) if cell.rtl else (first, last)
         took, marked = i < row.end, row.cells[0] <= i < row.cells[1]
-        kind = "cell" + " left" * left + " right" * right + " explained" * marked + " after" * (not took)
+        kind = (
+            "cell"
+            + " left" * left
+            + " right" * right
+            + " explained" * marked
+            + " joins" * cell.rtl
+            + " after" * (not took)
+        )
         value = float(row.relevance[i]) if took else 0.0
         style = cell_style(colour(value / scale if scale else 0.0))
         tip = "&#10;".join(escape(f"{raw}   id {token}") for _, raw, token, _ in cell.tokens)

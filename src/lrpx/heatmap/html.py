@@ -16,7 +16,7 @@ from .cells import Cell, joined_pieces
 from .colours import BEYOND_BLUE, BEYOND_RED, BLUE, RED, WHITE, Rgb, colour, hex_colour, ink
 from .image_html import STYLE as IMAGE_STYLE
 from .image_html import figures
-from .text import legible
+from .text import around_quotes, legible
 from .view import ALL_ZERO, MINUS, View, fixed
 
 _LIGHT = "--lrpx-page:#fff;--lrpx-ink:#1b1c1f;--lrpx-soft:#5d6169;--lrpx-line:#d9dce1;--lrpx-quote:#f0f1f4;color-scheme:light"
@@ -46,6 +46,7 @@ box-shadow:0 0 0 1px rgba(0,0,0,.09);print-color-adjust:exact;-webkit-print-colo
 .lrpx .map .cell:hover{{outline:1.5px solid #555}}
 .lrpx .map .explained,.lrpx .mark{{outline:2px solid #111;outline-offset:1px}}
 .lrpx .map .explained{{position:relative;z-index:1}}
+.lrpx .map .explained:not(.joins){{margin:0 3px}}
 .lrpx .mark{{display:inline-block;width:1.5em;height:.85em;background:#fff;border-radius:3px;margin:0 .7em 0 4px;
 vertical-align:-.08em;box-shadow:0 0 0 4px #fff}}
 .lrpx .map .segment{{color:#5d6169;font-size:13px;margin-right:.6em;user-select:none}}
@@ -114,7 +115,7 @@ def _section(view: View) -> str:
         [
             f'<section class="lrpx" dir="ltr" aria-label="{escape(view.method)} heatmap">\n',
             f'<p class="what"><span class="method">{escape(view.method)}</span>{what}{value}</p>\n',
-            *(f'<p class="soft">{escape(line)}</p>\n' for line in view.below(MINUS)),
+            *(f'<p class="soft">{prose(line)}</p>\n' for line in view.below(MINUS)),
             f'<p class="map" dir="{"rtl" if view.rtl else "ltr"}">{"".join(_cells(view))}</p>\n',
             *figures(view),
             f'<div class="legend soft">{_bar(view)}{mark}'
@@ -125,6 +126,12 @@ def _section(view: View) -> str:
             "</section>\n",
         ]
     )
+
+
+def prose(line: str) -> str:
+    """Words around the map. A quoted token has its own direction, or numbers after Hebrew would stand before it."""
+    parts = map(escape, around_quotes(line))
+    return "".join(f"<bdi>{part}</bdi>" if n % 2 else part for n, part in enumerate(parts))
 
 
 def _quote(text: str) -> str:
@@ -144,11 +151,8 @@ def _cells(view: View) -> Iterator[str]:
         left, right = (last, first) if cell.rtl else (first, last)
         if cell.image:
             pieces = (view.label(cell, MINUS),)
-        kind = (
-            "cell image"
-            if cell.image
-            else "cell" + " left" * left + " right" * right + " explained" * cell.explained + " hidden" * cell.hidden
-        )
+        marks = {"left": left, "right": right, "explained": cell.explained, "joins": cell.rtl, "hidden": cell.hidden}
+        kind = "cell image" if cell.image else " ".join(["cell", *(name for name, holds in marks.items() if holds)])
         tip = "&#10;".join(map(escape, _tooltip(view, cell)))
         number = "hidden" if cell.hidden else view.number(cell.value, MINUS)
         read = number + ", explained position" * cell.explained

@@ -7,7 +7,6 @@ script in installed fonts (``latex_scripts.py``).
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 
@@ -17,7 +16,7 @@ from .colours import colour, hex_colour, ink
 from .images import ImageMap
 from .latex_scripts import depths, fonts, in_reading_order, is_japanese, mirrored, script_of
 from .rtl import JOINER
-from .text import characters, code_point, mostly_rtl
+from .text import around_quotes, characters, code_point, mostly_rtl
 from .view import ALL_ZERO, DOT, MINUS, View
 
 _SPECIAL = {
@@ -93,7 +92,6 @@ _LINE, _COLUMN = (
     60,
     30,
 )  # letters that surely fit a line of a page, of a column; a longer unit is cut into several boxes
-_QUOTED = re.compile(r"""("[^"]*"+|(?<!\w)'[^']*'(?!\w))""")
 
 
 def source(views: Sequence[View], *, fragment: bool, engine: str) -> str:
@@ -214,7 +212,7 @@ class _Writer:
         """Words around the map. No line breaks in a quoted token that fits one, or before a dot between two items."""
         parts = [
             rf"\mbox{{{self.tex(part)}}}" if n % 2 and len(part) <= self.line else self.tex(part)
-            for n, part in enumerate(re.split(_QUOTED, text))
+            for n, part in enumerate(around_quotes(text))
         ]
         return "".join(parts).replace(self.tex(DOT), self.tex(DOT).replace(r"\ ", "~", 1))
 

@@ -15,7 +15,13 @@ _BYTES |= {chr(256 + i): b for i, b in enumerate(sorted(set(range(256)) - set(_B
 
 _UNSEEN = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")  # controls, formats, surrogates, private use, separators
 _LONGEST_CHARACTER = 40  # code points; a family of four with skin tones has eleven
+_QUOTED = regex.compile(r"""("[^"]*"+|(?<!\w)'[^']*'(?!\w))""")
 _JOINERS = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"  # they shape emoji and Persian words
+
+
+def around_quotes(line: str) -> list[str]:
+    """A line of a header in parts: words, a token in quotes, words, and so on. All of them joined are the line."""
+    return _QUOTED.split(line)  # type: ignore[no-any-return]
 
 
 def readable(raw: str, *, byte_level: bool = False) -> str:
