@@ -76,6 +76,7 @@ def explain(
             "--position", metavar="N", help="Whose prediction, counted over the tokens. Default: the last, or the mask."
         ),
     ] = None,
+    target_prefix: options.PrefixOption = None,
     objective: options.ObjectiveOption = "logit",
     method: Annotated[
         list[str] | None,
@@ -141,6 +142,10 @@ def explain(
 
     [b]lrpx explain "The keys to the cabinet" --method lrp -m gpt2 -o keys.png[/b]
 
+    Why a translation model writes this:
+
+    [b]lrpx explain "translate English to German: The house" --target "Das Haus" -m google-t5/t5-small[/b]
+
     What a chat model answers, and many texts, one per line, to JSON lines:
 
     [b]lrpx explain "Is Paris in France?" --chat -m Qwen/Qwen3-0.6B[/b]
@@ -203,7 +208,7 @@ def explain(
         name: [value if getattr(one, name) is None else getattr(one, name) for one in texts]
         for name, value in typed.items()
     }
-    given["objective"] = objective
+    given |= {"objective": objective, "target_prefix": target_prefix}
     if kind is Format.terminal and output is None:
         warnings.simplefilter("ignore", LrpxWarning)  # the header of the map says the same
     asked = {name: values for name, values in asked.items() if any(value is not None for value in values)}

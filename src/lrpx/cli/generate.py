@@ -31,6 +31,7 @@ def generate(
         str | None, typer.Option("--continuation", metavar="TEXT", help="Explain this instead of generating.")
     ] = None,
     images: options.ImageOption = None,
+    target_prefix: options.PrefixOption = None,
     chat: Annotated[
         bool, typer.Option("--chat", help="The prompt is what a user says: put the model's chat template around it.")
     ] = False,
@@ -121,6 +122,7 @@ def generate(
         one.text,
         max_new_tokens=max_new_tokens,
         continuation=continuation,
+        target_prefix=target_prefix,
         method=method,
         objective=objective,  # type: ignore[arg-type]
         contrast=contrast,

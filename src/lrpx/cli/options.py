@@ -69,6 +69,13 @@ RulesOption = Annotated[
 ImageOption = Annotated[
     list[Path] | None,
     typer.Option("--image", metavar="FILE", help="An image of the text, for models that read both. Repeatable."),
+PrefixOption = Annotated[
+    str | None,
+    typer.Option(
+        "--target-prefix",
+        metavar="TEXT",
+        help="For encoder-decoder models: the beginning of the target, which the decoder has read.",
+    ),
 ]
 ObjectiveOption = Annotated[
     str,
