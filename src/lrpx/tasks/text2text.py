@@ -70,8 +70,8 @@ def start_tokens(model: PreTrainedModel, tokenizer: Any = None, config: Any = No
     start = start[0] if isinstance(start, list) and len(start) == 1 else start
     if not isinstance(start, int):
         raise InputError(
-            f"{type(model).__name__} does not say with which token its decoder begins: its generation_config has "
-            f"decoder_start_token_id={start!r}. Set it, or give target_prefix=[...], all ids that the decoder has read."
+            f"{type(model).__name__} does not say with which token its decoder begins: decoder_start_token_id of its "
+            f"generation_config is {start!r}. Set it, or give target_prefix=[...], all ids that the decoder has read."
         )
     prompt = getattr(tokenizer, "prefix_tokens", None) if model.config.model_type == "whisper" else None
     if prompt and prompt[0] == start:
