@@ -9,6 +9,7 @@ from rich.console import Console
 from lrpx import heatmap
 from lrpx.heatmap import latex
 from lrpx.heatmap.colours import RED, WHITE, hex_colour
+from lrpx.heatmap.html import prose
 from lrpx.heatmap.view import MINUS, probability, view
 from lrpx.results.explanation import Explanation, Prediction, Token, Unit
 
