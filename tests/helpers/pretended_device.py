@@ -24,6 +24,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from lrpx.methods import METHODS
 from lrpx.models.placement import described, entry_device, is_divided
+from lrpx.passes.dispatch import PassRunner
+from lrpx.passes.flow import Keep, flow_of
+from lrpx.passes.forward_backward import PassSpec
 from lrpx.text.batching import Item, pad
 
 DEVICE = "pretended:0"
@@ -148,6 +151,22 @@ def explained(method, model):
     return method.load()(model, pad(ITEMS, model), **method.options)
 
 
+def flow_difference(whole, model, explicit):
+    a, b = (
+        flow_of(PassRunner(m), pad(ITEMS[:1], m), PassSpec("attnlrp"), Keep(1.0), explicit=explicit)
+        for m in (whole, model)
+    )
+    assert [step.way for step in a.steps] == [step.way for step in b.steps]
+
+    def matrix(step):
+        found = np.zeros((len(ITEMS[0].token_ids),) * 2)
+        found[step.edges[:, 0], step.edges[:, 1]] = step.relevance
+        return found
+
+    steps = [np.abs(matrix(s) - matrix(t)).max() for s, t in zip(a.steps, b.steps, strict=True)]
+    return max(np.abs(a.relevance - b.relevance).max(), *steps) / np.abs(a.relevance).max()
+
+
 def differences(family):
     """Method -> largest difference of relevance, for the first half here and there."""
     found = {}
@@ -162,6 +181,7 @@ def differences(family):
             off = max(np.abs(a.relevance - b.relevance).max() + abs(a.value - b.value) for a, b in pairs)
             size = max(np.abs(a.relevance).max() for a, _ in pairs)
             found[f"{method.name}, first {order[0]}"] = off / size
+        found[f"flow, first {order[0]}"] = max(flow_difference(whole, model, explicit) for explicit in (True, False))
     return found
 
 

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from ..errors import NonFiniteError
+from ..recognition.gates import edge_of
 from .attention_flow import AttentionWatch, FusedAttention, shares_of
 from .forward_backward import CHUNK, exact_dtype
 from .many_targets import NotCutOff
-from .places import Place, edge_of, reached
+from .places import Place, reached
 
 
 class AttentionGradients(NamedTuple):

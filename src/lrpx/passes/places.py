@@ -15,18 +15,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ..errors import InputError, UnsupportedModelError, nearest
+from ..recognition.gates import Edge, edge_of
 from .hidden_states import items_of, replaced
 
 _ATTENTION = re.compile(r"[Aa]tt(n|ention)")
 _NORM = re.compile(r"Norm(Gated)?\d*$")
-
-GraphEdge: TypeAlias = tuple[Any, int]  # a node of the autograd graph, and which of its outputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,13 +63,7 @@ def token_axis(value: Any, length: int) -> int | None:
     return 2 if len(shape) == 4 and shape[1:3] == (1, length) else None
 
 
-def edge_of(tensor: Tensor) -> GraphEdge:
-    """Where the gradient of a tensor arrives in the graph."""
-    edge = torch.autograd.graph.get_gradient_edge(tensor)
-    return edge.node, edge.output_nr
-
-
-def reached(start: GraphEdge, stops: Iterable[GraphEdge]) -> set[GraphEdge]:
+def reached(start: Edge, stops: Iterable[Edge]) -> set[Edge]:
     """Which of ``stops`` a backward pass from ``start`` meets first on any of its ways."""
     known, found = set(stops), set()
     nodes, seen = [start[0]], {start[0]}
