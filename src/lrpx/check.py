@@ -4,6 +4,7 @@
 2. Every block's normalisers and attention were met, and no operation carried gradient through unknown.
 3. Under LRP, with biases set to zero (and restored), relevance adds up to the value. The only loss is what other constants
    take, such as position embeddings or the 1 in gpt-oss's ``(up + 1) * glu``; it is measured.
+4. Relevance flow from token to token, computed by formulas, is what a backward pass per token gives.
 """
 
 from __future__ import annotations
@@ -14,17 +15,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from .errors import LrpxError
+from .errors import LrpxError, UnsupportedModelError
 from .models.placement import named_parameters, offloaded_as
 from .models.signature import ModelSignature, task_of
 from .models.usable import usable_model
 from .passes.attribution import run
+from .passes.dispatch import PassRunner
 from .passes.embeddings import MeanEmbedding
-from .passes.forward_backward import read_scores
+from .passes.flow import Keep, flow_of
+from .passes.forward_backward import PassSpec, read_scores
 from .passes.hidden_states import layer_count
 from .passes.validation import about_cuts, check_model, own_failures_named
 from .propagation.propagate import Propagation, propagate
@@ -79,6 +83,8 @@ def check(model: PreTrainedModel, *, n_tokens: int = 16, seed: int = 0) -> Repor
             (True, "every block's normalisers and attention were met; no unknown operation carried gradient")
         )
         _check_sums(model, batch, report)
+        if task_of(model) in ("causal", "masked"):
+            _check_flow(model, batch, report)
     except LrpxError as error:
         report.lines.append((False, str(error)))
     return report
@@ -136,6 +142,32 @@ def _check_sums(model: PreTrainedModel, batch: Batch, report: Report) -> None:
             f"{report.absorbed:.6g} in positions and other constants = {report.value:.6g}, off by {missing:.1e}",
         )
     )
+
+
+def _check_flow(model: PreTrainedModel, batch: Batch, report: Report) -> None:
+    spec = PassSpec("attnlrp", ("embedding",))
+    try:
+        found, slow = (
+            flow_of(PassRunner(model), batch, spec, Keep(1.0), explicit=explicit) for explicit in (True, False)
+        )
+    except UnsupportedModelError as error:
+        report.lines.append((None, f"relevance flow is not available: {error}"))
+        return
+    off, largest = 0.0, float(np.abs(found.relevance).max())
+    for step, other in zip(found.steps, slow.steps, strict=True):
+        edges = np.zeros((2, *[found.relevance.shape[1]] * 2))
+        for matrix, each in zip(edges, (step, other), strict=True):
+            matrix[tuple(each.edges.T)] = each.relevance
+        off = max(off, float(np.abs(edges[0] - edges[1]).max()))
+    fine = off <= TOLERANCE.get(model.dtype, 1e-3) * largest
+    places = f"{len(found.places)} places from {found.places[0]} to {found.places[-1]}"
+    report.lines.append(
+        (
+            fine,
+            f"relevance flow between {places} is what a backward pass per token gives, off by {off:.1e} of {largest:.2g}",
+        )
+    )
+    report.lines += [(None, note) for note in found.notes if "ways around" in note]
 
 
 def _blocks_that_run(model: PreTrainedModel, batch: Batch) -> list[str]:
