@@ -69,6 +69,7 @@ RulesOption = Annotated[
 ImageOption = Annotated[
     list[Path] | None,
     typer.Option("--image", metavar="FILE", help="An image of the text, for models that read both. Repeatable."),
+]
 PrefixOption = Annotated[
     str | None,
     typer.Option(
