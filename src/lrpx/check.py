@@ -23,6 +23,7 @@ from transformers import PreTrainedModel
 from .errors import LrpxError, UnsupportedModelError
 from .models.placement import named_parameters, offloaded_as
 from .models.signature import ModelSignature, task_of
+from .models.stacks import encoder_of
 from .models.usable import usable_model
 from .passes.attribution import run
 from .passes.dispatch import PassRunner
@@ -36,6 +37,7 @@ from .propagation.rulesets import RULESETS
 from .recognition.call import tensors_in
 from .tasks import task_for
 from .text.batching import Batch, Item, pad
+from .text.tokenization import encoder
 
 # How far a sum over a whole model may be off, relative to the sum of absolute relevances.
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
@@ -101,9 +103,13 @@ def _random_batch(model: PreTrainedModel, n_tokens: int, seed: int) -> Batch:
     allowed = [i for i in range(known) if i not in special]
     generator = torch.Generator().manual_seed(seed)
     ids = [allowed[int(torch.randint(len(allowed), (), generator=generator))] for _ in range(n_tokens)]
-    task = task_for(model, None)
-    readout = MeanEmbedding() if task_of(model) == "feature-extraction" else None if task is None else task.readout([])
-    return pad([Item(tuple(ids), n_tokens - 1, source=source)], model, readout=readout)
+    if (task := task_for(model, None)) is None:
+        readout = MeanEmbedding() if task_of(model) == "feature-extraction" else None
+        return pad([Item(tuple(ids), n_tokens - 1, source=source)], model, readout=readout)
+    end = getattr(config, "eos_token_id", None)
+    if encoder_of(model) is not None and isinstance(end, int):
+        ids[-1] = end  # where its label is read
+    return pad([task.item(encoder(None)(ids), n_tokens - 1)], model, readout=task.readout([]))
 
 
 def _check_forward(model: PreTrainedModel, batch: Batch, report: Report) -> None:

@@ -47,17 +47,16 @@ _ENCODER_DECODER = "bart bigbird_pegasus led mbart mt5 mvp plbart t5 t5gemma t5g
 _ENCODERS = ("token-classification:mt5", "token-classification:t5")  # heads on the encoder alone
 _STATE_SPACE = "jamba minimax qwen3_5 qwen3_5_text qwen3_next zamba zamba2".split()
 
+PAIRS = [f for f in FAMILIES if type_of(f) in _ENCODER_DECODER and f not in _ENCODERS]
+"""Families with an encoder and a decoder."""
+
 REFUSES: dict[str, str] = {
     family: reason
     for family in FAMILIES
     for reason in [
         REFUSED.get(type_of(family))
         or REFUSED_HEADS.get(type_of(family))
-        or (
-            "it has an encoder and a decoder"
-            if type_of(family) in _ENCODER_DECODER and family not in _ENCODERS
-            else None
-        )
+        or ("it classifies tokens by a decoder" if family in PAIRS and family.startswith("token") else None)
         or ("it mixes tokens with a state-space or linear-attention layer" if type_of(family) in _STATE_SPACE else None)
     ]
     if reason
@@ -91,6 +90,8 @@ def build(
         text = config.get_text_config()
         if pad is None or text.pad_token_id is None:
             text.pad_token_id = pad
+        if family in PAIRS and getattr(config, "decoder_start_token_id", None) is None:
+            config.decoder_start_token_id = 2
         if name == "longformer":
             config.attention_window = [4] * config.num_hidden_layers
         for key, value in changes.items():

@@ -5,6 +5,8 @@ for each body, whatever its heads: the gradient is that of finite differences; a
 the label is read where the explanation says.
 """
 
+from functools import partial
+
 import pytest
 import tiny
 import tiny_heads
@@ -14,6 +16,8 @@ from support import slow_but
 from lrpx.check import Accounting
 from lrpx.errors import LrpxError, NonFiniteError, UnsupportedModelError
 from lrpx.models.pooling import finds_padding, pooled
+from lrpx.models.shifted import decoder_reads
+from lrpx.models.stacks import stacks_of
 from lrpx.passes.attribution import run
 from lrpx.passes.forward_backward import read_scores
 from lrpx.propagation.propagate import propagate
@@ -23,15 +27,28 @@ from lrpx.text.batching import Item, allowed_waste, pad
 
 TOLERANCE = 2e-6  # transformers computes many norms in float32, whatever the dtype of the model
 LONGEST = 4  # tokens of an answer here
-QUICK = ("bert", "gpt2", "llama", "qwen3", "modernbert", "deberta-v2", "distilbert", "xlm", "longformer", "roformer")
+QUICK = (
+    "bert",
+    "gpt2",
+    "llama",
+    "qwen3",
+    "modernbert",
+    "deberta-v2",
+    "distilbert",
+    "xlm",
+    "longformer",
+    "roformer",
+    "bart",
+)
 # What stands before the first block is not one hidden state per token, or is not the model's own embedding module.
-AT = dict.fromkeys(("ibert", "roc_bert", "mt5", "t5", "umt5"), "input")
+AT = dict.fromkeys(("ibert", "roc_bert", "token-classification:mt5", "token-classification:t5"), "input")
 
 
 ONE_HEAD = {tiny_heads.type_of(family): family for family in reversed(tiny_heads.EXPLAINED)}
 BODIES = [f for f in tiny_heads.EXPLAINED if f in ONE_HEAD.values() or tiny_heads.type_of(f) in QUICK]
-# Without global attention, Longformer's own gradient is NaN: this is refused, whatever the method.
-NOT_FINITE = ("token-classification:longformer",)
+BODIES += [f for f in tiny_heads.PAIRS if f in tiny_heads.EXPLAINED and f not in BODIES]
+# Without global attention, the own gradient of Longformer and LED is NaN: this is refused, whatever the method.
+NOT_FINITE = ("token-classification:longformer", "question-answering:led")
 
 
 def families(names):
@@ -40,7 +57,7 @@ def families(names):
 
 
 def place(family):
-    return AT.get(tiny_heads.type_of(family), "embedding")
+    return AT.get(family, AT.get(tiny_heads.type_of(family), "embedding"))
 
 
 def readout_of(family, model):
@@ -51,13 +68,18 @@ def item_of(family, model, length, seed=0):
     ids = tuple(tiny.inputs(model, n_tokens=length, seed=seed)["input_ids"][0].tolist())
     if tiny_heads.type_of(family) == "longformer" and not family.startswith("to"):
         ids = (ids[0], 2, *ids[2:4], 2, *ids[5:-1], 2)  # it looks for three separators
+    source = 0
+    if family in tiny_heads.PAIRS:
+        end = model.config.eos_token_id
+        ids = (*ids[:-1], end if isinstance(end, int) else end[0])
+        source, ids = len(ids), (*ids, *decoder_reads(model, ids))
     task = family.split(":")[0]
     if task == "question-answering":
         score = AnswerScores(LONGEST)
-        return Item(ids, 3, score.id_of(3, 4), score.id_of(2, 2))
+        return Item(ids, source + 3, score.id_of(3, 4), score.id_of(2, 2), source=source)
     if task == "multiple-choice":
         return Item(ids, 0, 0)
-    return Item(ids, 3, 2, 1)
+    return Item(ids, source + 3, 2, 1, source=source)
 
 
 def batch_of(family, model, *items, **how):
@@ -103,15 +125,15 @@ SATURATED = ("mobilebert",)  # the tanh of its pooler, in a model this small
 def test_the_gradient_is_that_of_finite_differences(family):
     """In a random direction, at what enters the first block, or at the embedding."""
     model = tiny_heads.build(family)
-    where = "embedding" if tiny_heads.type_of(family) in MOVED_EARLIER else "input"
+    earlier = tiny_heads.type_of(family) in MOVED_EARLIER or family in tiny_heads.PAIRS
+    where = "embedding" if earlier else "input"
     batch = batch_of(family, model)
     hidden = run(model, batch, {}, [where]).hidden[where]
     direction = torch.randn(hidden.state.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     along = float((hidden.gradient.double() * direction).sum())
     moved = []
-    step = (
-        1e-5 if tiny_heads.type_of(family) == "t5" else 3e-4
-    )  # its attention is not scaled, so that it is very curved
+    steep = tiny_heads.type_of(family) in ("t5", "mt5", "umt5")  # their attention has no scale
+    step = 1e-5 if steep else 3e-4
     for sign in (1, -1):
         with _moved(model, where, sign * step * direction):
             moved.append(value(model, batch))
@@ -131,7 +153,13 @@ class _moved:
         from lrpx.models.modules import modules_of
         from lrpx.passes.hidden_states import first_blocks
 
-        if self.where == "embedding":
+        stacks = stacks_of(self.model)
+        if len(stacks) == 2:
+            half = self.by.shape[1] // 2
+            for stack, by in zip(stacks, (self.by[:, :half], self.by[:, half:]), strict=True):
+                move = partial(lambda by, m, a, o: o + by.to(o.dtype), by)
+                self.hooks.append(stack.embedding.register_forward_hook(move))
+        elif self.where == "embedding":
             self.hooks.append(self.model.get_input_embeddings().register_forward_hook(lambda m, a, o: self._move(o)))
         else:
             for block in first_blocks(modules_of(self.model)):
@@ -165,14 +193,14 @@ def test_a_text_in_a_batch_gets_what_it_gets_alone(family):
     items = [item_of(family, model, 9), item_of(family, model, 7, seed=50), item_of(family, model, 9, seed=2)]
     if allowed_waste(model, family.split(":")[0]) == 0:
         items = [items[0], items[2]]  # such texts are put together only where they have one length
-    assert finds_padding(model) or not family.startswith("text")
+    assert finds_padding(model) or not family.startswith("text") or "t5gemma" in family
     batch = batch_of(family, model, *items)
     together = run(model, batch, "attnlrp", [place(family)])
     for row, item in enumerate(items[:2]):
         alone = run(model, batch_of(family, model, item), "attnlrp", [place(family)])
         size = abs(alone.products).max()
         assert together.values[row] == pytest.approx(alone.values[0], rel=1e-5, abs=1e-5)
-        own = together.products[row, batch.spans[row]], alone.products[0, : len(item.token_ids)]
+        own = together.products[row, batch.places[row]], alone.products[0, : len(item.token_ids)]
         assert abs(own[0] - own[1]).max() < 2e-5 * size
 
 
@@ -183,7 +211,13 @@ LEFT_NOT_FINITE = (
 )  # transformers gives NaN where a row of the attention mask hides everything
 
 
-@families([f for f in tiny_heads.EXPLAINED if f.startswith("text-") and tiny_heads.type_of(f) not in LEFT_NOT_FINITE])
+@families(
+    [
+        f
+        for f in tiny_heads.EXPLAINED
+        if f.startswith("text-") and tiny_heads.type_of(f) not in LEFT_NOT_FINITE and f not in tiny_heads.PAIRS
+    ]
+)
 def test_the_last_token_is_found_with_padding_on_the_left_too(family):
     model = tiny_heads.build(family)
     items = [item_of(family, model, 9), item_of(family, model, 7, seed=50)]
@@ -196,7 +230,7 @@ def test_the_last_token_is_found_with_padding_on_the_left_too(family):
     assert abs(together.products[1, batch.spans[1]] - alone.products[0]).max() < 2e-5 * size
 
 
-POOLED = [f for f in BODIES if f.startswith(("text-", "multiple"))]
+POOLED = [f for f in BODIES if f.startswith(("text-", "multiple")) and f not in tiny_heads.PAIRS]
 
 
 @families(

@@ -184,7 +184,7 @@ BAD = {
         "question= is for question-answering, and BertForSequenceClassification is for text-",
     ),
     "objective": ({"objective": "logprob"}, "objective='logprob' is for language models"),
-    "explains": ({"explains": "it"}, "explains= names a function of a language model's logits"),
+    "explains": ({"explains": "it"}, "explains='it': a name for the function .* Tokens and labels have their own"),
     "pair": ({"text_pair": " "}, "text_pair is ' ', which is empty"),
     "pair of ids": ({"text_pair": 3}, "text_pair is 3. Give a string"),
 }

@@ -15,11 +15,12 @@ from transformers import PreTrainedModel
 from ..errors import InputError, UnsupportedModelError
 from ..methods import Method
 from ..models.pooling import finds_padding
+from ..models.stacks import encoder_of
 from ..passes.dispatch import PassRunner
 from ..passes.plain import scores_of
 from ..results.explanation import Explanation
 from ..tasks.head_task import Asked, HeadTask
-from ..text.batching import Attribution, Readout, pad
+from ..text.batching import Attribution, Item, Readout, pad
 from ..text.given import name_of
 from ..text.items import function_of
 from ..text.tokenization import Encoded
@@ -136,6 +137,13 @@ class HeadTexts(Texts):
     def _groups(self, model: PreTrainedModel, batch_tokens: int, **how: bool) -> list[list[int]]:
         if not finds_padding(model):
             return [[i] for i in self.items if i not in self.failed]
+        if encoder_of(model) is not None:  # BART wants the same number of end tokens in all texts of a batch
+            end = model.config.eos_token_id
+            ends: dict[int, list[int]] = {}
+            for i, item in self.items.items():
+                ends.setdefault(item.token_ids.count(end), []).append(i)
+            groups = super()._groups(model, batch_tokens, **how)
+            return [part for group in groups for own in ends.values() if (part := [i for i in group if i in own])]
         most = max((len(asked.rows) for asked in self.asked.values()), default=1)
         return super()._groups(model, max(1, batch_tokens // most), **how)
 
@@ -145,7 +153,7 @@ class HeadTexts(Texts):
         rows = {i: self.task.items(self.asked[i], self.readout) for i in group}
         everything = [row for own in rows.values() for row in own]
         batch = pad(everything, model, likeliest=self.task.likeliest, readout=self.readout)
-        results = iter(function(batch, **settings))
+        results = iter(map(_of_the_text, function(batch, **settings), everything))
         return [_together([next(results) for _ in own], self.asked[i].shared) for i, own in rows.items()]
 
     def _explanation(
@@ -162,6 +170,27 @@ class HeadTexts(Texts):
 
     def _doubts(self, i: int, e: Explanation, result: Attribution) -> tuple[Sequence[str], Sequence[str]]:
         return (), self.asked[i].remarks
+
+
+def _of_the_text(result: Attribution, item: Item) -> Attribution:
+    """What encoder and decoder give, which read the same tokens, one place apart; added up for each token of the text.
+
+    What the decoder's start token gets is a part of its own.
+    """
+    if not item.source:
+        return result
+    length = item.source
+
+    def added(both: np.ndarray) -> np.ndarray:
+        return both[:length] + np.concatenate([both[length + 1 :], np.zeros_like(both[:1])])
+
+    start = {"the decoder's start token": float(result.relevance[length])}
+    return replace(
+        result,
+        relevance=added(result.relevance),
+        layers={name: added(whole) for name, whole in result.layers.items()},
+        components={**result.components, **(start if result.residual is not None else {})},
+    )
 
 
 def _together(results: list[Attribution], shared: int) -> Attribution:

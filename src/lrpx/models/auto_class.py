@@ -44,7 +44,7 @@ def auto_class_of(config: Any, name: str) -> Any:
         is_masked = is_masked or (architecture.endswith("ForPreTraining") and model_type in masked)
         is_more = architecture in more.values()
     head = head_of([architecture]) if architecture and not (is_causal or is_masked or is_more) else None
-    if head is not None and head.explained and not getattr(config, "is_encoder_decoder", False):
+    if head is not None and head.explained and (head.pairs or not getattr(config, "is_encoder_decoder", False)):
         return getattr(transformers, head.auto_class)
     if getattr(config, "is_encoder_decoder", False) or not (is_causal or is_masked or is_more):
         raise UnsupportedModelError(

@@ -21,6 +21,7 @@ class Head:
         tables: Mappings of transformers from model type to class; those that an installed version lacks are skipped.
         suffixes: How classes of this kind end that no mapping has, such as those of a repository's own code.
         explained: Whether its predictions are explained; otherwise such models are refused by name.
+        pairs: Whether also those of encoder-decoder models are.
     """
 
     task: str
@@ -28,6 +29,7 @@ class Head:
     tables: tuple[str, ...]
     suffixes: tuple[str, ...]
     explained: bool = True
+    pairs: bool = False
 
     def classes(self) -> frozenset[str]:
         """The names of the classes that transformers lists."""
@@ -45,6 +47,7 @@ HEADS = (
         "AutoModelForSequenceClassification",
         ("MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",),
         ("ForSequenceClassification",),
+        pairs=True,
     ),
     Head(
         "token-classification",
@@ -57,6 +60,7 @@ HEADS = (
         "AutoModelForQuestionAnswering",
         ("MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES",),
         ("ForQuestionAnswering", "ForQuestionAnsweringSimple"),
+        pairs=True,
     ),
     Head(
         "multiple-choice",

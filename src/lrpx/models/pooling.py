@@ -12,6 +12,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from .signature import filler, task_of
+from .stacks import encoder_of
 
 _LAST = (
     "last",
@@ -22,6 +23,10 @@ _LAST = (
 def pooled(model: PreTrainedModel, token_ids: Sequence[int]) -> tuple[int, int]:
     """The positions that the label is read at, as (start, stop)."""
     length, summary = len(token_ids), _summary(model)
+    if encoder_of(model) is not None:  # the decoder's state at the last end token
+        end = model.config.eos_token_id
+        last = max((i for i, token in enumerate(token_ids) if token == end), default=length - 1)
+        return last, last + 1
     if reads_last(model):
         padding = model.config.get_text_config().pad_token_id
         last = max((i for i, token in enumerate(token_ids) if token != padding), default=0)
@@ -36,7 +41,9 @@ def pooled(model: PreTrainedModel, token_ids: Sequence[int]) -> tuple[int, int]:
 def reads_last(model: PreTrainedModel) -> bool:
     """Whether it reads its label at the last token that is no padding: as a decoder does, whose first token knows no other."""
     kind: Any = type(model)
-    return task_of(model) == "text-classification" and _is_decoder(kind, model.config.model_type)
+    if task_of(model) != "text-classification" or encoder_of(model) is not None:
+        return False
+    return _is_decoder(kind, model.config.model_type)
 
 
 @cache
@@ -58,4 +65,6 @@ def finds_padding(model: PreTrainedModel) -> bool:
     """Whether the model tells a text from its padding, so that a padded one gives the same as one that is not."""
     if _summary(model) in (*_LAST, "mean"):
         return False
+    if encoder_of(model) is not None:
+        return not model.config.model_type.startswith("t5gemma")  # reads one place further where there is padding
     return not reads_last(model) or model.config.get_text_config().pad_token_id == filler(model)

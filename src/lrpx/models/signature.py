@@ -29,11 +29,12 @@ def task_of(model: PreTrainedModel) -> str:
         names = [base.__name__ for base in kind.__mro__]
         if writes_text(names):
             return TEXT2TEXT
-        head = head_of(names)
+        if (head := head_of(names)) is not None and head.pairs:
+            return head.task
         what = f"for {head.task}" if head else "that does not write text"
         raise UnsupportedModelError(
-            f"{kind.__name__} is an encoder-decoder model {what}. Of these, the ones that write text are explained: see "
-            "AutoModelForSeq2SeqLM and AutoModelForSpeechSeq2Seq."
+            f"{kind.__name__} is an encoder-decoder model {what}. Of these, the ones that write text, classify it or answer "
+            "questions are explained: see AutoModelForSeq2SeqLM and AutoModelForSpeechSeq2Seq."
         )
     is_masked, is_causal = _classes(kind)
     if not (is_masked or is_causal) and (head := head_of(base.__name__ for base in kind.__mro__)) is not None:

@@ -11,7 +11,10 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from ..errors import InputError
+from ..models.lock import lock_of
+from ..models.shifted import decoder_reads
 from ..models.signature import ModelSignature
+from ..models.stacks import encoder_of
 from ..results.explanation import Prediction, Token
 from ..text.batching import Attribution, Item, Readout
 from ..text.items import check_readable, read_extras
@@ -120,8 +123,12 @@ class HeadTask(ABC):
         Raises:
             InputError: It is too long, or of another vocabulary.
         """
-        notes = check_readable(self.signature, encoded)
-        return Item(encoded.token_ids, position, target, contrast, read_extras(self.signature, encoded), notes)
+        notes, ids = check_readable(self.signature, encoded), encoded.token_ids
+        if encoder_of(self.model) is not None:
+            with lock_of(self.model):
+                both = (*ids, *decoder_reads(self.model, ids))
+            return Item(both, len(ids) + position, target, contrast, {}, notes, source=len(ids))
+        return Item(ids, position, target, contrast, read_extras(self.signature, encoded), notes)
 
     def text(self, given: Any) -> list[Encoded]:
         """Tokenise a text without parts: a string, ids, a ``BatchEncoding`` or a chat."""
