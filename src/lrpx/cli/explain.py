@@ -37,7 +37,7 @@ def explain(
             '"text_pair", "question" and "choices" if the line has its own. Default: if the file is called .jsonl.',
         ),
     ] = None,
-    images: options.ImageOption = None,
+    image: options.ImageOption = None,
     chat: Annotated[
         bool, typer.Option("--chat", help="A text is what a user says: put the model's chat template around it.")
     ] = False,
@@ -173,7 +173,7 @@ def explain(
         if as_text is not None and as_id is not None:
             raise InputError(f"give --{role} or --{role}-id, not both.")
     texts = texts_of(text, file, jsonl=jsonl, chat=chat)
-    if images and len(texts) > 1:
+    if image and len(texts) > 1:
         raise InputError(
             f"--image is for one text, and there are {len(texts)}. In JSON lines, messages hold images: "
             '{"type": "image", "image": "cat.png"}.'
@@ -213,8 +213,8 @@ def explain(
         warnings.simplefilter("ignore", LrpxWarning)  # the header of the map says the same
     asked = {name: values for name, values in asked.items() if any(value is not None for value in values)}
     alone = len(texts) == 1 and not texts[0].origin
-    if images:
-        given["images"] = list(images) if alone else [list(images)]
+    if image:
+        given["images"] = list(image) if alone else [list(image)]
     asked["text"] = [one.text for one in texts]
     asked = {name: values[0] for name, values in asked.items()} if alone else asked | {"errors": "collect"}
     explained = explainer(method=methods, **asked, **given)

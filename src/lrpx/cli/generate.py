@@ -30,7 +30,7 @@ def generate(
     continuation: Annotated[
         str | None, typer.Option("--continuation", metavar="TEXT", help="Explain this instead of generating.")
     ] = None,
-    images: options.ImageOption = None,
+    image: options.ImageOption = None,
     target_prefix: options.PrefixOption = None,
     chat: Annotated[
         bool, typer.Option("--chat", help="The prompt is what a user says: put the model's chat template around it.")
@@ -128,7 +128,7 @@ def generate(
         contrast=contrast,
         spans=spans,
         hops=hops,
-        images=list(images) if images else None,
+        images=list(image) if image else None,
         progress=output is not None and sys.stderr.isatty(),
         **given,
     )

@@ -40,13 +40,18 @@ def in_command_words(explained: Any, command: Any) -> Any:
 
 
 def options_of(commands: Iterable[Any]) -> dict[str, str]:
-    """The options of click commands: name of the parameter -> how it is typed, ``batch_tokens`` -> ``--batch-tokens``."""
+    """The options of click commands: name of the parameter -> how it is typed, ``batch_tokens`` -> ``--batch-tokens``.
+
+    ``images``, a list in Python, is ``--image``, typed for each.
+    """
     found: dict[str, str] = {}
     for command in commands:
         for parameter in command.params:
             long = [option for option in parameter.opts if option.startswith("--")]
             if long:
                 found.setdefault(parameter.name, long[0])
+                if parameter.name == "image":
+                    found.setdefault("images", long[0])
         found |= options_of(getattr(command, "commands", {}).values())
         found |= {name: found[option] for name, option in _REPEATED.items() if option in found}
     return found

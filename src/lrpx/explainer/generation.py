@@ -203,6 +203,11 @@ def explain_continuation(
     read = replace(prompt, text=None, token_ids=ids[:-1], extras=extras)
     item = item_of(signature, tokenizer, read, target=ids[-1])
     check_method(item, method, settings)
+    if item.images and not signature.placeholders.isdisjoint(continuation):
+        raise InputError(
+            "the continuation holds a token that stands for an image, and no image is given for it. Let the model generate fewer "
+            "tokens, or give another continuation."
+        )
     contrast = _contrast(asked, ids, continuation, prompt, tokenizer, model)
     scoring = Scoring(
         positions=range(first - 1 - prompt.source, first - 1 - prompt.source + count),

@@ -63,15 +63,9 @@ def as_python(value: Any) -> Any:
 
 def _split_batch(given: Mapping[str, Any]) -> tuple[list[Any], bool]:
     unread = sorted(set(given) - {*READ, *IGNORED})
-    if any(
-        map(IMAGE_INPUT.search, unread)
-    ):  # with images, several texts cannot be told apart: tasks/image_text.py reads it
+    if any(map(IMAGE_INPUT.search, unread)):  # of one text: tasks/image_text.py reads it
         return [given], False
-    if unread:
-        raise InputError(
-            f"a batch with {', '.join(unread)} cannot be explained: {', '.join(READ)} are read, and the rest may change the "
-            "prediction. Leave it out."
-        )
+    check_read(given)
     batch = {name: as_python(given[name]) for name in READ if given.get(name) is not None}
     ids = batch["input_ids"]
     if not isinstance(ids, list) or not ids:
@@ -79,6 +73,19 @@ def _split_batch(given: Mapping[str, Any]) -> tuple[list[Any], bool]:
     if not isinstance(ids[0], list):
         return [batch], False
     return [{name: rows[n] for name, rows in batch.items()} for n in range(len(ids))], True
+
+
+def check_read(batch: Mapping[str, Any]) -> None:
+    """Refuse inputs of a model that are not read.
+
+    Raises:
+        InputError: There is one.
+    """
+    if unread := sorted(set(batch) - {*READ, *IGNORED}):
+        raise InputError(
+            f"a batch with {', '.join(unread)} cannot be explained: {', '.join(READ)} are read, and the rest may change the "
+            "prediction. Leave it out."
+        )
 
 
 def name_of(function: Any) -> str:

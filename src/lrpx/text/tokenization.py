@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import InputError
 from ..results.explanation import Segment, Unit
 from ..results.images import ImagePatches
-from .given import EXPECTED, are_ids, as_python, is_id, short, split
+from .given import EXPECTED, are_ids, as_python, check_read, is_id, short, split
 from .units import Decode, decoder, in_own_words, units_of
 
 
@@ -231,6 +231,7 @@ def _encode_ids(
 
 def _encode_mapping(tokenizer: Any, row: Mapping[str, Any], decode: Decode) -> Encoded:
     """One row of a ``BatchEncoding``, without its padding."""
+    check_read(row)
     ids = as_python(row["input_ids"])
     if not isinstance(ids, list) or not ids or isinstance(ids[0], list):
         raise InputError(f"input_ids is {short(ids)}. Give a list of token ids.")

@@ -1,0 +1,99 @@
+"""Where the patches of an image stand: compared with what models and processors of transformers do themselves."""
+
+import io
+
+import numpy as np
+import pytest
+import tiny_image_text
+import torch
+import transformers
+from pictures import photo
+from PIL import Image
+
+from lrpx.tasks.image_places import image_patches
+from lrpx.tasks.pictures import png_of
+
+
+def opened(patches):
+    return np.asarray(Image.open(io.BytesIO(patches.png)).convert("RGB"), dtype=float)
+
+
+def test_qwen_patches_are_put_together_to_the_picture_again():
+    """So rows and columns are those of the patches in their order, merged two by two."""
+    model = tiny_image_text.build("qwen2_vl")
+    vision = model.config.vision_config
+    processor = transformers.Qwen2VLImageProcessorPil(patch_size=vision.patch_size, min_pixels=1, max_pixels=10**9)
+    side = vision.patch_size * vision.spatial_merge_size
+    pictures = [photo(3 * side, 2 * side), photo(side, 4 * side, seed=1)]
+    made = processor(images=pictures, return_tensors="pt")
+    image = tiny_image_text.image_token(model)
+    ids = [9, *[image] * 6, 10, *[image] * 4]
+    found = image_patches(model, ids, made, processor, ())
+    assert [(p.start, p.rows, p.columns) for p in found] == [(1, 2, 3), (8, 4, 1)]
+    for patches, picture in zip(found, pictures, strict=True):
+        np.testing.assert_allclose(opened(patches), np.asarray(picture, dtype=float), atol=1)
+
+
+@pytest.mark.parametrize("size", [(64, 128), (40, 128), (128, 64), (100, 128), (128, 50), (128, 128)])
+@pytest.mark.parametrize("name", ["llava_next", "llava_onevision"])
+def test_tiles_are_in_the_order_in_which_the_model_packs_them(name, size):
+    """Features that hold their own row and column, packed by the model."""
+    model = tiny_image_text.build(name)
+    vision, points = model.config.vision_config, model.config.image_grid_pinpoints
+    high, wide = transformers.image_processing_utils.select_best_resolution(size, points)
+    base = vision.image_size // vision.patch_size
+    rows, columns = high // vision.image_size, wide // vision.image_size
+    row, column = np.mgrid[: rows * base, : columns * base]
+    whole = np.stack([row, column], -1).reshape(rows, base, columns, base, 2).transpose(0, 2, 1, 3, 4)
+    tiles = torch.from_numpy(whole.reshape(rows * columns, base * base, 2).astype(float))
+    small = torch.full((1, base * base, 2), -1.0, dtype=torch.float64)
+    packed, _ = model.model.pack_image_features(
+        [torch.cat([small, tiles])],
+        torch.tensor([size]),
+        **({"vision_feature_select_strategy": "default"} if name == "llava_next" else {}),
+        image_newline=torch.full((2,), -9.0, dtype=torch.float64),
+    )
+    [packed] = packed
+    image = tiny_image_text.image_token(model)
+    pixels = torch.rand(1, 1 + len(tiles), 3, vision.image_size, vision.image_size)
+    inputs = {"pixel_values": pixels, "image_sizes": torch.tensor([size])}
+    found = image_patches(model, [image] * len(packed), inputs, None, ())
+    first, second = found
+    assert (packed[list(first.tokens)] == -1).all()
+    read = packed[list(second.tokens)].reshape(second.rows, second.columns, 2)
+    assert (read >= 0).all()  # no end of a row
+    assert (read[..., 0] == read[:, :1, 0]).all()
+    assert (read[1:, 0, 0] - read[:-1, 0, 0] == 1).all()
+    assert (read[:, 1:, 1] - read[:, :-1, 1] == 1).all()
+    assert len(first.tokens) + second.rows * (second.columns + 1) == len(packed)
+
+
+def test_tokens_at_the_ends_of_rows_are_left_out():
+    """As Pixtral's: they have an id of their own."""
+    model = tiny_image_text.build("mistral3")
+    side = model.config.vision_config.patch_size * model.config.spatial_merge_size
+    image, end = tiny_image_text.image_token(model), 50
+    ids = [9, *([image] * 3 + [end]) * 2, 10]
+    inputs = {"pixel_values": torch.rand(1, 3, 2 * side, 3 * side), "image_sizes": torch.tensor([[2 * side, 3 * side]])}
+    [found] = image_patches(model, ids, inputs, None, ())
+    assert (found.rows, found.columns, found.width, found.height) == (2, 3, 3 * side, 2 * side)
+    assert list(found.tokens) == [1, 2, 3, 5, 6, 7]
+
+
+@pytest.mark.parametrize("count", [5, 3])
+def test_what_does_not_fit_has_no_places(count):
+    model = tiny_image_text.build("llava")
+    side = model.config.vision_config.image_size
+    ids = [tiny_image_text.image_token(model)] * count
+    assert image_patches(model, ids, {"pixel_values": torch.rand(1, 3, side, side)}, None, ()) is None
+
+
+def test_a_resampler_leaves_no_places():
+    model = tiny_image_text.build("idefics2")
+    given = tiny_image_text.inputs(model)
+    assert image_patches(model, given["input_ids"][0].tolist(), given, None, ()) is None
+
+
+def test_a_large_picture_is_kept_smaller():
+    width, height, _ = png_of(photo(1200, 600))
+    assert (width, height) == (1024, 512)
