@@ -57,6 +57,18 @@ def texts_of(out):
 # Formats
 
 
+def test_heads_are_in_json_and_html_if_asked(lrpx_command):
+    for given, there in (([], False), (["--heads"], True)):
+        _, out, _ = lrpx_command("explain", TEXT, "--target", " the", "--format", "json", *given)
+        [e] = json.loads(out)
+        assert [e[name] is not None for name in ("by_head", "by_attention", "by_mlp", "by_layer")] == [there] * 4
+        _, out, _ = lrpx_command("explain", TEXT, "--target", " the", "--format", "html", *given)
+        assert ("Per head" in out) == there
+    code, _, err = lrpx_command("explain", TEXT, "--method", "gradient", "--heads")
+    assert code == 2
+    assert "--heads is for lrp, attnlrp, lrp-uniform-gate, gradient-x-input" in " ".join(err.split())
+
+
 def test_the_terminal_is_the_default(lrpx_command):
     code, out, err = lrpx_command("explain", TEXT, "--target", " the", "--contrast", "12")
     assert (code, err) == (0, "")

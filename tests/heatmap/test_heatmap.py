@@ -438,6 +438,16 @@ def test_html_shows_what_belongs_to_no_token_and_its_layers():
     assert "Per layer" not in Page(heatmap.to_html(keys())).shown
 
 
+def test_html_shows_layers_and_heads_that_are_not_parts_of_the_value():
+    rows = np.array([[0.5] * 5, [-0.25] * 5])
+    heads = np.array([[[0.5] * 5, [0.0] * 5], [[-0.25] * 5, [1.0] * 5]])
+    shown = Page(heatmap.to_html(keys(by_attention=rows, by_mlp=2 * rows, by_layer=3 * rows, by_head=heads))).shown
+    layers, heads = shown[shown.index("Per layer") :].split("Per head")
+    assert layers.strip() == "Per layerlayerattentionMLPall it adds0+2.500+5.000+7.5001−1.250−2.500−3.750"
+    assert heads.strip() == "layer, head010+2.50001−1.250+5.000"
+    assert "Per head" not in Page(heatmap.to_html(decomposed())).shown
+
+
 def test_html_lists_every_token_with_its_number():
     shown = Page(heatmap.to_html(hard())).shown
     table = shown[shown.index("All ") :]

@@ -36,6 +36,8 @@ def explanation(**changes):
         "text": "The 🤗",
         "layers": {"h.0": np.arange(6.0).reshape(3, 2) / 7},
         "by_layer": np.arange(6.0).reshape(2, 3) / 7,
+        "by_attention": np.arange(6.0).reshape(2, 3) / 3,
+        "by_mlp": np.arange(6.0).reshape(2, 3) / 9,
         "by_head": np.arange(12.0).reshape(2, 2, 3) / 7,
         "components": {"direct": 0.3, "mlp": np.array([0.1, 0.2])},
         "provenance": {"model": "gpt2", "options": {"at": ("input",)}, "revision": None},
@@ -57,7 +59,11 @@ CASES = {
     "no contrast": {"contrast": None},
     "no residual": {"residual": None},
     "ids only": {"text": None},
-    "tokens only": {"layers": {}, "by_layer": None, "by_head": None, "components": {}},
+    "tokens only": {
+        "layers": {},
+        **dict.fromkeys(("by_layer", "by_attention", "by_mlp", "by_head")),
+        "components": {},
+    },
     "nothing predicted": {"top": (), "notes": (), "target_probability": None, "target_rank": None},
     "one token": {"tokens": ["a"], "token_ids": [1], "units": [Unit(0, 1, "a")], "relevance": np.array([-0.0])},
     "hostile text": {"text": '\\"\n\u2028</script>\0é', "tokens": ["<", "&", '"']},
@@ -155,6 +161,8 @@ def test_units_cover_the_tokens(units):
         ("value", lambda x: {"value": x}),
         ("residual", lambda x: {"residual": x}),
         ("by_layer", lambda x: {"by_layer": np.array([[x]])}),
+        ("by_attention", lambda x: {"by_attention": np.array([[x]])}),
+        ("by_mlp", lambda x: {"by_mlp": np.array([[x]])}),
         ("by_head", lambda x: {"by_head": np.array([[[x]]])}),
         (r"layers\['h.0'\]", lambda x: {"layers": {"h.0": np.array([[x]])}}),
         (r"components\['mlp'\]", lambda x: {"components": {"mlp": np.array([x])}}),
@@ -240,6 +248,27 @@ def test_frame():
     assert frame["relevance"].tolist() == explanation().relevance.tolist()
 
 
+def test_frames_of_layers_and_heads():
+    pytest.importorskip("pandas", reason="pandas is not installed")
+    e = explanation()
+    layers, heads = e.to_frame(of="layers"), e.to_frame(of="heads")
+    assert list(layers.columns) == ["layer", "position", "text", "by_layer", "by_attention", "by_mlp"]
+    assert layers[(layers.layer == 1) & (layers.position == 2)].by_mlp.item() == e.by_mlp[1, 2]
+    assert list(heads.columns) == ["layer", "head", "position", "text", "relevance"]
+    where = (heads["layer"] == 1) & (heads["head"] == 0) & (heads["position"] == 1)
+    assert heads[where].relevance.item() == e.by_head[1, 0, 1]
+    assert heads[where].text.item() == " 🤗"
+    assert len(heads) == e.by_head.size
+
+
+def test_frames_that_there_are_not():
+    pytest.importorskip("pandas", reason="pandas is not installed")
+    with pytest.raises(InputError, match=r'of=\'neurons\': give "tokens", "layers" or "heads"'):
+        explanation().to_frame(of="neurons")
+    with pytest.raises(InputError, match=r"by alti-logit has no relevance of heads. .* heads=True\)"):
+        explanation(by_head=None).to_frame(of="heads")
+
+
 def test_frame_without_pandas(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match=r'to_frame\(\) needs pandas: pip install "lrpx\[viz\]"'):
@@ -272,8 +301,9 @@ def test_it_cannot_be_changed():
 def test_notes_are_strings_in_every_header_and_files_without_them_are_read(tmp_path, capsys):
     e = explanation(method="attnlrp", components={}, by_layer=None, by_head=None, notes=("Watch out.", "Twice."))
     assert Explanation.from_dict(json.loads(json.dumps(e.to_dict()))).notes == ("Watch out.", "Twice.")
-    older = {k: v for k, v in e.to_dict().items() if k != "notes"}
+    older = {k: v for k, v in e.to_dict().items() if k not in ("notes", "by_attention", "by_mlp")}
     assert Explanation.from_dict(older).notes == ()
+    assert Explanation.from_dict(older).by_mlp is None
     e.show()
     for shown in (capsys.readouterr().out, e.to_html(), e._repr_html_(), e.to_latex()):
         assert "Watch out." in shown.replace("\\ ", " ")

@@ -7,6 +7,7 @@ also there for screen readers, and a table below holds every number.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from html import escape
 
@@ -122,7 +123,11 @@ def _section(view: View) -> str:
             f"{''.join(f'<span>{escape(line)}</span>' for line in view.legend(MINUS))}</div>\n",
             f'<p class="soft outside">outside the tokens: {outside}</p>\n' if outside else "",
             _details(f"All {sum(len(c.tokens) for c in view.cells)} numbers", _numbers(view)),
-            _details("Per layer", layers) if (layers := "".join(_layers(view))) else "",
+            *(
+                _details(what, table)
+                for what, table in (("Per layer", _layers(view)), ("Per head", _heads(view)))
+                if table
+            ),
             "</section>\n",
         ]
     )
@@ -218,23 +223,31 @@ def _numbers(view: View) -> str:
     return f"<table>{''.join(rows)}</table>"
 
 
-def _layers(view: View) -> Iterator[str]:
-    """One row per layer: what its attention gave to the tokens, and each component that has a number per layer."""
-    columns: list[tuple[str, np.ndarray]] = [] if view.by_layer is None else [("tokens", view.by_layer)]
-    columns += [(name, layers) for name, _, layers in view.components if layers is not None]
-    if not columns:
-        return
-    largest = max((float(np.abs(column).max(initial=0.0)) for _, column in columns), default=0.0)
-    yield "<table><tr><th>layer</th>" + "".join(f"<th>{escape(name)}</th>" for name, _ in columns) + "</tr>"
-    for layer in range(max(len(column) for _, column in columns)):
-        yield f"<tr><td>{layer}</td>"
-        for _, column in columns:
-            value = float(column[layer]) if layer < len(column) else None
-            style = cell_style(colour(value / largest) if value else WHITE)
-            yield (
-                "<td></td>"
-                if value is None
-                else f'<td class="value" style="{style}">{fixed(value, largest, MINUS)}</td>'
-            )
-        yield "</tr>"
-    yield "</table>"
+def _layers(view: View) -> str:
+    """A table with a row per layer: what it gave to the tokens, or what its attention and MLP added."""
+    rows = itertools.zip_longest(*(column.tolist() for _, column in view.per_layer))
+    return _table("layer", [escape(name) for name, _ in view.per_layer], list(rows))
+
+
+def _heads(view: View) -> str:
+    """A table with a row per layer and a column per head."""
+    heads = np.zeros((0, 0)) if view.per_head is None else view.per_head
+    return _table("layer, head", list(map(str, range(heads.shape[1]))), heads.tolist())
+
+
+def _table(corner: str, columns: Sequence[str], rows: Sequence[Sequence[float | None]]) -> str:
+    """Numbers on one scale of colours, with the numbers of the rows in the first column. Empty if there are none."""
+    numbers = [value for row in rows for value in row if value is not None]
+    if not numbers:
+        return ""
+    largest = max(map(abs, numbers))
+
+    def cell(value: float | None) -> str:
+        if value is None:
+            return "<td></td>"
+        style = cell_style(colour(value / largest) if value else WHITE)
+        return f'<td class="value" style="{style}">{fixed(value, largest, MINUS)}</td>'
+
+    header = "".join(f"<th>{name}</th>" for name in (corner, *columns))
+    body = "".join(f"<tr><td>{i}</td>{''.join(map(cell, row))}</tr>" for i, row in enumerate(rows))
+    return f"<table><tr>{header}</tr>{body}</table>"

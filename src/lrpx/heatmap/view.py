@@ -67,7 +67,8 @@ class View:
     scale: float  # where the colours end
     rtl: bool  # the text runs from right to left
     components: tuple[tuple[str, float, np.ndarray | None], ...]  # name, sum, and [L] per layer if it is an array
-    by_layer: np.ndarray | None  # [L] sum of the relevance that each layer gave
+    per_layer: tuple[tuple[str, np.ndarray], ...]  # names and [L] sums of what has a number per layer
+    per_head: np.ndarray | None  # [L, H] sum of the relevance of each head
     images: tuple[ImageMap, ...] = ()
 
     def number(self, value: float, sign: str = "-") -> str:
@@ -268,7 +269,8 @@ def view(e: Drawable, look: Look = Look()) -> View:  # noqa: B008
         scale=look.end_of_scale(shown),
         rtl=mostly_rtl("".join(text for _, _, text in e.units)),
         components=tuple(_component(name, part) for name, part in e.components.items()),
-        by_layer=None if e.by_layer is None else np.asarray(e.by_layer, dtype=np.float64).sum(axis=1),
+        per_layer=tuple(_per_layer(e)),
+        per_head=None if e.by_head is None else np.asarray(e.by_head, dtype=np.float64).sum(axis=-1),
         images=tuple(images),
     )
 
@@ -329,6 +331,17 @@ def _hidden(cells: Sequence[Cell], look: Look) -> str:
 
 def _percent(part: float, whole: float) -> str:
     return f"{part / whole:.0%}".replace("%", " %") if whole else "0 %"
+
+
+def _per_layer(e: Drawable) -> Iterator[tuple[str, np.ndarray]]:
+    """What a layer gave to the tokens, in methods whose other parts are components; or what its parts added."""
+    named = {"attention": e.by_attention, "MLP": e.by_mlp, "tokens" if e.components else "all it adds": e.by_layer}
+    for name, numbers in named.items():
+        if numbers is not None:
+            yield name, np.asarray(numbers, dtype=np.float64).sum(axis=1)
+    for name, _, layers in (_component(name, part) for name, part in e.components.items()):
+        if layers is not None:
+            yield name, layers
 
 
 def _component(name: str, part: Any) -> tuple[str, float, np.ndarray | None]:

@@ -21,12 +21,10 @@ from ..errors import InputError, NonFiniteError, import_optional
 from ..files import check_ending, json_line
 from ..heatmap.shown import Shown
 from .images import ImagePatches, check_images, plain_images, read_images
+from .inside import INSIDE, rows_of
 
 SCHEMA = 1
 Measures: TypeAlias = Literal["parts", "sensitivity", "mixture"]
-
-
-_INSIDE = ("by_layer", "by_attention", "by_mlp", "by_head")  # relevance inside the model
 
 
 class Token(NamedTuple):
@@ -165,7 +163,7 @@ class Explanation(Shown):
     def _arrays(self) -> list[tuple[str, np.ndarray]]:
         """Every number of the explanation, by name."""
         named: list[tuple[str, Any]] = [("relevance", self.relevance), ("value", self.value)]
-        single = (*_INSIDE, "pairs", "residual", "target_probability", "contrast_probability")
+        single = (*INSIDE, "pairs", "residual", "target_probability", "contrast_probability")
         named += [(name, getattr(self, name)) for name in single]
         named += [(f"top[{i}].probability", predicted.probability) for i, predicted in enumerate(self.top)]
         named += [(f"layers[{k!r}]", v) for k, v in self.layers.items()]
@@ -186,12 +184,20 @@ class Explanation(Shown):
         """
         heatmap.png_of_pairs(self, self.pairs, path)
 
-    def to_frame(self) -> Any:
+    def to_frame(self, of: Literal["tokens", "layers", "heads"] = "tokens") -> Any:
         """One row per token as a pandas ``DataFrame``: ``text``, ``token`` (the raw piece), ``token_id`` and ``relevance``.
 
         ``text`` is readable, and empty for a token that only goes on with the character that the token before began.
+        ``of="layers"`` gives a row per layer and position with ``by_layer`` and its relatives, ``of="heads"`` one per layer, head
+        and position.
+
+        Raises:
+            InputError: Another ``of``, or there are no such numbers.
         """
         pd = import_optional("pandas", "to_frame()", extra="viz")
+        if of != "tokens":
+            arrays = {name: numbers for name in INSIDE if (numbers := getattr(self, name)) is not None}
+            return pd.DataFrame(rows_of(of, arrays, readable_texts(self.units), self.method))
         columns = {"text": readable_texts(self.units), "token": self.tokens, "token_id": self.token_ids}
         return pd.DataFrame({**columns, "relevance": self.relevance})
 
@@ -248,7 +254,7 @@ class Explanation(Shown):
             "layers": {k: np.asarray(v, dtype=np.float64) for k, v in fields["layers"].items()},
             "components": {k: _array_or_number(v) for k, v in fields["components"].items()},
         }
-        for name in (*_INSIDE, "pairs"):
+        for name in (*INSIDE, "pairs"):
             if fields[name] is not None:
                 typed[name] = np.asarray(fields[name], dtype=np.float64)
         return fields | typed

@@ -1,0 +1,76 @@
+"""When an explanation has relevance of heads and layers, and what it says where it has not."""
+
+import numpy as np
+import pytest
+import tiny
+
+import lrpx
+from lrpx.errors import InputError
+
+FIELDS = ("by_head", "by_attention", "by_mlp", "by_layer")
+TEXTS = ([9, 10, 11, 12, 13], [20, 21, 22])
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny.build("causal:llama")
+
+
+def shapes(e):
+    return {name: getattr(e, name).shape for name in FIELDS if getattr(e, name) is not None}
+
+
+HERE = {"by_head": (2, 4, 5), "by_attention": (2, 5), "by_mlp": (2, 5), "by_layer": (2, 5)}
+
+
+@pytest.mark.parametrize("method", ["lrp", "attnlrp", "lrp-uniform-gate", "gradient-x-input"])
+def test_short_texts_have_it(model, method):
+    assert shapes(lrpx.explain(model, None, TEXTS[0], target=40, method=method)) == HERE
+    assert shapes(lrpx.explain(model, None, TEXTS[0], target=40, method=method, heads=False)) == {}
+
+
+@pytest.mark.parametrize("method", ["gradient", "alti", "attention-rollout"])
+def test_other_methods_have_not(model, method):
+    assert shapes(lrpx.explain(model, None, TEXTS[0], target=40, method=method)) == {}
+    with pytest.raises(InputError, match="takes no option 'heads'"):
+        lrpx.explain(model, None, TEXTS[0], target=40, method=method, heads=True)
+
+
+def test_long_texts_have_it_if_asked(model, monkeypatch):
+    monkeypatch.setattr("lrpx.explainer.texts.SHORT", 7)
+    explainer = lrpx.Explainer(model)
+    assert shapes(explainer(TEXTS[0], target=40)) == HERE
+    assert [shapes(e) for e in explainer(TEXTS, target=40)] == [{}, {}]  # eight tokens in all
+    assert [e.by_head.shape for e in explainer(TEXTS, target=40, heads=True)] == [(2, 4, 5), (2, 4, 3)]
+
+
+def test_texts_in_a_batch_and_with_several_methods(model):
+    explainer = lrpx.Explainer(model)
+    both = explainer(TEXTS, target=40, method=["attnlrp", "gradient"], heads=True)
+    for e, text in zip(both[::2], TEXTS, strict=True):
+        alone = explainer(text, target=40)
+        for name in FIELDS:
+            np.testing.assert_allclose(getattr(e, name), getattr(alone, name), rtol=0, atol=1e-6)
+    assert [shapes(e) for e in both[1::2]] == [{}, {}]
+
+
+@pytest.mark.parametrize("heads", ["yes", 1, []])
+def test_what_is_no_answer(model, heads):
+    with pytest.raises(InputError, match=r"heads=.*: give True or False"):
+        lrpx.explain(model, None, TEXTS[0], heads=heads)
+
+
+def test_several_tokens_together_have_none(model):
+    explainer = lrpx.Explainer(model)
+    assert shapes(explainer(TEXTS[0], target=40, objective="logprob")) == {}
+    with pytest.raises(InputError, match="heads=True is for the logit of one token"):
+        explainer(TEXTS[0], target=40, objective="logprob", heads=True)
+    with pytest.raises(InputError, match="heads=True is for the logit of one token"):
+        explainer.generate(TEXTS[0], continuation=TEXTS[1], heads=True)
+
+
+def test_a_run_without_heads_does_not_serve_one_with(model):
+    """Passes that are kept differ by what they compute."""
+    explainer = lrpx.Explainer(model)
+    found = [shapes(explainer(TEXTS[0], target=40, heads=heads)) for heads in (False, True, False, True)]
+    assert found == [{}, HERE, {}, HERE]
