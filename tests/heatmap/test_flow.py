@@ -73,8 +73,9 @@ def test_edges_that_are_not_drawn_are_said(monkeypatch):
     monkeypatch.setattr(flow_module, "MOST_EDGES", 2)
     view = flow_view(made())
     assert [abs(edge.relevance) for edge in view.edges] == [2.5, 3.0]
-    assert view.remarks[-1] == "the strongest 2 of 4 edges are drawn."
-    assert "the strongest 2 of 4 edges are drawn." in made().to_html()
+    assert view.remarks[-1] == "the strongest 2 of 4 edges are drawn, and the tokens that they join."
+    assert set(view.nodes) == {(1, 1), (2, 1), (3, 0)}
+    assert "the strongest 2 of 4 edges are drawn," in made().to_html()
 
 
 def test_shares_are_not_rounded_to_all():

@@ -41,11 +41,12 @@ class FlowView:
         labels: The visible text of each column.
         nodes: (row, column) -> relevance of each node, but the logit's.
         edges: Those that are drawn, weakest first; those from the logit are in row 0.
-        mixing: Of each row, whether edges between different tokens may begin there.
         edge_shares: Of each row but the logit's, the share of its edges' mass that is kept.
         token_shares: Likewise of the place's mass, by its tokens.
         scale: The largest absolute relevance of a node or an edge.
         start: The column of the explained position.
+        tokens: Of each row but the logit's, how many tokens are kept.
+        kept: What is part of the graph and what is not, in a sentence.
     """
 
     method: str
@@ -61,7 +62,7 @@ class FlowView:
     token_shares: tuple[float, ...]
     scale: float
     start: float
-    tokens: int
+    tokens: tuple[int, ...]
     kept: str
     notes: tuple[str, ...]
     remarks: tuple[str, ...]
@@ -83,26 +84,35 @@ class FlowView:
 
 def flow_view(flow: FlowLike) -> FlowView:
     """The view of a ``RelevanceFlow``."""
-    labels = token_labels(flow)
-    columns = [int(i) for i in np.flatnonzero(flow.kept.any(0))] or [flow.position]
-    place = {position: n for n, position in enumerate(columns)}
     rows = ["logit", *reversed(flow.places)]
-    count = len(rows)
-    nodes = {
-        (count - 1 - p, place[int(t)]): float(flow.relevance[p, t])
-        for p in range(len(flow.places))
-        for t in np.flatnonzero(flow.kept[p])
-    }
-    edges = [Edge(0, -1, column, value) for (row, column), value in nodes.items() if row == 1]
-    for n, step in enumerate(flow.steps, start=1):
-        ends = zip(step.edges.tolist(), step.relevance.tolist(), strict=True)
-        edges += [Edge(n, place[t], place[s], value) for (t, s), value in ends if t in place and s in place]
-    edges.sort(key=lambda edge: abs(edge.relevance))
+    top = flow.kept[-1].nonzero()[0]
+    steps = [(np.stack([top, top], 1), flow.relevance[-1, top]), *((s.edges, s.relevance) for s in flow.steps)]
+    sizes = np.abs(np.concatenate([relevance for _, relevance in steps]))
     remarks = [legible(note) for note in flow.notes]
-    if len(edges) > MOST_EDGES:
-        remarks.append(f"the strongest {MOST_EDGES:,} of {len(edges):,} edges are drawn.")
-        edges = edges[-MOST_EDGES:]
-    sizes = [*map(abs, nodes.values()), *(abs(edge.relevance) for edge in edges)]
+    least = 0.0
+    if len(sizes) > MOST_EDGES:
+        least = float(np.partition(sizes, -MOST_EDGES)[-MOST_EDGES])
+        remarks.append(
+            f"the strongest {MOST_EDGES:,} of {len(sizes):,} edges are drawn, and the tokens that they join."
+        )
+    found = [
+        (n, int(upper), int(lower), float(value))
+        for n, (edges, relevance) in enumerate(steps)
+        for (upper, lower), value in zip(
+            edges[np.abs(relevance) >= least], relevance[np.abs(relevance) >= least], strict=True
+        )
+    ]
+    found.sort(key=lambda edge: abs(edge[3]))
+    found = found[-MOST_EDGES:]
+    kept = {(len(rows) - 1 - int(p), int(t)) for p, t in zip(*flow.kept.nonzero(), strict=True)}
+    if least:
+        kept = {(n, upper) for n, upper, *_ in found if n} | {(n + 1, lower) for n, _, lower, _ in found}
+    columns = sorted({t for _, t in kept}) or [flow.position]
+    place = {position: n for n, position in enumerate(columns)}
+    nodes = {(row, place[t]): float(flow.relevance[len(rows) - 1 - row, t]) for row, t in sorted(kept)}
+    drawn = [Edge(n, place[upper] if n else -1, place[lower], value) for n, upper, lower, value in found]
+    labels = token_labels(flow)
+    largest = max([*map(abs, nodes.values()), *(abs(edge.relevance) for edge in drawn)], default=0.0)
 
     def entry(token) -> str:  # type: ignore[no-untyped-def]
         return f'logit "{legible(token.shown or token.text)}"'
@@ -118,20 +128,20 @@ def flow_view(flow: FlowLike) -> FlowView:
         columns=tuple(columns),
         labels=tuple(labels[i] for i in columns),
         nodes=nodes,
-        edges=tuple(edges),
+        edges=tuple(drawn),
         edge_shares=(*(step.kept for step in flow.steps), 1.0),
         token_shares=tuple(reversed(flow.shares().tolist())),
-        scale=max(sizes, default=0.0),
+        scale=largest,
         start=float(min(at, len(columns) - 1)),
-        tokens=len(flow.tokens),
-        kept=_kept(flow, len(columns)),
+        tokens=tuple(reversed(flow.kept.sum(1).tolist())),
+        kept=_kept(flow),
         notes=tuple(map(legible, model_and_settings(flow))),
         remarks=tuple(remarks),
     )
 
 
-def _kept(flow: FlowLike, columns: int) -> str:
-    """What is part of the graph and what is not, in a sentence."""
+def _kept(flow: FlowLike) -> str:
+    columns = int(flow.kept.any(0).sum())
     edges = f"{flow.edge_count:,} edge{'s' * (flow.edge_count != 1)}"
     tokens = f"{columns:,} of {len(flow.tokens):,} tokens"
     if flow.share == 1 or flow.threshold == 0:

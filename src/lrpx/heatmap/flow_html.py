@@ -66,6 +66,7 @@ return step[0]?r===row+step[0]:r===row&&(c-col)*step[1]>0});
 near.sort((a,b)=>Math.abs(a.dataset.at.split(",")[1]-col)-Math.abs(b.dataset.at.split(",")[1]-col));
 if(near[0]){near[0].focus();pinned=true;mark(near[0]);near[0].scrollIntoView({block:"nearest",inline:"nearest"})}});
 root.querySelector(".how").hidden=false;
+box.scrollLeft=+nodes[0].querySelector("circle").getAttribute("cx")-box.clientWidth/2;
 nodes.forEach((n,i)=>{n.setAttribute("role","button");n.tabIndex=i?-1:0});
 })();
 """
@@ -95,7 +96,7 @@ def _section(view: FlowView, *, script: bool) -> str:
         "all.</p>\n",
         f'<div class="flow">{_svg(view)}</div>\n',
         f'<p class="soft said" aria-live="polite">width: relevance, up to {short(view.scale).lstrip("+")} · red raises the '
-        "value, blue lowers it · a gap between columns: tokens that are not kept</p>\n",
+        "value, blue lowers it · a gap between columns: tokens that are not drawn</p>\n",
         f'<details><summary>The strongest edges between different tokens</summary><div class="scroll">{_table(view)}</div>'
         "</details>\n",
         f'<details><summary>What each place keeps</summary><div class="scroll">{_places(view)}</div></details>\n',
@@ -203,7 +204,7 @@ def _places(view: FlowView) -> str:
     )
     lines = []
     for row, name in enumerate(view.rows[1:], start=1):
-        tokens = sum(r == row for r, _ in view.nodes)
+        tokens = view.tokens[row - 1]
         below = percent(view.edge_shares[row - 1]) if row < len(view.rows) - 1 else ""
         lines.append(
             f'<tr><td class="text">{escape(name)}</td><td>{tokens}</td><td>{percent(view.token_shares[row - 1])}</td>'

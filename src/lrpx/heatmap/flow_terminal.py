@@ -50,7 +50,7 @@ class TerminalFlow:
             if not crossing:
                 silent += 1
                 continue
-            tokens = str(sum(r == row for r, _ in view.nodes)) if row else ""
+            tokens = str(view.tokens[row - 1]) if row else ""
             shares = (percent(view.token_shares[row - 1]), percent(view.edge_shares[row - 1])) if row else ("", "")
             line = self._line(crossing, console, plain, fit)
             table.add_row(Text(f"{name} to {view.rows[row + 1]}"), tokens, *shares, line)
