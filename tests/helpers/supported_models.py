@@ -77,6 +77,14 @@ def sweeps() -> list[Sweep]:
     found.append(
         Sweep("source to target", task, _types(pairs.EXPLAINED), refused, "tests/tasks/test_sweep_text2text.py")
     )
+    images = _test_module("tasks/test_sweep_image_text.py")
+    refused = dict.fromkeys(images.REFUSED, _RECURRENT) | {
+        "mllama": "its images enter the language model by cross-attention"
+    }
+    task = "images and text together: `explainer(text, images=[...])`"
+    found.append(
+        Sweep("images and text", task, frozenset(images.EXPLAINED), refused, "tests/tasks/test_sweep_image_text.py")
+    )
     words = {
         "text-classification": ("label of a text", "`explainer(text)`, `explainer(text, text_pair=...)`"),
         "token-classification": ("label of a token", "`explainer(text, position=...)`"),
