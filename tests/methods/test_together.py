@@ -51,6 +51,11 @@ def same(found, expected, tolerance=1e-12):
     for name in ("tokens", "target", "contrast", "position", "target_rank", "contrast_rank", "explains", "notes", "at"):
         assert getattr(found, name) == getattr(expected, name), name
     assert [p.token for p in found.top] == [p.token for p in expected.top]
+    for name in ("by_head", "by_attention", "by_mlp", "by_layer"):
+        numbers = getattr(expected, name)
+        assert (getattr(found, name) is None) == (numbers is None), name
+        if numbers is not None:
+            np.testing.assert_allclose(getattr(found, name), numbers, rtol=0, atol=max(tolerance, 1e-10))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -65,6 +70,19 @@ def test_each_is_what_a_call_gives(family, method):
         same(e, explainer(ids, target=target, contrast=contrast, position=position), 1e-10)
     # The check can fail: another position gives another map.
     assert np.abs(found[0].relevance - explainer(ids, target=5, position=5).relevance).max() > 1e-6
+
+
+def test_heads_and_layers():
+    """Asked for or not, as by a call; of long texts only if asked for."""
+    explainer = explainer_of("causal:llama")
+    ids = ids_of(explainer)
+    for e, position in zip(explainer(ids, position=[2, 6], heads=True, objective="logprob"), (2, 6), strict=True):
+        assert e.by_head.shape == (2, 4, 7)
+        one = explainer(ids, target=lambda z, t=e.target.id: z.log_softmax(0)[t], position=position, heads=True)
+        np.testing.assert_allclose(e.by_head, one.by_head, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(e.by_layer, one.by_layer, rtol=0, atol=1e-10)
+    assert explainer(ids, position=[2, 6])[0].by_head is not None
+    assert explainer(ids, position=[2, 6], heads=False)[0].by_head is None
 
 
 def test_from_one_forward_pass():

@@ -200,7 +200,7 @@ class Texts:
         def computed(group: list[int]) -> list[Attribution]:
             items = [self.items[i] for i in group]
             if together:
-                results = explain_together(runner, method, settings, items, self.objective, likeliest=LIKELIEST)
+                results = explain_together(runner, method, own, items, self.objective, likeliest=LIKELIEST)
             else:
                 results = self._attributions(function, group, runner.model, own)
             notes.extend(note for result in results for note in result.notes)

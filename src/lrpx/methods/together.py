@@ -7,6 +7,7 @@ take a pass over as many copies of the text instead.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,8 @@ def explain_together(
         UnsupportedModelError: The model cannot be explained correctly.
         NonFiniteError: NaN or infinity appeared.
     """
-    spec, combine = how(method, settings)
+    spec, combine = how(method, {**settings, "heads": None})
+    spec = replace(spec, heads=bool(settings.get("heads")))
     scoring = Scoring(
         positions=[item.position - item.source for item in items],
         targets=[item.target for item in items],
@@ -77,6 +79,7 @@ def explain_together(
                 target=-1 if target is None else target,
                 notes=many.notes,
                 predictions=None if many.predictions is None else many.predictions[i],
+                **(many.inside[i] if many.inside else {}),  # type: ignore[arg-type]
             )
             for i, (row, value, target) in enumerate(zip(rows, many.scores, targets, strict=True))
         ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -20,9 +20,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from .._torch_internals import no_function_modes
 from ..errors import NonFiniteError, UnsupportedModelError
 from ..models.positions import fresh_rotations
 from ..text.batching import Batch
+from .branch_sums import NOTHING, edges_to, rows_of, sums_of
 from .dispatch import PassRunner
 from .forward_backward import (
     CHUNK,
@@ -65,6 +67,7 @@ class ManyTargets:
         targets: ``[P]`` token ids. Likewise.
         predictions: Of each position, if asked for.
         notes: What has to be known to read the relevance right.
+        inside: Of each value of the last ``relevance``, ``by_head`` and its like as in an ``Attribution``, if asked for.
     """
 
     def __init__(
@@ -74,6 +77,13 @@ class ManyTargets:
         self.notes = (about_cuts(type(model).__name__, now.active),) if +now.active.cuts else ()
         states, self._beside = now.states(model, scores.root)
         self._state, self._later = next(iter(states.values())), now.later
+        self.inside: list[dict[str, np.ndarray]] = []
+        first = self._state.pieces[0]
+        fits = bool(now.blocks) and first is not None and first.shape[:2] == now.batch.shape
+        self._blocks, self._rows = now.blocks, rows_of(model, now.blocks) if fits else NOTHING
+        self._edges = edges_to(self._blocks, self._rows)
+        if self._edges:  # the gradients of all blocks are there at once
+            together = max(1, together // self._rows.blocks)
         *before, _ = self._state.lengths
         self._shift = sum(before)  # of positions among all tokens
         self._name, self._scoring = type(model).__name__, scoring
@@ -101,6 +111,7 @@ class ManyTargets:
             NonFiniteError: A gradient is not finite.
         """
         found, start = np.zeros((len(weights), self._length)), 0
+        self.inside = []
         while start < len(weights):
             group = slice(start, start + self._together)
             found[group] = self._relevance(weights[group], combine)
@@ -111,6 +122,7 @@ class ManyTargets:
 
     def _relevance(self, weights: np.ndarray, combine: Combine) -> np.ndarray:
         if len(weights) > 1:
+            known = len(self.inside)
             try:
                 return self._read(self._gradients(weights), weights, combine)
             except torch.OutOfMemoryError:
@@ -119,6 +131,7 @@ class ManyTargets:
                 reason = " ".join(str(error).split())[:200]
             logger.debug("%s goes backwards once per value: %s", self._name, reason)
             self._together = 1
+            del self.inside[known:]
         return np.concatenate(
             [self._read(self._gradients(row, batched=False), row, combine) for row in np.split(weights, len(weights))]
         )
@@ -136,15 +149,17 @@ class ManyTargets:
                 warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)
                 found = torch.autograd.grad(
                     self._root,
-                    [*pieces, *self._later, *self._beside],
+                    [*pieces, *self._later, *self._beside, *self._edges.values()],
                     grad_outputs=seeds if batched else seeds[0],
                     is_grads_batched=batched,
                     retain_graph=True,
                     allow_unused=True,
                 )
-        count = len(pieces) + len(self._later)
-        if any(gradient is not None for gradient in found[count:]):
+        count, edges = len(pieces) + len(self._later), len(found) - len(self._edges)
+        if any(gradient is not None for gradient in found[count:edges]):
             raise NotCutOff
+        if self._edges and found:
+            self._note_inside(found[edges:], len(weights), batched=batched)
         gradients = dict(zip(map(id, [*pieces, *self._later]), found, strict=False))
         whole = []
         for piece in [*self._state.pieces, *self._later]:
@@ -158,6 +173,16 @@ class ManyTargets:
         if len(whole) > 1 and any(g[:, n:].any() for g, n in zip(whole, self._state.lengths, strict=True)):
             raise UnsupportedModelError(puts_tokens_around(self._name))
         return with_later(self._state.whole(whole), later)
+
+    def _note_inside(self, gradients: Sequence[Tensor | None], values: int, *, batched: bool) -> None:
+        """Read the gradients of V values at the edges of heads and branches."""
+        with no_function_modes():
+            for i in range(values):
+                own = [g[i] if batched and g is not None else g for g in gradients]
+                at = dict(zip(self._edges, own, strict=True))
+                like = self._root.new_zeros((), dtype=exact_dtype(self._root))
+                sums = sums_of(self._blocks, self._rows, at, like, CHUNK)[:, 0, : self._length]
+                self.inside.append(self._rows.read(sums.cpu().double().numpy()))
 
     def _read(self, gradients: Tensor, weights: np.ndarray, combine: Combine) -> np.ndarray:
         """What the gradients of V values say ``[V, T]``, refused if something speaks against it."""
