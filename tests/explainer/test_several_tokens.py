@@ -187,3 +187,12 @@ def test_resolving(explainer):
     [cut] = encode(explainer.tokenizer, "The ke")
     with pytest.raises(InputError, match="changes the tokens before it"):
         resolve_tokens("ys are", "target", cut, len(cut.token_ids) - 1, explainer.tokenizer, 300, "causal")
+
+
+@pytest.mark.parametrize("text", ["🙂", "🙂🎉 are"])
+def test_characters_that_are_split_over_tokens_are_shown_whole(explainer, text):
+    assert len(ids(explainer, text)) > len(text)
+    e = explainer(TEXT, target=text)
+    assert e.target.shown == text
+    half = explainer(TEXT, target=[ids(explainer, "🙂")[:2]])[0]
+    assert half.target.shown == r"\xf0\x9f"

@@ -28,7 +28,7 @@ from ..results.generation import explained, joined
 from ..text.batching import Attribution, Item, pad
 from ..text.items import item_of
 from ..text.targets import SeveralTokens, resolve_tokens
-from ..text.tokenization import Encoded
+from ..text.tokenization import Encoded, encode
 from ..text.units import predicted_token
 
 
@@ -179,7 +179,13 @@ def described(e: Explanation, found: Found, tokenizer: Any) -> Explanation:
         if len(ids) > 1:
             pieces = ", ".join(repr(token.shown or token.text) for token in tokens)
             notes.append(f"the {role} is {len(ids)} tokens, which are explained together: {pieces}.")
-        return joined(tokens)
+        whole = "" if tokenizer is None else "".join(unit.text for unit in encode(tokenizer, list(ids))[0].units)
+        # A character may be split over tokens; one that is cut off is shown by its bytes.
+        return (
+            joined(tokens)
+            if not whole or "\N{REPLACEMENT CHARACTER}" in whole
+            else joined(tokens)._replace(shown=whole)
+        )
 
     target = entry("target", several.target)
     contrast = entry("contrast", several.contrast) if several.contrast else None

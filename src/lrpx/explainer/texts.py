@@ -80,7 +80,7 @@ class Texts:
         self.special_ids = special_ids(self.tokenizer)
         self.given, self.several = split(text)
         self._images = images_of_each(images, self.several, len(self.given))
-        lists = {} if self.several else lists_of(asked)
+        lists = {} if self.several else lists_of({name: value for name, value in asked.items() if name != "explains"})
         self.of, self.objective = next(iter(lists), "text"), objective
         self.failed: dict[int, LrpxError] = {}
         self.encoded: dict[int, Encoded] = {}

@@ -13,7 +13,7 @@ import logging
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -143,13 +143,14 @@ class ManyTargets:
         seeds = (factors.unsqueeze(2) * self._seed.to(wide)).to(self._root.dtype)  # [V, P, n]
         found: tuple[Tensor | None, ...] = ()
         pieces = [piece for piece in self._state.pieces if piece is not None and piece.requires_grad]
+        wanted: list[Any] = [*pieces, *self._later, *self._beside, *self._edges.values()]
         if pieces:
             with warnings.catch_warnings():
                 # Where vmap has no rule for a kernel (fused attention on some devices), it loops, and warns of that.
                 warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)
                 found = torch.autograd.grad(
                     self._root,
-                    [*pieces, *self._later, *self._beside, *self._edges.values()],
+                    wanted,
                     grad_outputs=seeds if batched else seeds[0],
                     is_grads_batched=batched,
                     retain_graph=True,

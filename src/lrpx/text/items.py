@@ -172,7 +172,11 @@ def one_each(given: Any, name: str, count: int) -> list[Any]:
     given = as_python(given)
     if isinstance(given, list):
         if len(given) != count:
-            hint = "" if count > 1 else f" Of one text several can be explained: explainer(text, {name}=[...])."
+            hint = (
+                ""
+                if count > 1 or name == "explains"
+                else f" Of one text several can be explained: explainer(text, {name}=[...])."
+            )
             raise InputError(f"{len(given)} values of {name} for {count} texts. Give one for all, or one each.{hint}")
         return given
     return [given] * count
