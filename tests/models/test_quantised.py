@@ -150,3 +150,18 @@ def test_torchao_with_rounded_inputs_is_refused(method):
         UnsupportedModelError, match=r"is quantised \(torchao\), and the kernel of Linear with Int8Tensor"
     ):
         lrpx.explain(model, None, IDS, target=11, method=method)
+
+
+@pytest.mark.parametrize("method", ["attnlrp", "gradient-x-input"])
+def test_experts_in_mxfp4_are_refused(method):
+    """As transformers loads gpt-oss on a GPU: experts that are no linear layers, in a kernel from the Hub."""
+    from transformers.integrations.mxfp4 import Mxfp4GptOssExperts
+
+    model = tiny.build("causal:gpt_oss")
+    for block in model.model.layers:
+        block.mlp.experts = Mxfp4GptOssExperts(model.config).eval()
+    with pytest.raises(
+        UnsupportedModelError,
+        match=r"GptOssForCausalLM is quantised \(transformers\), and Mxfp4GptOssExperts is no linear layer.*dequantize",
+    ):
+        lrpx.explain(model, None, IDS, target=11, method=method)

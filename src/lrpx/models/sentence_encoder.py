@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,10 @@ def stored_pooling(model: PreTrainedModel) -> str | None:
 
 def _read(model: PreTrainedModel, name: str, file: str) -> Any:
     """A JSON file of a model's folder or of its repository on the Hub; ``None`` if there is none."""
-    if not name:
+    commit = getattr(model.config, "_commit_hash", None)
+    if not name or (
+        commit is not None and not re.fullmatch("[0-9a-f]{40}", commit)
+    ):  # the default model is not on the Hub
         return None
     if os.path.isdir(name):
         path: str | None = os.path.join(name, file)
@@ -64,7 +68,7 @@ def _read(model: PreTrainedModel, name: str, file: str) -> Any:
             path = cached_file(
                 name,
                 file,
-                revision=getattr(model.config, "_commit_hash", None),
+                revision=commit,
                 _raise_exceptions_for_gated_repo=False,
                 _raise_exceptions_for_missing_entries=False,
                 _raise_exceptions_for_connection_errors=False,
