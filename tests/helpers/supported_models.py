@@ -142,9 +142,10 @@ def page() -> str:
         ),
         "",
         *_paragraph(
-            "**Methods.** *yes* stands for `lrp`, `attnlrp`, `lrp-uniform-gate`, `gradient` and `gradient-x-input`; *+ ALTI* also "
-            "for `alti-logit`, `alti` and `attention-rollout`, which know a model by its family "
-            "([add_a_family.md](add_a_family.md)). Models that are refused for their layers are explained by the gradient methods."
+            "**Methods.** *yes* stands for `lrp`, `attnlrp`, `lrp-uniform-gate`, `gradient` and `gradient-x-input`; *+ ALTI* "
+            "also for `alti-logit`, `alti` and `attention-rollout`, which know a model by its family "
+            "([add_a_family.md](add_a_family.md)). Models that are refused for their layers are explained by the gradient "
+            "methods."
         ),
         *_paragraph(
             "**What is checked**, for each: the forward pass under the rules is the plain one, bit for bit; under LRP, relevance "
