@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -339,6 +340,7 @@ def buckets(
         waste: At most this share of a group's tokens is padding.
         alike: Up to which length a text may be padded; see ``signature.longest_alike``.
     """
+    alike = cache(alike)  # many texts have the same length
     groups: list[list[int]] = []
     real = 0
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
