@@ -1,5 +1,6 @@
 """Processors for tiny models that read images: a vocabulary of words, and image processors that need Pillow alone."""
 
+import transformers
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -30,12 +31,17 @@ def words(image_id, image_token="<image>", more=(), size=97, **named):
     return tokenizer
 
 
+def with_pillow(family):
+    """The class of image processors of ``CLIP`` or ``Qwen2VL`` that needs Pillow alone; named in another way before 5.3."""
+    name = f"{family}ImageProcessor"
+    return getattr(transformers, f"{name}Pil", None) or getattr(transformers, name)
+
+
 def llava(model, **options):
     """LLaVA's processor."""
-    import transformers
-
     side = model.config.vision_config.image_size
-    images = transformers.CLIPImageProcessorPil(size={"shortest_edge": side}, crop_size={"height": side, "width": side})
+    crop = {"height": side, "width": side}
+    images = with_pillow("CLIP")(size={"shortest_edge": side}, crop_size=crop)
     return transformers.LlavaProcessor(
         images,
         words(model.config.image_token_id),

@@ -3,8 +3,9 @@
 import pytest
 import tiny
 import tiny_files
+import tiny_processors
 import torch
-from transformers import CLIPImageProcessorPil, LlavaProcessor, PreTrainedTokenizerBase
+from transformers import LlavaProcessor, PreTrainedTokenizerBase
 
 import lrpx
 from lrpx.models.reader import image_processor_of, tokenizer_of
@@ -13,7 +14,7 @@ CHAT = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 
 
 def processor():
-    images = CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16})
+    images = tiny_processors.with_pillow("CLIP")(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16})
     return LlavaProcessor(images, tiny_files.tokenizer(), patch_size=8, chat_template=CHAT)
 
 

@@ -5,6 +5,7 @@ import io
 import numpy as np
 import pytest
 import tiny_image_text
+import tiny_processors
 import torch
 import transformers
 from pictures import photo
@@ -22,7 +23,7 @@ def test_qwen_patches_are_put_together_to_the_picture_again():
     """So rows and columns are those of the patches in their order, merged two by two."""
     model = tiny_image_text.build("qwen2_vl")
     vision = model.config.vision_config
-    processor = transformers.Qwen2VLImageProcessorPil(patch_size=vision.patch_size, min_pixels=1, max_pixels=10**9)
+    processor = tiny_processors.with_pillow("Qwen2VL")(patch_size=vision.patch_size, min_pixels=1, max_pixels=10**9)
     side = vision.patch_size * vision.spatial_merge_size
     pictures = [photo(3 * side, 2 * side), photo(side, 4 * side, seed=1)]
     made = processor(images=pictures, return_tensors="pt")
