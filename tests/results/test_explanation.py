@@ -263,7 +263,7 @@ def test_frames_of_layers_and_heads():
 
 def test_frames_that_there_are_not():
     pytest.importorskip("pandas", reason="pandas is not installed")
-    with pytest.raises(InputError, match=r'of=\'neurons\': give "tokens", "layers" or "heads"'):
+    with pytest.raises(InputError, match=r'no table of \'neurons\': give "tokens", "layers" or "heads"'):
         explanation().to_frame(of="neurons")
     with pytest.raises(InputError, match=r"by alti-logit has no relevance of heads. .* heads=True\)"):
         explanation(by_head=None).to_frame(of="heads")

@@ -25,7 +25,7 @@ def rows_of(of: str, arrays: dict[str, np.ndarray], texts: Sequence[str], method
         InputError: An unknown ``of``, or the explanation has no such numbers.
     """
     if of not in ("layers", "heads"):
-        raise InputError(f'of={of!r}: give "tokens", "layers" or "heads".')
+        raise InputError(f'there is no table of {of!r}: give "tokens", "layers" or "heads".')
     fields = {"relevance": "by_head"} if of == "heads" else {name: name for name in INSIDE[:3]}
     known = {column: arrays[name] for column, name in fields.items() if name in arrays}
     if not known:
