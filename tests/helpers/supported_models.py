@@ -97,6 +97,11 @@ def sweeps() -> list[Sweep]:
         found.append(
             Sweep(column, f"{task}: {call}", _types(explained), refused, "tests/tasks/test_sweep_classification.py")
         )
+    flows = _test_module("passes/test_flow_sweep.py")
+    explained = [f for f in swept.EXPLAINED if f not in flows.REFUSED]
+    refused = {_type(f): flows.REFUSED.get(f) or why(f) for f in (*flows.REFUSED, *swept.REFUSES)}
+    task = "from token to token through the blocks of language models: `explainer.flow(text)`"
+    found.append(Sweep("flow", task, _types(explained), refused, "tests/passes/test_flow_sweep.py"))
     return found
 
 
