@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import tiny
+import tiny_images
+import torch
 
 import lrpx
 from lrpx.errors import InputError
@@ -80,3 +82,36 @@ def test_methods_without_rules_take_none():
     both = {m.name: options for m, options in methods_with_options(["lrp", "gradient"], {"rules": "gamma"})}
     assert both["lrp"]["rules"] == "lrp+gamma"
     assert "rules" not in both["gradient"]
+
+
+def test_convolutions_have_a_rule_of_their_own():
+    """The patch embedding of a vision transformer; each layer's rule is the one that it has alone."""
+    pixels = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(0)).double()
+    model = tiny_images.build("image:vit")
+
+    def explained(name):
+        return lrpx.explain(model, None, pixels, target=1, method="lrp", at=["input", "pixels"], rules=name)
+
+    both, conv, linear, plain = map(explained, ("conv:gamma=0.25+gamma=0.05", "conv:gamma=0.25", "gamma=0.05", None))
+    np.testing.assert_allclose(conv.relevance, plain.relevance, rtol=1e-9)  # behind the convolution
+    np.testing.assert_allclose(both.relevance, linear.relevance, rtol=1e-9)
+    assert not np.allclose(conv.layers["pixels"], plain.layers["pixels"], rtol=1e-2)
+    assert not np.allclose(both.layers["pixels"], linear.layers["pixels"], rtol=1e-2)
+    same, one = explained("conv:gamma=0.25+gamma=0.25"), explained("gamma=0.25")
+    np.testing.assert_allclose(same.layers["pixels"], one.layers["pixels"], rtol=1e-9)
+    assert both.provenance["options"]["rules"] == "lrp+conv:gamma=0.25+gamma=0.05"
+    assert named_rules("lrp+conv:gamma=0.25") == named_rules("lrp+conv:gamma=0.25")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gamma=0.25+gamma=0.05", "have two for the same layers"),
+        ("conv:gamma=1+conv:epsilon", "have two for the same layers"),
+        ("conv:delta=1", "unknown rule set 'conv:delta=1'"),
+        ("conv:gamma=1+delta=1", "unknown rule 'delta=1'"),
+    ],
+)
+def test_wrong_rules_for_layers(name, message):
+    with pytest.raises(InputError, match=message):
+        methods_with_options(["lrp"], {"rules": name})

@@ -304,6 +304,6 @@ class PassRunner:
 def foreign_rule(spec: PassSpec) -> str | None:
     """Which rule is somebody's own, and may do something else each time, as part of a sentence; ``None`` if none is."""
     for kind, rule in get_rules(spec.rules).items():
-        if not getattr(rule, "__module__", "").startswith("lrpx.propagation."):
+        if not getattr(rule, "__module__", "").startswith(("lrpx.propagation.", "lrpx.methods.rule_names")):
             return f"the rule for {kind!r} is not one of lrpx.rules"
     return None
