@@ -47,7 +47,10 @@ _HIERA = {
 _NAFLEX = {name: size for name, size in _VIT.items() if name != "image_size"} | {"num_patches": 16}
 _PERCEIVER = {"num_latents": 16, "d_latents": 32, "d_model": 32, "num_blocks": 1, "num_self_attends_per_block": 2}
 
+_EFFICIENT = {"width_coefficient": 0.2, "depth_coefficient": 0.3, "image_size": 64, "hidden_dim": 256}
+
 SIZES: dict[str, dict[str, Any]] = {
+    "align": {"text_config": _TEXT, "vision_config": _EFFICIENT, "projection_dim": 64},
     "beit": _BEIT,
     "bit": {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "num_groups": 4},
     "clip": _TOWERS,
@@ -59,7 +62,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "dinov2": _DINO,
     "dinov2_with_registers": _DINO,
     "donut-swin": _SWIN,
-    "efficientnet": {"width_coefficient": 0.2, "depth_coefficient": 0.3, "image_size": 64, "hidden_dim": 256},
+    "efficientnet": _EFFICIENT,
     "focalnet": {
         "image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [2, 2], "focal_levels": [2, 2], "focal_windows": [3, 3],
     },
@@ -95,7 +98,11 @@ _CLASSES: dict[str, str] = {}
 for _type, _names in modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES.items():
     _CLASSES[f"image:{_type}"] = _names if isinstance(_names, str) else _names[0]
 
+for _type, _name in modeling_auto.MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES.items():
+    _CLASSES[f"score:{_type}"] = _name
+
 _SKIPPED = {
+    "score:videoprism": "reads videos",
     "image:dinat": "its attention is a kernel of the natten library",
     "image:pp_lcnet": "a ConvNet whose head in transformers returns no logits",
     "image:shieldgemma2": "a vision-language model that answers yes or no",
@@ -104,8 +111,11 @@ _SKIPPED = {
 SKIPPED: dict[str, str] = {family: reason for family, reason in _SKIPPED.items() if family in _CLASSES}
 """Family -> why it is not built."""
 
-FAMILIES: list[str] = [family for family in _CLASSES if family not in SKIPPED]
+FAMILIES: list[str] = [family for family in _CLASSES if family.startswith("image:") and family not in SKIPPED]
 """Every other family of transformers' image classifiers, as ``image:<model type>``."""
+
+SCORES: list[str] = [family for family in _CLASSES if family.startswith("score:") and family not in SKIPPED]
+"""Families that score how well an image and a text fit, as ``score:<model type>``."""
 
 
 def build(
@@ -124,7 +134,9 @@ def build(
     chosen = {name: options.pop(name) for name in ("attn_implementation",) if name in options}
     with tiny._quiet(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        config = CONFIG_MAPPING[model_type](**{**SIZES.get(model_type, {}), "num_labels": LABELS, **options})
+        labels = {"num_labels": LABELS} if family.startswith("image:") else {}
+        sizes = SIZES.get(model_type, _TOWERS if family.startswith("score:") else {})
+        config = CONFIG_MAPPING[model_type](**{**sizes, **labels, **options})
         model_class = getattr(transformers, _CLASSES[family])
         model = model_class._from_config(config, dtype=torch.float32, **chosen)
         tiny._draw(model, torch.Generator().manual_seed(seed))

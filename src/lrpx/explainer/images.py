@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from tqdm.auto import tqdm
+from transformers import PreTrainedModel
 
 from ..errors import InputError, LrpxError, NonFiniteError, UnsupportedModelError
 from ..methods import Method
+from ..models.heads import IMAGE_TEXT_SCORE
 from ..models.lock import lock_of
 from ..models.placement import entry_device
 from ..models.precision import matmul_precision
@@ -29,41 +32,30 @@ from ..tasks.image_input import ImageInput, as_image, read_image, split_images
 from ..tasks.labels import Labels
 from ..tasks.patches import Grid, Seen, cells, default_place, noted_patches, own_tokens
 from ..tasks.text_classification import LabelScores
-from ..text.batching import Attribution, Batch
+from ..text.batching import Attribution, Batch, Readout
 from ..text.items import one_each
-from .texts import other_rules
+from .texts import Explain, other_rules
 
 SHOWN = 5  # of the likeliest labels
 NO_TOKEN = -1  # the id of a patch
 PIXELS_PER_TOKEN = 256  # a patch of 16 x 16
 
 
-IMAGE_TASKS = ("image-classification",)
+IMAGE_TASKS = ("image-classification", IMAGE_TEXT_SCORE)
 
 
-def read_images(
-    runner: PassRunner, processor: Any, image: Any, asked: Mapping[str, Any], *, objective: str, collect: bool
-) -> Images:
-    """The images of a call, and what is explained of each.
-
-    Args:
-        runner: Of the model.
-        processor: The model's image processor, or ``None``.
-        image: One or several.
-        asked: ``target`` and ``contrast``, for all images or each, and what else a call was given, which is for texts.
-        objective: Likewise.
-        collect: Whether errors about single images are collected.
+def check_images_asked(model: PreTrainedModel, asked: Mapping[str, Any], objective: str) -> None:
+    """Refuse what a call was given that is for texts.
 
     Raises:
-        InputError: Something cannot be used, or is for texts. Of several images, it names the one.
+        InputError: The error names it.
     """
-    name = type(runner.model).__name__
+    name = type(model).__name__
     for part, value in asked.items():
         if part not in ("target", "contrast") and value is not None:
             raise InputError(f"{part}= is for texts, and {name} reads images. Leave it out.")
     if objective != "logit":
         raise InputError(f"objective={objective!r} is for language models. {name} is explained by its logits.")
-    return Images(runner, processor, image, asked, collect=collect)
 
 
 class Images:
@@ -87,16 +79,26 @@ class Images:
         self.given, self.several = split_images(image)
         self.collect = collect and self.several
         self.failed: dict[int, LrpxError] = {}
-        config = self.model.config
-        self.labels = Labels.of(config)
-        self.readout = LabelScores(getattr(config, "problem_type", None) == "multi_label_classification")
         columns = {name: one_each(asked[name], name, len(self.given)) for name in ("target", "contrast")}
         self.images: dict[int, ImageInput] = {}
         self.items: dict[int, tuple[int | None, int | None]] = {}
         for i, one in enumerate(self.given):
             with self._trying(i):
                 self.images[i] = read_image(one, processor, self.model)
-                self.items[i] = self.labels.pair(columns["target"][i], columns["contrast"][i])
+                self.items[i] = self._ask(i, columns["target"][i], columns["contrast"][i])
+
+    @cached_property
+    def labels(self) -> Labels:
+        """The labels of the model."""
+        return Labels.of(self.model.config)
+
+    def _ask(self, i: int, target: Any, contrast: Any) -> tuple[int | None, int | None]:
+        """Target and contrast of an image as ids.
+
+        Raises:
+            InputError: One of them cannot be used.
+        """
+        return self.labels.pair(target, contrast)
 
     @contextmanager
     def _trying(self, i: int) -> Iterator[None]:
@@ -129,15 +131,15 @@ class Images:
                 'first block, or at="pixels".'
             )
         if settings["at"] is method.options["at"]:  # not given
-            settings = {**settings, "at": (default_place(self.model),)}
+            settings = {**settings, "at": (default_place(self.tower),)}
         runner.log_unused_options(method.name, has_passes=True)
         execution = {**asdict(runner.execution), "float32_matmul_precision": matmul_precision()}
         about = provenance(self.model, method.name, settings, execution)
         function, found, notes = method.run_by(runner), dict[int, Explanation](), list[str]()
 
         def explain(group: list[int]) -> None:
-            with lock_of(self.model), noted_patches(self.model) as seen:
-                results = function(self._batch(group), **settings)
+            with lock_of(self.model), noted_patches(self.tower) as seen:
+                results = self._results(function, group, settings)
             for i, result in zip(group, results, strict=True):
                 with self._trying(i):
                     found[i] = self._explanation(i, result, seen, method, settings, about)
@@ -159,6 +161,23 @@ class Images:
         runner.warn_once(notes)
         return found
 
+    @property
+    def tower(self) -> PreTrainedModel:
+        """What reads the image: the model."""
+        return self.model
+
+    def _results(self, function: Explain, group: list[int], settings: dict[str, Any]) -> list[Attribution]:
+        """What the method finds for each image."""
+        independent = getattr(self.model.config, "problem_type", None) == "multi_label_classification"
+        batch = self._batch(group, LabelScores(independent))
+        targets, contrasts = zip(*(self.items[i] for i in group), strict=True)
+        asked, against = (
+            torch.tensor([-1 if i is None else i for i in column], device=batch.positions.device)
+            for column in (targets, contrasts)
+        )
+        chosen = None not in targets
+        return function(replace(batch, targets=asked, contrasts=against, chosen=chosen, likeliest=SHOWN), **settings)
+
     def _groups(self, batch_tokens: int) -> list[list[int]]:
         """Indices of images of one size to explain in one batch."""
         by_size: dict[Any, list[int]] = {}
@@ -172,28 +191,24 @@ class Images:
             groups += [indices[n : n + count] for n in range(0, len(indices), count)]
         return groups
 
-    def _batch(self, group: list[int]) -> Batch:
-        device, dtype = entry_device(self.model), self.model.dtype
+    def _batch(self, group: list[int], readout: Readout) -> Batch:
+        """Images of one size, of which the first score is explained."""
+        device = entry_device(self.model)
         images = [self.images[i] for i in group]
         inputs = {name: torch.cat([image.inputs[name] for image in images]).to(device) for name in images[0].inputs}
-        inputs["pixel_values"] = inputs["pixel_values"].to(dtype)
-        targets, contrasts = zip(*(self.items[i] for i in group), strict=True)
-        asked, against = (
-            torch.tensor([-1 if i is None else i for i in column], device=device) for column in (targets, contrasts)
-        )
+        inputs["pixel_values"] = inputs["pixel_values"].to(self.model.dtype)
         spans = [
             slice(None) if image.patched is None else slice(0, image.patched[0] * image.patched[1]) for image in images
         ]
         first = torch.zeros(len(group), dtype=torch.int64, device=device)
-        options: dict[str, Any] = {"likeliest": SHOWN, "readout": self.readout, "of_images": True}
-        return Batch(inputs, spans, first, asked, against, None not in targets, **options)
+        return Batch(inputs, spans, first, first, first - 1, True, readout=readout, of_images=True)
 
     def _explanation(
         self, i: int, result: Attribution, seen: Seen, method: Method, settings: dict[str, Any], about: dict[str, Any]
     ) -> Explanation:
-        image, (_, contrast) = self.images[i], self.items[i]
+        image = self.images[i]
         height, width = image.picture.shape[:2]
-        place, grid = place_first(settings["at"])[0], seen.grid(self.model, image.patched)
+        place, grid = place_first(settings["at"])[0], seen.grid(self.tower, image.patched)
         relevance, layers = result.relevance, dict(result.layers)
         if "pixels" in layers and image.patched is not None:
             layers["pixels"] = as_image(layers["pixels"], *image.patched)
@@ -202,17 +217,16 @@ class Images:
             relevance = grid.sums(layers["pixels"].sum(0))
         elif grid is None or grid.tokens != len(relevance):
             raise UnsupportedModelError(
-                f"the {len(relevance)} tokens that enter the first block of {type(self.model).__name__} are no patches of "
+                f"the {len(relevance)} tokens that enter the first block of {type(self.tower).__name__} are no patches of "
                 'the image. Use at="pixels".'
             )
         picture = replace(
             image, picture=image.picture[: grid.covered(height, width)[0], : grid.covered(height, width)[1]]
         )
-        tokens = [*own_tokens(self.model, grid.before), *_patch_names(grid)]
-        told = self.labels.told(result.target, contrast, result.predictions)
-        ids = {"target": result.target, "target_text": told["target"].text}
-        if contrast is not None:
-            ids |= {"contrast": contrast, "contrast_text": told["contrast"].text}
+        tokens = [*own_tokens(self.tower, grid.before), *_patch_names(grid)]
+        told = self._told(i, result)
+        named = {role: told.get(role) for role in ("target", "contrast")}
+        ids = {key: value for role, t in named.items() if t for key, value in ((role, t.id), (f"{role}_text", t.text))}
         return Explanation(
             tokens=tokens,
             token_ids=[NO_TOKEN] * len(tokens),
@@ -232,6 +246,10 @@ class Images:
             notes=(*result.notes, *other_rules(method, settings)),
             provenance={**about, **ids, "image": image.name, "pixels": [height, width]},
         )
+
+    def _told(self, i: int, result: Attribution) -> dict[str, Any]:
+        """Target and contrast, and their probabilities."""
+        return self.labels.told(result.target, self.items[i][1], result.predictions)
 
     @staticmethod
     def _patches(grid: Grid, image: ImageInput) -> ImagePatches:

@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import InputError
-from ..models.heads import TEXT2TEXT
+from ..models.heads import IMAGE_TEXT_SCORE, TEXT2TEXT
 from ..models.reader import image_processor_of, tokenizer_of
 from ..models.signature import task_of
 from ..passes.dispatch import PassRunner
 from ..passes.scoring import Objective
 from ..tasks import TASKS_WITH, task_for
 from .head_texts import HeadTexts
-from .images import IMAGE_TASKS, Images, read_images
+from .image_scores import ImageScores
+from .images import IMAGE_TASKS, Images, check_images_asked
 from .pair_texts import PairTexts
 from .texts import Texts
 
@@ -47,9 +48,10 @@ def read_texts(
     """
     head = task_of(runner.model)
     if head in IMAGE_TASKS:
-        return read_images(
-            runner, image_processor_of(reader), text, {**asked, **parts}, objective=objective, collect=collect
-        )
+        check_images_asked(runner.model, {**asked, **parts}, objective)
+        if head == IMAGE_TEXT_SCORE:
+            return ImageScores(runner, reader, text, asked, collect=collect)
+        return Images(runner, image_processor_of(reader), text, asked, collect=collect)
     tokenizer = tokenizer_of(reader)
     task = task_for(runner.model, tokenizer)
     is_pair = task is None and head == TEXT2TEXT

@@ -41,6 +41,8 @@ class Head:
 
 
 NO_HEAD = Head("feature-extraction", "AutoModel", ("MODEL_MAPPING_NAMES",), (), explained=True)  # it gives embeddings
+IMAGE_TEXT_SCORE = "zero-shot-image-classification"
+
 HEADS = (
     Head(
         "text-classification",
@@ -73,6 +75,12 @@ HEADS = (
         "AutoModelForImageClassification",
         ("MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",),
         ("ForImageClassification",),
+    ),
+    Head(
+        IMAGE_TEXT_SCORE,
+        "AutoModelForZeroShotImageClassification",
+        ("MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES",),
+        (),
     ),
     NO_HEAD,
 )

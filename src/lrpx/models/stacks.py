@@ -49,8 +49,7 @@ def stacks_of(model: PreTrainedModel, modules: Sequence[nn.Module] | None = None
     modules = modules_of(model) if modules is None else list(modules)
     encoder = encoder_of(model)
     if encoder is None:
-        words = None if model.main_input_name == "pixel_values" else model.get_input_embeddings()
-        return [Stack("", model, modules, words)]
+        return [Stack("", model, modules, _only_words_of(model))]
     inside, decoder = modules_of(encoder), model.get_decoder()
     shared = set(inside) & set(modules_of(decoder))
     others = [m for m in modules if m in shared or m not in set(inside)]
@@ -58,6 +57,19 @@ def stacks_of(model: PreTrainedModel, modules: Sequence[nn.Module] | None = None
         Stack("encoder", encoder, inside, _words_of(encoder)),
         Stack("decoder", decoder, others, _words_of(decoder)),
     ]
+
+
+def _only_words_of(model: PreTrainedModel) -> nn.Module | None:
+    """The word embedding of a model of one stack; ``None`` for a model of images, or of images and text in two towers."""
+    if model.main_input_name == "pixel_values":
+        return None
+    try:
+        words: nn.Module = model.get_input_embeddings()
+    except NotImplementedError:
+        if hasattr(model, "vision_model"):
+            return None
+        raise
+    return words
 
 
 def _depth(module: nn.Module) -> int:

@@ -245,7 +245,7 @@ def not_met(model: PreTrainedModel, name: str) -> str:
     """Why ``name`` got no hidden state, for an error message."""
     if name in PLACES or is_entry(name):
         image = model.main_input_name == "pixel_values"
-        other = "input" if name != "input" else "pixels" if image else "embedding"
+        other = "input" if not is_entry(name) else "pixels" if image or name != "input" else "embedding"
         return (
             f"at={name!r}: {type(model).__name__} shows no hidden state [batch, tokens, width] there. "
             f"Use at={other!r}, or name a module."

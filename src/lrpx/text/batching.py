@@ -138,7 +138,7 @@ class Batch:
     def masks(self) -> list[tuple[str, ...]]:
         """The inputs that say what is padding, for each stack."""
         if not self.sources:
-            return [("attention_mask", "pixel_attention_mask")]
+            return [("pixel_attention_mask",) if self.of_images else ("attention_mask",)]
         return [("attention_mask",), ("decoder_attention_mask",)]
 
     @property

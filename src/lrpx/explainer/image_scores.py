@@ -1,0 +1,187 @@
+"""How well an image and a text fit, by CLIP, SigLIP and their relatives: relevance of the patches and of the text's tokens.
+
+1. The score is ``s * (i / |i|) . (t / |t|) + b``, with the embeddings i and t of image and text; s and b are the model's own. The
+   norms are constants, and the product of the two sides gives half of the relevance to each, as every product of two signals.
+2. ``target`` is the text. With a ``contrast``, another text, the difference of their scores is explained: the parts of the second
+   text count negatively.
+3. Each text is read together with the image: a batch of pairs, of which the diagonal of the scores counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ..errors import InputError, UnsupportedModelError
+from ..methods import Method
+from ..models.reader import image_processor_of, tokenizer_of
+from ..passes.dispatch import PassRunner
+from ..passes.hidden_states import place_first
+from ..results.explanation import Explanation, Segment, Token, Unit
+from ..tasks.patches import Seen
+from ..text.batching import Attribution, Batch, Readout
+from ..text.tokenization import Encoded, encoder
+from ..text.units import special_ids
+from .images import Images
+from .texts import Explain
+
+TEXT = "text_model:input"  # what enters the first block of the text's tower
+IMAGE = "vision_model:input"
+FULL_LENGTH = ("siglip", "siglip2")  # were trained with texts padded to their full length, without a mask
+
+
+@dataclass(frozen=True)
+class PairScores(Readout):
+    """The score of each image with the text beside it."""
+
+    def __call__(self, output: Any, batch: Batch) -> Tensor:
+        """``[B, 1]``."""
+        return output.logits_per_image.diagonal().unsqueeze(1)  # type: ignore[no-any-return]
+
+
+class ImageScores(Images):
+    """Images, each with one text or two."""
+
+    def __init__(self, runner: PassRunner, reader: Any, image: Any, asked: Mapping[str, Any], *, collect: bool) -> None:
+        """Read what a user gave; ``asked`` has ``target`` and ``contrast``, texts for all images or each.
+
+        Raises:
+            InputError: Something cannot be used. Of several images, it names the one.
+            UnsupportedModelError: The model has no tower for each side.
+        """
+        model = runner.model
+        if not all(hasattr(model, name) for name in ("text_model", "vision_model")):
+            raise UnsupportedModelError(
+                f"{type(model).__name__} has no towers text_model and vision_model of its own, so its score is not explained."
+            )
+        self.tokenizer = tokenizer_of(reader)
+        self.texts: dict[int, list[Encoded]] = {}
+        super().__init__(runner, image_processor_of(reader), image, asked, collect=collect)
+
+    @property
+    def tower(self) -> PreTrainedModel:
+        """What reads the image."""
+        tower: Any = self.model.vision_model
+        return tower  # type: ignore[no-any-return]
+
+    def _ask(self, i: int, target: Any, contrast: Any) -> tuple[int | None, int | None]:
+        if self.tokenizer is None:
+            raise InputError(
+                f"{type(self.model).__name__} reads a text through its tokenizer, which is missing. Type: "
+                "lrpx.Explainer(model, transformers.AutoProcessor.from_pretrained(name))."
+            )
+        if target is None:
+            raise InputError(
+                f"{type(self.model).__name__} scores how well an image and a text fit, and no text is given. Type: "
+                'explainer(image, target="a photo of a cat"), perhaps with contrast="a photo of a dog".'
+            )
+        if target == contrast:
+            raise InputError(f"target and contrast are both {target!r}: their difference is 0. Give two that differ.")
+        given = {"target": target, "contrast": contrast}
+        self.texts[i] = [self._encoded(role, text) for role, text in given.items() if text is not None]
+        return 0, None if contrast is None else 1
+
+    def _encoded(self, role: str, text: Any) -> Encoded:
+        """One text as its tower reads it."""
+        if not isinstance(text, str) or not text.strip():
+            raise InputError(f'{role}={text!r}: give a text, such as "a photo of a cat".')
+        config = self.model.config.text_config
+        encoded, longest = encoder(self.tokenizer)(text), config.max_position_embeddings
+        if len(encoded.token_ids) > longest:
+            raise InputError(
+                f"{role} has {len(encoded.token_ids)} tokens, and {type(self.model).__name__} reads {longest}. Shorten it."
+            )
+        if self.model.config.model_type not in FULL_LENGTH:
+            return encoded
+        return encoded.followed_by([self.tokenizer.pad_token_id] * (longest - len(encoded.token_ids)), self.tokenizer)
+
+    def _results(self, function: Explain, group: list[int], settings: dict[str, Any]) -> list[Attribution]:
+        place, *others = place_first(settings["at"])
+        at = (IMAGE if place == "input" else place, TEXT, *(IMAGE if name == "input" else name for name in others))
+        pairs = [(i, encoded) for i in group for encoded in self.texts[i]]
+        batch = self._batch([i for i, _ in pairs], PairScores())
+        batch = replace(batch, inputs={**batch.inputs, **self._text_inputs([text for _, text in pairs])})
+        results = iter(function(batch, **{**settings, "at": at}))
+        found = []
+        for i in group:
+            alone = [next(results) for _ in self.texts[i]]
+            parts = [self._with_text(result, text) for result, text in zip(alone, self.texts[i], strict=True)]
+            first, *second = parts
+            found.append(_difference(first, second[0], len(alone[0].relevance)) if second else first)
+        return found
+
+    def _text_inputs(self, texts: list[Encoded]) -> dict[str, Tensor]:
+        """Ids and masks, padded on the right to one length."""
+        length = max(len(text.token_ids) for text in texts)
+        rows = [
+            [*text.token_ids, *[self.tokenizer.pad_token_id or 0] * (length - len(text.token_ids))] for text in texts
+        ]
+        masks = [[1] * len(text.token_ids) + [0] * (length - len(text.token_ids)) for text in texts]
+        device = self.model.device
+        inputs = {"input_ids": torch.tensor(rows, device=device)}
+        if self.model.config.model_type not in FULL_LENGTH:
+            inputs["attention_mask"] = torch.tensor(masks, device=device)
+        return inputs
+
+    def _with_text(self, result: Attribution, text: Encoded) -> Attribution:
+        """The relevance of the image's tokens and, behind them, of the text's."""
+        layers = dict(result.layers)
+        of_text, length = layers.pop(TEXT).sum(-1), len(text.token_ids)
+        if of_text[length:].any():
+            raise UnsupportedModelError(
+                f"{type(self.model).__name__} lets padding of a text take part in its score. Give texts one by one."
+            )
+        residual = None if result.residual is None else result.residual - float(of_text.sum())
+        return replace(
+            result, relevance=np.concatenate([result.relevance, of_text[:length]]), residual=residual, layers=layers
+        )
+
+    def _explanation(
+        self, i: int, result: Attribution, seen: Seen, method: Method, settings: dict[str, Any], about: dict[str, Any]
+    ) -> Explanation:
+        texts = self.texts[i]
+        count = sum(len(text.token_ids) for text in texts)
+        of_texts = result.relevance[-count:]
+        image = replace(result, relevance=result.relevance[:-count])
+        e = super()._explanation(i, image, seen, method, settings, about)
+        start, special = len(e.tokens), special_ids(self.tokenizer)
+        tokens, ids, units, marked = list(e.tokens), list(e.token_ids), list(e.units), list(e.special)
+        segments = [Segment("image", 0, start)]
+        for name, text in zip(("text", "contrast"), texts, strict=False):
+            begin = len(tokens)
+            tokens += text.tokens
+            ids += text.token_ids
+            units += [Unit(unit.start + begin, unit.end + begin, unit.text) for unit in text.units]
+            marked += [begin + n for n, token in enumerate(text.token_ids) if token in special]
+            segments.append(Segment(name, begin, len(tokens)))
+        return replace(
+            e, tokens=tokens, token_ids=ids, units=units, special=tuple(marked), segments=tuple(segments),
+            relevance=np.concatenate([e.relevance, of_texts]), explains="image-text score of",
+        )  # fmt: skip
+
+    def _told(self, i: int, result: Attribution) -> dict[str, Any]:
+        roles = zip(("target", "contrast"), self.texts[i], strict=False)
+        return {role: Token(n, text.text or "", text.text or "") for n, (role, text) in enumerate(roles)}
+
+
+def _difference(first: Attribution, second: Attribution, image: int) -> Attribution:
+    """What the first text gives, minus what the second one does; the first ``image`` tokens are those of both."""
+    a, b = first.relevance, second.relevance
+    if first.residual is None or second.residual is None:
+        raise InputError(
+            "this method does not decompose the score, so what it gives for two texts cannot be subtracted. Type: "
+            'method="gradient-x-input", or leave out the contrast.'
+        )
+    return replace(
+        first,
+        relevance=np.concatenate([a[:image] - b[:image], a[image:], -b[image:]]),
+        value=first.value - second.value,
+        residual=first.residual - second.residual,
+        layers={name: first.layers[name] - second.layers[name] for name in first.layers},
+    )
