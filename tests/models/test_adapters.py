@@ -7,6 +7,7 @@ import pytest
 import tiny
 import tiny_files
 import torch
+from tiny_classifiers import SENTIMENT, classifier, tokenizer
 from transformers import LlamaForCausalLM
 
 import lrpx
@@ -87,6 +88,23 @@ def test_an_adapter_that_is_switched_off_takes_no_part():
 # By name
 
 
+def test_an_adapter_of_a_classifier_with_a_head_of_its_own(tmp_path):
+    """PEFT keeps the classifier's weights twice, and runs the adapter's."""
+    model = classifier("SequenceClassification", **SENTIMENT)
+    config = peft.LoraConfig(r=4, target_modules=["query", "value"], task_type="SEQ_CLS")
+    model = adapted(config, model)
+    with torch.no_grad():
+        logits = model(torch.tensor([[2, 5, 6, 3]])).logits[0]
+    e = lrpx.explain(model, None, [2, 5, 6, 3], target="POSITIVE")
+    assert e.value == pytest.approx(float(logits[1]))
+    classifier("SequenceClassification", **SENTIMENT).save_pretrained(tmp_path / "base")
+    tokenizer().save_pretrained(tmp_path / "base")
+    model.peft_config["default"].base_model_name_or_path = str(tmp_path / "base")
+    model.save_pretrained(tmp_path / "adapter")
+    loaded, _ = lrpx.load(tmp_path / "adapter")
+    assert lrpx.explain(loaded, None, [2, 5, 6, 3], target="POSITIVE").value == pytest.approx(e.value, rel=1e-5)
+
+
 @pytest.fixture
 def stored(tmp_path):
     """The folders of a model and of its adapter, and the model with it."""
@@ -138,6 +156,10 @@ def test_an_adapter_with_its_own_tokenizer_and_more_tokens(stored):
         ({"base_model_name_or_path": None}, "does not say which model it adapts"),
         ({"base_model_name_or_path": "./nowhere"}, "the model of the adapter .*: ./nowhere: no such file or folder"),
         ({"peft_type": "NO_SUCH"}, r"the adapter .* cannot be loaded"),
+        (
+            {"task_type": "SEQ_CLS"},
+            r"is for SEQ_CLS, and brings a head .*AutoModelForSequenceClassification.from_pretrained",
+        ),
     ],
 )
 def test_adapters_that_cannot_be_loaded(stored, change, message):

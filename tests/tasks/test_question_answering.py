@@ -162,3 +162,17 @@ def test_views_name_question_and_context(explainer):
     page = explainer(CONTEXT, question=QUESTION, target="Wolfgang").to_html()
     assert "question:" in page
     assert "the answer, positions 7 to 8, is explained" in page
+
+
+def test_without_a_first_token_of_its_own_nothing_stands_for_no_answer():
+    """As for a decoder's tokenizer, which puts none: the pipeline does not count it either."""
+    explainer = lrpx.Explainer(classifier("QuestionAnswering"), tokenizer(pairs=False))
+    e = explainer(CONTEXT, question=QUESTION)
+    with torch.no_grad():
+        output = explainer.model(torch.tensor([e.token_ids]))
+    start, end = output.start_logits[0].numpy(), output.end_logits[0].numpy()
+    context = slice(*e.segments[1][1:])
+    first, last = e.span[0] if e.span else e.position, e.span[1] - 1 if e.span else e.position
+    mass = np.exp(start[context]).sum() * np.exp(end[context]).sum()
+    assert e.target_probability == pytest.approx(np.exp(start[first] + end[last]) / mass)
+    assert e.notes == ()

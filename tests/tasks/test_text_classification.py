@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tiny_heads
 import torch
 from support import fingerprint
 from tiny_classifiers import SENTIMENT, classifier, tokenizer
@@ -266,3 +267,27 @@ def test_views_say_what_is_explained(explainer):
     assert "the label is read at position 0" in page
     assert "text_pair:" in page
     assert "likeliest:" in page
+
+
+def test_a_label_that_is_read_at_all_tokens():
+    """ModernBERT may average what comes out of its last block."""
+    model = tiny_heads.build("text-classification:modernbert", classifier_pooling="mean")
+    e = lrpx.explain(model, None, [11, 12, 13, 14])
+    assert (e.position, e.span) == (0, (0, 4))
+    assert "the label is read at positions 0 to 3" in e.to_html()
+
+
+def test_what_goes_on_with_a_text_is_another_model(explainer):
+    with pytest.raises(InputError, match="BertForSequenceClassification is for text-classification and does not go on"):
+        explainer.generate(TEXT, max_new_tokens=2)
+
+
+def test_in_bfloat16_the_map_is_nearly_the_same(explainer):
+    rough = lrpx.Explainer(classifier("SequenceClassification", **SENTIMENT).to(torch.bfloat16), explainer.tokenizer)
+    ours, theirs = rough(TEXT, target=1), explainer(TEXT, target=1)
+    assert np.corrcoef(ours.relevance, theirs.relevance)[0, 1] > 0.99
+
+
+def test_recomputed_blocks_give_the_same(explainer):
+    again = lrpx.Explainer(explainer.model, explainer.tokenizer, checkpoint=True)
+    np.testing.assert_allclose(again(TEXT).relevance, explainer(TEXT).relevance, atol=1e-12)

@@ -91,8 +91,10 @@ def read_prompt(
             "prompt."
         )
     if task != "causal":
-        name = type(model).__name__
-        raise InputError(f"{name} fills in masks and does not go on with a text: use explainer(text) or lrpx explain.")
+        what = "fills in masks" if task == "masked" else f"is for {task}"
+        raise InputError(
+            f"{type(model).__name__} {what} and does not go on with a text: use explainer(text) or lrpx explain."
+        )
     [given] = images_of_each(images, False, 1)
     return encode_with_images(model, reader, singles[0], given, encoder(tokenizer)).without_closing()
 

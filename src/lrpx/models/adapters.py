@@ -75,6 +75,34 @@ def read_config(file: Path, name: str) -> dict[str, Any]:
     return config
 
 
+_HEADS = {
+    "SEQ_CLS": "AutoModelForSequenceClassification",
+    "TOKEN_CLS": "AutoModelForTokenClassification",
+    "QUESTION_ANS": "AutoModelForQuestionAnswering",
+}
+
+
+def check_head(folder: Path, name: str, auto_class: str) -> None:
+    """Refuse an adapter that brings a head which the model that it adapts does not have: its labels are written nowhere.
+
+    Args:
+        folder: Of the adapter.
+        name: Of the adapter.
+        auto_class: The class of transformers that loads the model by its own configuration.
+
+    Raises:
+        InputError: It does.
+    """
+    config = read_config(folder / CONFIG, name)
+    kind, base = str(config.get("task_type")), config["base_model_name_or_path"]
+    if _HEADS.get(kind, auto_class) != auto_class:
+        raise InputError(
+            f"the adapter {name} is for {kind}, and brings a head of its own, whose labels no file names. Load both yourself: "
+            f"model = transformers.{_HEADS[kind]}.from_pretrained({base!r}, num_labels=...), then "
+            f"lrpx.Explainer(peft.PeftModel.from_pretrained(model, {name!r}), tokenizer)."
+        )
+
+
 def with_adapter(model: Any, folder: Path, name: str, words: int) -> Any:
     """``model`` with the adapter in ``folder`` in its layers, in eval mode.
 

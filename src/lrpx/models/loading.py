@@ -23,7 +23,7 @@ import torch
 from ..errors import InputError, names_checked
 from . import device_map as device_maps
 from . import hub
-from .adapters import with_adapter
+from .adapters import check_head, with_adapter
 from .auto_class import auto_class_of
 from .default import download as default_model
 from .gguf_file import dequantize_options, forget_quantization, match_bos
@@ -92,6 +92,8 @@ def load(
         options = {**place.options, "trust_remote_code": trust_remote_code, "token": token}
         config = _load_config(place, options)
         auto_class = auto_class_of(config, place.name)
+        if place.adapter is not None:
+            check_head(place.adapter.folder, place.adapter.name, auto_class.__name__)
         own = place.adapter and place.adapter.tokenizer
         from_own = partial(_load_tokenizer, own, {**options, **own.options}) if own else None
         tokenizer = load_reader(place, auto_class, options, from_own or partial(_load_tokenizer, place, options))

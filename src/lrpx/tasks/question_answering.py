@@ -2,7 +2,7 @@
 
 Without a target, the best answer is explained: of the spans of the context of up to ``LONGEST`` tokens, the one of the highest
 score. Its probability is that of transformers' pipeline: the softmax of the starts times the softmax of the ends, over the
-context and the first token, which stands for "no answer".
+context and the first token, which stands for "no answer" if the tokenizer puts it there.
 """
 
 from __future__ import annotations
@@ -146,7 +146,11 @@ class _Answers:
         self.encoded, (self.start, self.end) = encoded, logits.T
         self.context = next(segment for segment in encoded.segments if segment.name == "context")
         counted = np.zeros(len(logits), dtype=bool)
-        counted[self.context.start : self.context.end] = counted[0] = True  # "no answer" takes its share
+        counted[self.context.start : self.context.end] = True
+        self._nothing = all(
+            segment.start > 0 for segment in encoded.segments
+        )  # a first token that stands for no answer
+        counted[0] |= self._nothing
         self._shares = [softmax(np.where(counted, each, -np.inf)) for each in (self.start, self.end)]
         firsts = np.arange(self.context.start, self.context.end)
         first, last = np.broadcast_arrays(firsts[:, None], firsts[:, None] + np.arange(LONGEST))
@@ -186,11 +190,11 @@ class _Answers:
             text = self.encoded.text[known[0][0] : known[-1][1]]
         else:
             text = "".join(unit.text for unit in self.encoded.units if span[0] <= unit.start <= span[1]).strip()
-        return Token(span[0], text, text.strip())
+        return Token(span[0], text.strip(), text.strip())
 
     def doubts(self, span: tuple[int, int]) -> list[str]:
         """A note where the model finds it likelier that there is no answer."""
-        if self.context.start == 0 or self.score((0, 0)) <= self.score(span):
+        if not self._nothing or self.score((0, 0)) <= self.score(span):
             return []
         return [
             f"the model gives a higher score to no answer at all ({self.score((0, 0)):.3g} at the first token) than to this one "
