@@ -128,6 +128,17 @@ def test_text_alone_is_as_before(llava, explainer):
     assert a.images == ()
 
 
+def test_modules_of_the_language_model_are_places_too(explainer):
+    e = explainer(PLACED, images=[photo()], target=20, at=["input", "model.language_model.layers.*"])
+    assert [layer.shape for layer in e.layers.values()] == [(len(e.tokens), 32)] * 2
+
+
+@pytest.mark.parametrize("options", [{"checkpoint": True}, {"compile": True}, {"fast": True}])
+def test_other_ways_to_run_a_pass_give_the_same(llava, options):
+    a, b = (lrpx.explain(*llava, PLACED, images=[photo()], target=20, **each) for each in (options, {}))
+    np.testing.assert_allclose(a.relevance, b.relevance, rtol=1e-9, atol=1e-12)
+
+
 def test_several_texts_with_images_of_their_own(explainer):
     texts = [PLACED, TEXT, "<image> see <image> ?"]
     images = [[photo()], None, [photo(seed=1), photo(seed=2)]]

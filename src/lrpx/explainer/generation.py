@@ -204,7 +204,7 @@ def explain_continuation(
     extras = {name: (*values, *[values[-1]] * (count - 1)) for name, values in prompt.extras.items()}
     read = replace(prompt, text=None, token_ids=ids[:-1], extras=extras)
     item = item_of(signature, tokenizer, read, target=ids[-1])
-    check_method(item, method, settings)
+    check_method(model, item, method, settings)
     if item.images and not signature.placeholders.isdisjoint(continuation):
         raise InputError(
             "the continuation holds a token that stands for an image, and no image is given for it. Let the model generate fewer "

@@ -181,7 +181,7 @@ class Texts:
         """The explanation of each text by one method."""
         for i, item in self.items.items():
             with self._trying(i):
-                check_method(item, method, settings)
+                check_method(runner.model, item, method, settings)
         runner.log_unused_options(method.name, has_passes=method.has_passes)
         self._check_functions(method)
         execution = {**asdict(runner.execution), "float32_matmul_precision": matmul_precision()}

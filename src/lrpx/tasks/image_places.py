@@ -172,5 +172,7 @@ def _equal_squares(
     side = math.isqrt(each)
     if rest or not each or side * side != each or pixels.shape[-1] != pixels.shape[-2]:
         return
+    tiles = len(seen) > 1 and (len(seen) != len(pictures) if pictures else pixels.ndim == 5)
     for n, image in enumerate(seen):
-        yield _Grid(side, side, range(n * each, (n + 1) * each), as_seen(image, processor))
+        name = f"tile {n + 1}" if tiles else ""
+        yield _Grid(side, side, range(n * each, (n + 1) * each), as_seen(image, processor), name)

@@ -20,7 +20,8 @@ from ..errors import InputError
 from ..methods import Method
 from ..models.reader import image_processor_of, tokenizer_of
 from ..models.signature import takes
-from ..passes.hidden_states import place_first
+from ..passes.hidden_states import PLACES, place_first, resolve_at
+from ..passes.image_inputs import language_model
 from ..text.batching import Item
 from ..text.given import IGNORED, IMAGE_INPUT, READ, as_python, short
 from ..text.tokenization import Encoded
@@ -47,8 +48,8 @@ def images_of_each(images: Any, several: bool, count: int) -> list[Any]:
     return [list(each) if isinstance(each, list | tuple) else None if each is None else [each] for each in images]
 
 
-def check_method(item: Item, method: Method, settings: Mapping[str, Any]) -> None:
-    """Refuse a method, or a place, that images cannot be explained by.
+def check_method(model: PreTrainedModel, item: Item, method: Method, settings: Mapping[str, Any]) -> None:
+    """Refuse a method that images cannot be explained by, or a place where they cannot.
 
     Raises:
         InputError: It is one of these.
@@ -57,9 +58,16 @@ def check_method(item: Item, method: Method, settings: Mapping[str, Any]) -> Non
         return
     if not method.has_passes:
         raise InputError(f'{method.name} explains texts without images. Take method="attnlrp".')
-    at = place_first(settings.get("at") or "input")[0]
-    if at != "input":
-        raise InputError(f'at={at!r} is no place where images and text are together. Take at="input", the default.')
+    first, *others = place_first(settings.get("at") or "input")
+    for at in (first, *others):
+        if at != "input" and (at in PLACES or at == first):
+            raise InputError(f'at={at!r} is no place where images and text are together. Take at="input", the default.')
+    inside = set(language_model(model).modules())
+    for name, module in resolve_at(model, others).items():
+        if module not in inside:
+            raise InputError(
+                f"at={name!r} is outside the language model: what is computed before images and text meet is not followed."
+            )
 
 
 def encode_with_images(
