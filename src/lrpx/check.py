@@ -96,6 +96,10 @@ def _random_batch(model: PreTrainedModel, n_tokens: int, seed: int) -> Batch:
     config = model.config.get_text_config()
     special = {getattr(config, f"{name}_token_id", None) for name in ("pad", "bos", "eos", "mask")}
     signature = ModelSignature.of(model)
+    if signature.source is not None and signature.source.features:
+        raise UnsupportedModelError(
+            f"{signature.name} reads sound, and random tokens are checked here: explainer(features)."
+        )
     source = 0 if signature.source is None else n_tokens // 2
     known = (
         config.vocab_size if signature.source is None else min(signature.vocabulary, signature.source.vocabulary or 0)

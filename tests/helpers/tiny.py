@@ -137,6 +137,7 @@ _LAYER_KINDS = ("layer_types", "layers_block_type", "block_types", "attn_layers"
 # Layers as indices into the family's kinds of layer, where one of each kind is not enough.
 _LAYER_ORDER = {"dory": (0, 1, 0), **dict.fromkeys(("gemma3n_text", "gemma4_text", "zamba"), (0, 1, 0, 1))}
 
+_CROSSING = {"decoder": {"is_decoder": True, "add_cross_attention": True}}
 _INDEXER = {"n_heads": 2, "kv_heads": 1, "head_dim": 8, "budget": 4, "compress_ratio": 2}
 _QWEN4: dict[str, Any] = {f"indexer_{name}": value for name, value in _INDEXER.items()}
 _DOTS3: dict[str, Any] = {
@@ -163,7 +164,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "deepseek_v4": {"head_dim": 16, "compress_rates": _COMPRESSION},
     "dots3_note": _DOTS3,
     "dots3_note_text": _DOTS3,
-    "encoder-decoder": {"decoder": {"is_decoder": True, "add_cross_attention": True}},
+    "encoder-decoder": _CROSSING,
     "esm": {"pad_token_id": 1, "mask_token_id": 3},
     "esmc": {"num_key_value_heads": 4},
     "funnel": {"block_sizes": (1, 1)},
@@ -192,6 +193,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "qwen4_exp_text": _QWEN4,
     "recurrent_gemma": {"block_types": ["recurrent", "attention"]},
     "reformer": {"axial_pos_embds_dim": (8, 24), "axial_pos_shape": (8, 8), "hash_seed": 0},
+    "speech-encoder-decoder": _CROSSING,
     "xlstm": {"hidden_size": 64, "embedding_dim": 64, "qk_dim_factor": 1.0},
     "xmod": {"default_language": "en_XX"},
     "zamba": {"attention_hidden_size": 64, "attn_layer_period": 2, "attn_layer_offset": 0, "use_mamba_kernels": False},

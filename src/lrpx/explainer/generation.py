@@ -38,6 +38,7 @@ from ..results.explanation import Token
 from ..results.generation import GenerationExplanation
 from ..results.spans import checked_span, checked_weights, hop, hop_notes
 from ..tasks.image_text import check_method, encode_with_images, images_of_each
+from ..tasks.sound import read_sound, split_sound
 from ..tasks.text2text import continuation_ids, one_prefix_each, read_pair, target_side
 from ..text.batching import Item, pad
 from ..text.given import as_python, split
@@ -76,15 +77,18 @@ def read_prompt(
     """
     if prompt is None:
         raise InputError("no prompt given: explainer.generate(prompt, max_new_tokens=20).")
-    singles, several = split(prompt)
+    signature, tokenizer = ModelSignature.of(model), tokenizer_of(reader)
+    sound = signature.source is not None and bool(signature.source.features)
+    singles, several = split_sound(prompt) if sound else split(prompt)
     if several and len(singles) != 1:
         raise InputError(f"{len(singles)} prompts: generate() takes one. Call it once for each.")
-    task, tokenizer = ModelSignature.of(model).task, tokenizer_of(reader)
+    task = signature.task
     if images is not None and task != "causal":
         raise InputError(f"images= is for models that go on with a text, and {type(model).__name__} is for {task}.")
     if task == TEXT2TEXT:
         [prefix] = one_prefix_each(target_prefix, 1)
-        return read_pair(model, tokenizer, encode(tokenizer, singles[0])[0], prefix, config)
+        encoded = read_sound(model, singles[0]) if sound else encode(tokenizer, singles[0])[0]
+        return read_pair(model, tokenizer, encoded, prefix, config)
     if target_prefix is not None:
         raise InputError(
             f"target_prefix= is for encoder-decoder models, and {type(model).__name__} reads one text. Put it at the end of the "
@@ -148,10 +152,13 @@ def generate(
     ids = torch.tensor([source or read], device=entry_device(model))
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if source:
+        config.decoder_start_token_id = read[0]  # or else it would be put before what the decoder has read
         inputs["decoder_input_ids"] = torch.tensor([read], device=entry_device(model))
     if prompt.image_inputs:
-        item = Item(prompt.token_ids, length - 1, extras=prompt.extras, images=prompt.image_inputs)
+        last = len(prompt.token_ids) - 1
+        item = Item(prompt.token_ids, last, extras=prompt.extras, images=prompt.image_inputs, source=prompt.source)
         inputs = pad([item], model).inputs
+        inputs.pop("decoder_attention_mask", None)  # the decoder reads all that it has written
     # Some classes of encoder-decoder models have a ``generate`` of their own around this one, with other arguments.
     run = partial(GenerationMixin.generate, model) if source else model.generate
     with lock_of(model), own_failures_named(model, inputs), torch.no_grad(), fresh_rotations(model):

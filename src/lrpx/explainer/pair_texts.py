@@ -9,6 +9,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from ..models.signature import ModelSignature
+from ..tasks.sound import read_sound, split_sound
 from ..tasks.text2text import asked_of_pair, one_prefix_each
 from .several_tokens import read_item
 from .texts import Texts
@@ -27,6 +28,20 @@ class PairTexts(Texts):
         """
         self._prefix = prefix
         super().__init__(model, tokenizer, text, asked, **options)
+
+    def _split(self, model: PreTrainedModel, text: Any) -> tuple[list[Any], bool]:
+        source = ModelSignature.of(model).source
+        return split_sound(text) if source and source.features else super()._split(model, text)
+
+    def _read(self, model: PreTrainedModel) -> dict[int, Any]:
+        source = ModelSignature.of(model).source
+        if source is None or not source.features:
+            return super()._read(model)
+        found = {}
+        for i, one in enumerate(self.given):
+            with self._trying(i):
+                found[i] = read_sound(model, one)
+        return found
 
     def _ask(self, model: PreTrainedModel, read: dict[int, Any], columns: dict[str, list[Any]]) -> None:
         signature, self.encoded, self.explains = ModelSignature.of(model), dict(read), columns.pop("explains")

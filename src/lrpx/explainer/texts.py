@@ -78,7 +78,7 @@ class Texts:
         """
         self.reader, self.tokenizer = reader, tokenizer_of(reader)
         self.special_ids = special_ids(self.tokenizer)
-        self.given, self.several = split(text)
+        self.given, self.several = self._split(model, text)
         self._images = images_of_each(images, self.several, len(self.given))
         lists = {} if self.several else lists_of({name: value for name, value in asked.items() if name != "explains"})
         self.of, self.objective = next(iter(lists), "text"), objective
@@ -95,6 +95,10 @@ class Texts:
             self.several, self.collect = True, collect
         self._ask(model, read, {name: one_each(value, name, len(self.given)) for name, value in asked.items()})
         _warn_of({i: item.notes for i, item in self.items.items()}, self.of)
+
+    def _split(self, model: PreTrainedModel, text: Any) -> tuple[list[Any], bool]:
+        """What was given, one by one, and whether it was several."""
+        return split(text)
 
     def _read(self, model: PreTrainedModel) -> dict[int, Any]:
         """What can be read of each text before it is known what is asked of it: its tokens."""

@@ -137,6 +137,8 @@ class Source:
         embedding = stacks_of(model)[0].embedding
         vocabulary = getattr(embedding, "num_embeddings", None)
         features = "" if takes(model, "input_ids") and vocabulary else model.main_input_name
+        if features == "inputs":  # of whatever encoder it is
+            features = getattr(encoder_of(model), "main_input_name", features)
         return cls(vocabulary, None if features else context_length(model, "encoder"), features)
 
 

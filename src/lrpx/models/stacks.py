@@ -32,8 +32,15 @@ class Stack:
 
     @property
     def depth(self) -> int:
-        """How many blocks it has: the length of the longest of its outermost lists of modules."""
-        return _depth(self.root)
+        """How many blocks it has."""
+        return len(self.blocks)
+
+    @property
+    def blocks(self) -> Sequence[nn.Module]:
+        """Its blocks: the longest of its outermost lists of modules that attend, or else of all of these lists."""
+        lists = _outermost(self.root)
+        attending = [each for each in lists if any("Att" in type(m).__name__ for m in each[0].modules())]
+        return max(attending or lists, key=len, default=[])
 
 
 def encoder_of(model: PreTrainedModel) -> nn.Module | None:
@@ -72,9 +79,12 @@ def _only_words_of(model: PreTrainedModel) -> nn.Module | None:
     return words
 
 
-def _depth(module: nn.Module) -> int:
-    children = module.children()
-    return max((len(c) if isinstance(c, nn.ModuleList) else _depth(c) for c in children), default=0)
+def _outermost(module: nn.Module) -> list[list[nn.Module]]:
+    """The lists of modules that are in no other list."""
+    found: list[list[nn.Module]] = []
+    for child in module.children():
+        found += ([list(child)] if len(child) else []) if isinstance(child, nn.ModuleList) else _outermost(child)
+    return found
 
 
 def _words_of(stack: nn.Module) -> nn.Module | None:

@@ -146,7 +146,11 @@ def taps_of(
             return
         # Of an image, a list of modules may begin with convolutions; a tower has a batch of its own.
         own = name != "input" or (not shape[1] and state.shape[0] == shape[0])
-        if state.ndim == 3 if own else is_hidden(state):
+        if stack.name == "encoder" and stack.embedding is None:  # before the blocks it may have lists of convolutions
+            fits = state.ndim == 3 and state.shape[:2] == shape
+        else:
+            fits = state.ndim == 3 if own else is_hidden(state)
+        if fits:
             # The very tensor the model goes on with, so that a residual path around the block is seen too. Cut off from the
             # embedding, so that a gradient that reaches that all the same came around the first block.
             with no_function_modes():

@@ -46,7 +46,7 @@ class Item:
         """The same with the first ``count`` tokens of those that predictions are made after, and the first of these explained."""
         end = self.source + count
         extras = {name: values[:end] for name, values in self.extras.items()}
-        return Item(self.token_ids[:end], self.source, extras=extras, source=self.source)
+        return Item(self.token_ids[:end], self.source, extras=extras, source=self.source, images=self.images)
 
     def lengthened(self, token_ids: tuple[int, ...], position: int, target: int) -> Item:
         """The same input with more tokens after it, or fewer: its per-token inputs go on with the last one."""
@@ -253,7 +253,8 @@ def _pad_pairs(items: Sequence[Item], model: PreTrainedModel, likeliest: int, re
     targets = [item.token_ids[item.source :] for item in items]
     fill = filler(model)
     tables: dict[str, list[int]] = {}
-    for prefix, rows in (("", sources), ("decoder_", targets)):
+    sides = (("", sources), ("decoder_", targets))
+    for prefix, rows in sides[1:] if items[0].images else sides:  # a source that is no text
         width = max(map(len, rows))
         tables[f"{prefix}input_ids"] = [i for row in rows for i in (*row, *[fill] * (width - len(row)))]
         tables[f"{prefix}attention_mask"] = [int(n < len(row)) for row in rows for n in range(width)]
@@ -287,7 +288,7 @@ def _batch(
         wide = model.dtype if tensor.is_floating_point() else None
         inputs[name] = tensor.to(entry_device(model), wide)
     batch = Batch(inputs, spans, where, asked, against, None not in targets, likeliest, readout, functions)
-    return replace(batch, with_images=True) if images else batch
+    return replace(batch, with_images=True) if images and not items[0].source else batch
 
 
 # Convolutions, Fourier transforms, pooling and landmarks mix positions regardless of the attention mask.
