@@ -15,6 +15,8 @@ import pytest
 import torch
 from evaluation_tools import benchmark, bert, gpt2
 from support import fingerprint, slow_but
+from tiny_classifiers import SENTIMENT, classifier
+from tiny_classifiers import tokenizer as tiny_classifiers_tokenizer
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
@@ -925,6 +927,12 @@ def test_no_benchmark(tmp_path):
 def test_a_loaded_model_needs_its_tokenizer(sva, tmp_path):
     with pytest.raises(InputError, match="a loaded model needs its tokenizer"):
         evaluate(sva, gpt2()[0], ["lrp"], tmp_path / "run", progress=False)
+
+
+def test_a_classifier_is_no_language_model(sva, tmp_path):
+    model = classifier("SequenceClassification", **SENTIMENT)
+    with pytest.raises(InputError, match="is for text-classification, and the benchmark is about the next word"):
+        run_of(sva, tmp_path / "run", pair=(model, tiny_classifiers_tokenizer()))
 
 
 def test_a_tokenizer_that_is_not_the_models(sva, tmp_path):

@@ -25,10 +25,16 @@ def tokenized_set(directory: str | Path, name: str | None, model: PreTrainedMode
     """The tokenised set for this model: the one called ``name``, one that fits, or a new one.
 
     Raises:
-        InputError: The set is of another tokenizer or kind of input, or the tokenizer has more ids than the model.
+        InputError: The model is no causal or masked language model, the set is of another tokenizer or kind of input, or the
+            tokenizer has more ids than the model.
     """
     tokenizer = load_tokenizer(tokenizer)
     signature, own = ModelSignature.of(model), fingerprint(tokenizer)["sha256"]
+    if signature.task not in ("causal", "masked"):
+        raise InputError(
+            f"{signature.name} is for {signature.task}, and the benchmark is about the next word or a masked one. Give a "
+            "causal or masked language model."
+        )
     if name is not None:
         found = load_tokenized(directory, name)
         if found.input != signature.task:
