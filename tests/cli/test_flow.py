@@ -56,9 +56,10 @@ def test_json_holds_what_the_library_returns(flow, folder):
     )
     np.testing.assert_array_equal(found.relevance, expected.relevance)
     assert found.places == expected.places
-    code, out, _ = flow("--format", "json", TEXT, "--layers", "0", "--threshold", "0.01")
+    code, out, _ = flow("--format", "json", TEXT, "--layers", "0", "--threshold", "0.01", "--target-id", "7")
     assert code == 0
-    assert lrpx.RelevanceFlow.from_dict(json.loads(out)).places == ["input", "block.0", "block.1"]
+    found = lrpx.RelevanceFlow.from_dict(json.loads(out))
+    assert (found.places, found.target.id) == (["input", "block.0", "block.1"], 7)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +76,7 @@ def test_files(flow, folder, name, start):
     [
         (["--share", "2"], "--share 2.0: give the share"),
         (["--share", "0.5", "--threshold", "1"], "are both given"),
+        (["--target", "1", "--target-id", "7"], "give --target or --target-id, not both"),
         (["--between", "input"], "give two places or more"),
         (["--layers", "7"], "give numbers of blocks from 0 to 1"),
         (["--method", "alti-logit"], "there is no flow of it"),

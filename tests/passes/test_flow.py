@@ -8,6 +8,7 @@ import pytest
 import tiny
 import torch
 from support import change_mlp, families, fingerprint, lift_float32_norms, runner_of
+from transformers import LlamaForCausalLM
 
 from lrpx.errors import InputError, NonFiniteError, UnsupportedModelError
 from lrpx.passes import attention_flow, flow
@@ -263,6 +264,50 @@ def test_without_vmap_each_token_has_its_pass(monkeypatch):
 
     monkeypatch.setattr(torch.autograd, "grad", grad)
     assert_same(found_for(model, explicit=False), usual)
+
+
+class Shifted(LlamaForCausalLM):
+    """Its logits cannot be made one by one."""
+
+    def forward(self, *args, **kwargs):
+        output = super().forward(*args, **kwargs)
+        output.logits = output.logits + output.logits.mean(-1, keepdim=True)
+        return output
+
+
+def test_a_model_whose_logits_are_not_made_one_by_one():
+    model = tiny.build("causal:llama")
+    model.__class__ = Shifted
+    found = found_for(model)
+    np.testing.assert_array_equal(found.relevance[0], run(model, batch_of(model), "attnlrp").products[0])
+    assert found.places == ["input", "attention.0", "block.0", "attention.1", "block.1"]  # noted once
+    assert runner_of(model).whole_head
+
+
+class InPlace(torch.nn.Module):
+    """A block of a model's own that writes into the residual stream in place."""
+
+    def __init__(self, block):
+        super().__init__()
+        self.block, self.self_attn = block, block.self_attn
+
+    def forward(self, hidden_states, **kwargs):
+        block = self.block
+        hidden_states += block.self_attn(hidden_states=block.input_layernorm(hidden_states), **kwargs)[0]
+        hidden_states += block.mlp(block.post_attention_layernorm(hidden_states))
+        return hidden_states
+
+
+def test_blocks_that_write_in_place():
+    """A place that was overwritten is left out; the others are as usual."""
+    usual = found_for(tiny.build("causal:llama"), at="embedding", between=["embedding", "block.0", "block.1"])
+    model = tiny.build("causal:llama")
+    for i, block in enumerate(model.model.layers):
+        model.model.layers[i] = InPlace(block).eval()
+        model.model.layers[i].attention_type = getattr(block, "attention_type", "full_attention")
+    found = found_for(model, at="embedding")
+    assert found.places == ["embedding", "block.0", "block.1"]
+    assert_same(found, usual, 1e-6)
 
 
 @pytest.mark.parametrize("position", [0, 3])

@@ -24,6 +24,12 @@ def flow(
     contrast: Annotated[
         str | None, typer.Option("--contrast", metavar="TOKEN", help="Explain logit(target) - logit(contrast).")
     ] = None,
+    target_id: Annotated[
+        int | None, typer.Option("--target-id", metavar="ID", help="The target as a token id.")
+    ] = None,
+    contrast_id: Annotated[
+        int | None, typer.Option("--contrast-id", metavar="ID", help="The contrast as a token id.")
+    ] = None,
     position: Annotated[
         int | None, typer.Option("--position", metavar="N", help="Whose logits. Default: the last token, or the mask.")
     ] = None,
@@ -84,6 +90,9 @@ def flow(
         raise InputError(f"{kind.name} is for lrpx explain; lrpx flow has {', '.join(f.name for f in FORMATS)}.")
     given: dict[str, Any] = {"at": at, "rules": rules}
     methods_with_options([method], given)  # refused before a model is loaded
+    for role, as_text, as_id in (("target", target, target_id), ("contrast", contrast, contrast_id)):
+        if as_text is not None and as_id is not None:
+            raise InputError(f"give --{role} or --{role}-id, not both.")
     from ..explainer.flow import keep_of
 
     keep_of(share, threshold)
@@ -104,8 +113,8 @@ def flow(
     )
     found = Explainer(loaded, tokenizer, checkpoint=checkpoint).flow(
         one.text,
-        target=target,
-        contrast=contrast,
+        target=target if target_id is None else target_id,
+        contrast=contrast if contrast_id is None else contrast_id,
         position=position,
         between=between or None,
         layers=layers or None,

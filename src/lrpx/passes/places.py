@@ -92,7 +92,8 @@ class StreamPlaces:
         self._order: list[int] = []  # which list each block that ran is of
         self._thread = threading.get_ident()
         self._block: nn.Module | None = None  # the one that runs
-        self._entry: Tensor | None = None
+        self._entry: Edge | None = None  # where what it was given came out of; it may write into that
+        self._takes = False  # whether it was given a hidden state
         self._candidates: list[tuple[Tensor, int, int, int]] | None = None  # tensor, its version, axis, attentions
         self.found: list[Place] = []
 
@@ -133,14 +134,16 @@ class StreamPlaces:
     def _enter(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._elsewhere() or self._block is not None:
             return
-        self._block, self._candidates, self._entry = block, None, self._hidden((*args, *kwargs.values()))
+        state = self._hidden((*args, *kwargs.values()))
+        self._block, self._candidates, self._takes = block, None, state is not None
+        self._entry = edge_of(state) if state is not None and state.requires_grad else None
 
     def _leave(self, number: int, block: nn.Module, _: Any, output: Any) -> Any:
         if self._elsewhere() or self._block is not block:
             return output
         self._block = None
-        state, entry = self._hidden((output, *items_of(output))), self._entry
-        if state is None or entry is None:
+        state = self._hidden((output, *items_of(output)))
+        if state is None or not self._takes:
             raise UnsupportedModelError(
                 f"{self._name}: {type(block).__name__} does not take and return a hidden state [batch, tokens, width] of the "
                 f"{self._length} tokens, so there is no flow between tokens there. Token relevance works: explainer(text)."
@@ -149,7 +152,7 @@ class StreamPlaces:
             return output
         self._order.append(number)
         name = len(self._order) - 1
-        if (between := self._between(entry, state)) is not None:
+        if (between := self._between(state)) is not None:
             self.found.append(Place(f"attention.{name}", *between))
         axis = token_axis(state, self._length)
         assert axis is not None
@@ -170,11 +173,11 @@ class StreamPlaces:
                 self._candidates.append((value, value._version, axis, self._attentions()))
                 return
 
-    def _between(self, entry: Tensor, state: Tensor) -> tuple[Tensor, int, int] | None:
+    def _between(self, state: Tensor) -> tuple[Tensor, int, int] | None:
         """What lies between attention and MLP: it is on every way from what the block returned to what it was given."""
-        if not entry.requires_grad:
+        if self._entry is None:
             return None
-        first, last, tried = edge_of(entry), edge_of(state), set()
+        first, last, tried = self._entry, edge_of(state), set()
         stops = {first, *(edge_of(place.state) for place in self.found)}
         for tensor, version, axis, attentions in self._candidates or ():
             edge = edge_of(tensor)
