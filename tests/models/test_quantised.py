@@ -77,6 +77,22 @@ def test_a_kernel_without_a_gradient_is_the_reason(kind, method):
         lrpx.explain(model, None, IDS, target=11, method=method)
 
 
+@pytest.mark.parametrize("method", ["attnlrp", "gradient-x-input"])
+def test_a_kernel_that_fails_when_it_goes_backwards_is_the_reason(monkeypatch, method):
+    """As AWQ's does on a CPU, which is not a RuntimeError of autograd."""
+
+    def fail(ctx, gradient):
+        raise ValueError("kernels are needed to use backward()\nSee there.")
+
+    monkeypatch.setattr(Kernel, "backward", staticmethod(fail))
+    model, _ = packed("linear")
+    message = (
+        r"of Packed gives no gradient for its input \(ValueError: kernels are needed to use backward\(\) See there"
+    )
+    with pytest.raises(UnsupportedModelError, match=message):
+        lrpx.explain(model, None, IDS, target=11, method=method)
+
+
 def test_a_rule_for_weights_cannot_read_packed_ones():
     model, _ = packed("linear")
     with pytest.raises(UnsupportedModelError, match="no rule can read the weights of Packed"):
@@ -139,6 +155,19 @@ def test_torchao(kind):
     library.quantize_(model, getattr(library, kind)())
     read = lambda m: m.weight.dequantize() if type(m.weight).__module__.startswith("torchao") else m.weight  # noqa: E731
     assert_explained_as(model, unpacked_from(model, plain, read), 1e-4)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_hqq(bits):
+    library = pytest.importorskip("hqq.core.quantize", reason="needs the package hqq")
+    model, plain = wide(), wide()
+    options = library.BaseQuantizeConfig(nbits=bits, group_size=64, axis=1)
+    for block in model.model.layers:
+        for name, linear in list(block.mlp.named_children()):
+            if isinstance(linear, nn.Linear):
+                setattr(block.mlp, name, library.HQQLinear(linear, options, compute_dtype=torch.float32, device="cpu"))
+    read = lambda m: m.dequantize() if isinstance(m, library.HQQLinear) else m.weight  # noqa: E731
+    assert_explained_as(model.eval(), unpacked_from(model, plain, read), 1e-6)
 
 
 @pytest.mark.parametrize("method", ["attnlrp", "gradient-x-input", "alti-logit"])

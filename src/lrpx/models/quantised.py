@@ -81,7 +81,13 @@ def _problem(module: nn.Module, dtype: torch.dtype) -> str | None:
         name = f"{name} with {type(weight).__name__}"
     if not hasattr(module, "in_features"):
         return f"{name} is no linear layer, so its gradient is not known to be right"
-    return None if _gives_gradient(module, dtype) else f"the kernel of {name} gives no gradient for its input"
+    try:
+        return None if _gives_gradient(module, dtype) else f"the kernel of {name} gives no gradient for its input"
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # of the library: AWQ, for one, goes backwards on a GPU only
+        said = " ".join(str(error).split())
+        return f"the kernel of {name} gives no gradient for its input ({type(error).__name__}: {said[:150]})"
 
 
 def _gives_gradient(module: Any, dtype: torch.dtype) -> bool:
