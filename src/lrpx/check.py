@@ -5,6 +5,7 @@
 3. Under LRP, with biases set to zero (and restored), relevance adds up to the value. The only loss is what other constants
    take, such as position embeddings or the 1 in gpt-oss's ``(up + 1) * glu``; it is measured.
 4. Relevance flow from token to token, computed by formulas, is what a backward pass per token gives.
+5. All but the last once more for a text with an image, if the model reads images and its processor is there.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from transformers import PreTrainedModel
 
 from .errors import LrpxError, UnsupportedModelError
 from .models.placement import named_parameters, offloaded_as
-from .models.signature import ModelSignature, task_of
+from .models.reader import image_processor_of, tokenizer_of
+from .models.signature import ModelSignature, takes, task_of
 from .models.stacks import encoder_of
 from .models.usable import usable_model
 from .passes.attribution import run
@@ -36,7 +38,9 @@ from .propagation.propagate import Propagation, propagate
 from .propagation.rulesets import RULESETS
 from .recognition.call import tensors_in
 from .tasks import task_for
+from .tasks.image_text import encode_with_images
 from .text.batching import Batch, Item, pad
+from .text.items import item_of
 from .text.tokenization import encoder
 
 # How far a sum over a whole model may be off, relative to the sum of absolute relevances.
@@ -68,8 +72,15 @@ class Report:
         return all(ok is not False for ok, _ in self.lines)
 
 
-def check(model: PreTrainedModel, *, n_tokens: int = 16, seed: int = 0) -> Report:
-    """Verify a language model or a classifier on random tokens; see the top of this file. The model is left as it was."""
+def check(model: PreTrainedModel, reader: Any = None, *, n_tokens: int = 16, seed: int = 0) -> Report:
+    """Verify a language model or a classifier on random tokens; see the top of this file. The model is left as it was.
+
+    Args:
+        model: The one to verify.
+        reader: Its processor, if it reads images: they are checked too.
+        n_tokens: The length of the text.
+        seed: Of its tokens.
+    """
     report = Report()
     try:
         model = usable_model(model)
@@ -87,6 +98,8 @@ def check(model: PreTrainedModel, *, n_tokens: int = 16, seed: int = 0) -> Repor
         _check_sums(model, batch, report)
         if task_of(model) in ("causal", "masked"):
             _check_flow(model, batch, report)
+        if task_of(model) == "causal" and takes(model, "pixel_values"):
+            _check_images(model, reader, report)
     except LrpxError as error:
         report.lines.append((False, str(error)))
     return report
@@ -116,7 +129,35 @@ def _random_batch(model: PreTrainedModel, n_tokens: int, seed: int) -> Batch:
     return pad([task.item(encoder(None)(ids), n_tokens - 1)], model, readout=task.readout([]))
 
 
-def _check_forward(model: PreTrainedModel, batch: Batch, report: Report) -> None:
+def _check_images(model: PreTrainedModel, reader: Any, report: Report) -> None:
+    if image_processor_of(reader) is None or tokenizer_of(reader) is None:
+        report.lines.append((None, "it reads images too, which are not checked: that needs its processor"))
+        return
+    picture = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    signature, tokenizer = ModelSignature.of(model), tokenizer_of(reader)
+    try:
+        encoded = encode_with_images(model, reader, "What is in the picture?", [picture], encoder(tokenizer))
+        batch = pad([item_of(signature, tokenizer, encoded)], model)
+        with biases_zeroed(model) as zeroed:
+            result = run(model, batch, "lrp", mode=Accounting)
+    except LrpxError as error:
+        report.lines.append((None, f"images cannot be explained: {error}"))
+        return
+    _check_forward(model, batch, report, "with an image, the ")
+    assert isinstance(result.mode, Accounting)
+    hidden, total = result.hidden["input"], float(result.products.sum())
+    size = float((hidden.state.double() * hidden.gradient.double()).abs().sum())
+    missing = float(result.values[0]) - total - result.mode.absorbed
+    report.lines.append(
+        (
+            abs(missing) <= TOLERANCE.get(model.dtype, 1e-3) * size,
+            f"with an image, LRP relevance of text and patches adds up to the logit, {zeroed} biases zeroed: {total:.6g} + "
+            f"{result.mode.absorbed:.6g} in other constants = {result.values[0]:.6g}, off by {missing:.1e}",
+        )
+    )
+
+
+def _check_forward(model: PreTrainedModel, batch: Batch, report: Report, where: str = "") -> None:
     def forward() -> Tensor:
         output: Tensor = model(**batch.inputs)[0] if batch.readout is None else read_scores(model, batch, batch.readout)
         return output
@@ -128,7 +169,7 @@ def _check_forward(model: PreTrainedModel, batch: Batch, report: Report) -> None
             logits = forward().detach()
         same = torch.equal(logits, plain)
         off = "" if same else f", largest difference {float((logits - plain).abs().max()):.1e}"
-        report.lines.append((same, f"forward pass under {name} is the plain model's, bit for bit{off}"))
+        report.lines.append((same, f"{where}forward pass under {name} is the plain model's, bit for bit{off}"))
 
 
 def _check_sums(model: PreTrainedModel, batch: Batch, report: Report) -> None:

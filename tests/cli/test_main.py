@@ -631,9 +631,9 @@ def test_check_of_a_model_that_is_not_explained(lrpx_command, models):
 
 def test_check_shows_every_finding_as_it_is(lrpx_command, monkeypatch):
     lines = [(True, "a [batch, tokens]"), (None, "only told"), (False, "[b]not so[/b]")]
-    monkeypatch.setattr("lrpx.check.check", lambda model: Report(lines=lines))
+    monkeypatch.setattr("lrpx.check.check", lambda *_: Report(lines=lines))
     assert lrpx_command("check", "gpt2") == (1, "holds a [batch, tokens]\nnote  only told\nFAILS [b]not so[/b]\n", "")
-    monkeypatch.setattr("lrpx.check.check", lambda model: Report(lines=lines[:2]))
+    monkeypatch.setattr("lrpx.check.check", lambda *_: Report(lines=lines[:2]))
     assert lrpx_command("check", "gpt2")[0] == 0
 
 

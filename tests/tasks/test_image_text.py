@@ -15,6 +15,7 @@ from PIL import Image
 import lrpx
 import lrpx.models.loading
 from lrpx import Explanation
+from lrpx.check import check
 from lrpx.cli import main as cli
 from lrpx.errors import InputError, UnsupportedModelError
 from lrpx.passes.attribution import run
@@ -288,6 +289,22 @@ def test_the_model_is_as_before(llava):
     assert sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()) == hooks
     assert [p.requires_grad for p in model.parameters()] == trained
     assert all(p.grad is None for p in model.parameters())
+
+
+def test_check_tries_an_image_where_the_processor_is_there(llava):
+    report = check(*llava)
+    assert report.holds, report.lines
+    lines = [line for _, line in report.lines if "with an image" in line]
+    assert len(lines) == 4
+    assert (None, "it reads images too, which are not checked: that needs its processor") in check(llava[0]).lines
+
+
+def test_check_fails_where_the_account_does_not_balance(llava, monkeypatch):
+    """By plain gradients in place of the rules, which do not add up."""
+    monkeypatch.setattr("lrpx.check.run", lambda m, b, r, *a, **k: run(m, b, {} if b.with_images else r, *a, **k))
+    failed = [line for ok, line in check(*llava).lines if ok is False]
+    assert len(failed) == 1
+    assert "with an image, LRP relevance" in failed[0]
 
 
 # Bad input.

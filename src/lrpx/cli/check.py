@@ -29,7 +29,7 @@ def check(
     from ..check import check as run
     from ..models.loading import load
 
-    loaded, _ = load(
+    loaded, reader = load(
         model,
         dtype=dtype,
         device=device,
@@ -38,7 +38,7 @@ def check(
         revision=revision,
         token=token,
     )
-    report = run(loaded)
+    report = run(loaded, reader)
     console = Console()
     marks = {True: "[green]holds[/]", False: "[red]FAILS[/]", None: "[dim]note [/]"}
     for ok, line in report.lines:
