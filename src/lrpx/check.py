@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .errors import LrpxError, UnsupportedModelError
+from .models.heads import IMAGE_TEXT_SCORE
 from .models.placement import named_parameters, offloaded_as
 from .models.reader import image_processor_of, tokenizer_of
 from .models.signature import ModelSignature, takes, task_of
@@ -38,6 +40,7 @@ from .propagation.propagate import Propagation, propagate
 from .propagation.rulesets import RULESETS
 from .recognition.call import tensors_in
 from .tasks import task_for
+from .tasks.image_input import random_images
 from .tasks.image_text import encode_with_images
 from .text.batching import Batch, Item, pad
 from .text.items import item_of
@@ -88,7 +91,7 @@ def check(model: PreTrainedModel, reader: Any = None, *, n_tokens: int = 16, see
         batch = _random_batch(model, n_tokens, seed)
         _check_forward(model, batch, report)
         for name in RULESETS:
-            mode = run(model, batch, name, ["embedding"]).mode
+            mode = run(model, batch, name, [_place(batch)]).mode
             report.hits[name] = mode.hits
         if +mode.cuts:
             report.lines.append((None, about_cuts(type(model).__name__, mode)))
@@ -106,6 +109,12 @@ def check(model: PreTrainedModel, reader: Any = None, *, n_tokens: int = 16, see
 
 
 def _random_batch(model: PreTrainedModel, n_tokens: int, seed: int) -> Batch:
+    if task_of(model) == IMAGE_TEXT_SCORE:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} scores images with texts, which lrpx check does not do yet."
+        )
+    if model.main_input_name == "pixel_values":
+        return random_images(model, seed)
     config = model.config.get_text_config()
     special = {getattr(config, f"{name}_token_id", None) for name in ("pad", "bos", "eos", "mask")}
     signature = ModelSignature.of(model)
@@ -173,9 +182,11 @@ def _check_forward(model: PreTrainedModel, batch: Batch, report: Report, where: 
 
 
 def _check_sums(model: PreTrainedModel, batch: Batch, report: Report) -> None:
-    with biases_zeroed(model) as zeroed:
-        blocks = [] if batch.sources else _blocks_that_run(model, batch)  # no block of two stacks has all that passes
-        places = ["embedding", *blocks]
+    with biases_zeroed(model, own=batch.of_images) as zeroed:
+        place = _place(batch)
+        # No block of two stacks has all that passes, nor has one of the stages of a model of images.
+        blocks = [] if batch.sources or batch.of_images else _blocks_that_run(model, batch)
+        places = [place, *blocks]
         result = run(model, batch, "lrp", places, mode=Accounting)
     assert isinstance(result.mode, Accounting)
     report.value, report.absorbed = float(result.values[0]), result.mode.absorbed
@@ -184,12 +195,13 @@ def _check_sums(model: PreTrainedModel, batch: Batch, report: Report) -> None:
         relevance = hidden.state.double() * hidden.gradient.double()
         report.sums[name] = float(relevance.sum())
         size = max(size, float(relevance.abs().sum()))
-    missing = report.value - report.sums["embedding"] - report.absorbed
+    missing = report.value - report.sums[place] - report.absorbed
     tolerance = TOLERANCE.get(model.dtype, 1e-3)
+    what = "biases, positions and tokens of its own" if batch.of_images else "biases"
     report.lines.append(
         (
             abs(missing) <= tolerance * size,
-            f"LRP relevance at the embedding adds up to the logit, {zeroed} biases zeroed: {report.sums['embedding']:.6g} + "
+            f"LRP relevance at the {place} adds up to the logit, {zeroed} {what} zeroed: {report.sums[place]:.6g} + "
             f"{report.absorbed:.6g} in positions and other constants = {report.value:.6g}, off by {missing:.1e}",
         )
     )
@@ -234,16 +246,32 @@ def _blocks_that_run(model: PreTrainedModel, batch: Batch) -> list[str]:
     return []
 
 
+OWN = re.compile(r"cls_token|class_embedding|distillation_token|register_tokens|mask_token|pos(ition)?_?emb")
+
+
+def _place(batch: Batch) -> str:
+    """Where relevance is complete."""
+    return "pixels" if batch.of_images else "embedding"
+
+
 @contextmanager
-def biases_zeroed(model: nn.Module) -> Iterator[int]:
-    """Every parameter whose name ends in ``bias`` is zero inside the block, and as it was afterwards. Yields how many."""
-    biases = [p for name, p in named_parameters(model) if name.endswith("bias")]
+def biases_zeroed(model: nn.Module, *, own: bool = False) -> Iterator[int]:
+    """Every parameter whose name ends in ``bias`` is zero inside the block, and as it was afterwards. Yields how many.
+
+    ``own``: and the tokens and positions that a model of images adds of its own, and the means of batch norms.
+    """
+
+    def is_constant(name: str) -> bool:
+        return name.endswith("bias") or (own and OWN.search(name) is not None)
+
+    biases = [p for name, p in named_parameters(model) if is_constant(name)]
+    biases += [b for name, b in model.named_buffers() if own and name.endswith("running_mean")]
     kept = [(p, p.detach().clone()) for p in biases if not p.is_meta]
     try:
         with torch.no_grad():
             for p, _ in kept:
                 p.zero_()
-        with offloaded_as(model, lambda name, p: torch.zeros_like(p) if name.endswith("bias") else p):
+        with offloaded_as(model, lambda name, p: torch.zeros_like(p) if is_constant(name) else p):
             yield len(biases)
     finally:
         with torch.no_grad():

@@ -13,7 +13,7 @@ from ..methods import METHODS, get_method, methods_with_options
 from ..results.explanations import Explanations
 from . import options
 from .output import Format, check_document, destination, look_of, write
-from .texts import texts_of
+from .texts import Asked, texts_of
 from .wording import ERROR, in_command_words, tell
 
 
@@ -152,6 +152,12 @@ def explain(
 
     [b]cat texts.txt | lrpx explain --format jsonl > explained.jsonl[/b]
 
+    An image classifier, and how well an image and a text fit:
+
+    [b]lrpx explain --image cat.png --target "tabby, tabby cat" -m google/vit-base-patch16-224[/b]
+
+    [b]lrpx explain --image cat.png --target "a cat" --contrast "a dog" -m openai/clip-vit-base-patch32[/b]
+
     A classifier, and a model that answers questions:
 
     [b]lrpx explain "A great film" --contrast NEGATIVE -m distilbert/distilbert-base-uncased-finetuned-sst-2-english[/b]
@@ -172,15 +178,18 @@ def explain(
     for role, as_text, as_id in (("target", target, target_id), ("contrast", contrast, contrast_id)):
         if as_text is not None and as_id is not None:
             raise InputError(f"give --{role} or --{role}-id, not both.")
-    texts = texts_of(text, file, jsonl=jsonl, chat=chat)
-    if image and len(texts) > 1:
+    pictures = image if image and not text and file is None else None  # to classify, without a text
+    texts = _images_of(pictures) if pictures else texts_of(text, file, jsonl=jsonl, chat=chat)
+    if image and not pictures and len(texts) > 1:
         raise InputError(
             f"--image is for one text, and there are {len(texts)}. In JSON lines, messages hold images: "
             '{"type": "image", "image": "cat.png"}.'
         )
 
     from ..explainer import Explainer
+    from ..explainer.images import IMAGE_TASKS
     from ..models.loading import load
+    from ..models.signature import task_of
 
     methods_with_options(methods, given)  # refused before a model is loaded
     options.set_precision(tf32)
@@ -193,6 +202,11 @@ def explain(
         revision=revision,
         token=token,
     )
+    if pictures and task_of(loaded) not in IMAGE_TASKS:
+        raise InputError(
+            f"--image without a text is for models that classify images, and {type(loaded).__name__} is none. For a model of "
+            'images and text: lrpx explain "What is this?" --image cat.png'
+        )
     explainer = Explainer(
         loaded, tokenizer, batch_tokens=batch_tokens, fast=fast, compile=compile, checkpoint=checkpoint
     )
@@ -213,7 +227,7 @@ def explain(
         warnings.simplefilter("ignore", LrpxWarning)  # the header of the map says the same
     asked = {name: values for name, values in asked.items() if any(value is not None for value in values)}
     alone = len(texts) == 1 and not texts[0].origin
-    if image:
+    if image and not pictures:
         given["images"] = list(image) if alone else [list(image)]
     asked["text"] = [one.text for one in texts]
     asked = {name: values[0] for name, values in asked.items()} if alone else asked | {"errors": "collect"}
@@ -228,6 +242,11 @@ def explain(
         write(shown, kind, output, look, fragment=fragment, engine=engine or "pdflatex")
     if explained.failures:
         raise typer.Exit(1 if len(explained) else 2)
+
+
+def _images_of(files: list[Path]) -> list[Asked]:
+    """Images as what is explained, each with its path as where it came from; one alone needs none."""
+    return [Asked(str(file), str(file) if len(files) > 1 else "") for file in files]
 
 
 def _check_options(methods: list[str], given: dict[str, Any]) -> None:

@@ -68,7 +68,11 @@ RulesOption = Annotated[
 ]
 ImageOption = Annotated[
     list[Path] | None,
-    typer.Option("--image", metavar="FILE", help="An image of the text, for models that read both. Repeatable."),
+    typer.Option(
+        "--image",
+        metavar="FILE",
+        help="An image of the text, for models of both. Without a text: to be classified. Repeatable.",
+    ),
 ]
 PrefixOption = Annotated[
     str | None,

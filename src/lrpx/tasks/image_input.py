@@ -20,7 +20,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..errors import InputError, import_optional
+from ..models.placement import entry_device
 from ..models.signature import takes
+from ..text.batching import Batch
+from .text_classification import LabelScores
 
 EXPECTED = (
     "Give a PIL image, a path, an array of bytes [height, width, 3], pixel values [3, height, width], what an image processor "
@@ -214,3 +217,21 @@ def as_image(patches: np.ndarray, rows: int, columns: int) -> np.ndarray:
     side = round((patches.shape[1] / 3) ** 0.5)
     grid = patches[: rows * columns].reshape(rows, columns, side, side, 3)
     return grid.transpose(4, 0, 2, 1, 3).reshape(3, rows * side, columns * side)
+
+
+def random_images(model: PreTrainedModel, seed: int) -> Batch:
+    """One image of random pixels, and the first label."""
+    config = getattr(model.config, "vision_config", model.config)
+    generator, channels = torch.Generator().manual_seed(seed), getattr(config, "num_channels", 3)
+    height, width = _size(config) or (224, 224)
+    inputs = {"pixel_values": torch.randn(1, channels, height, width, generator=generator)}
+    if takes(model, "spatial_shapes"):
+        side = round(config.num_patches**0.5)
+        values = torch.randn(1, side**2, channels * config.patch_size**2, generator=generator)
+        mask = torch.ones(1, side**2, dtype=torch.int64)
+        inputs = {"pixel_values": values, "pixel_attention_mask": mask, "spatial_shapes": torch.tensor([[side, side]])}
+    device = entry_device(model)
+    inputs = {name: value.to(device) for name, value in inputs.items()}
+    inputs["pixel_values"] = inputs["pixel_values"].to(model.dtype)
+    first = torch.zeros(1, dtype=torch.int64, device=device)
+    return Batch(inputs, [slice(None)], first, first, first - 1, True, readout=LabelScores(), of_images=True)
