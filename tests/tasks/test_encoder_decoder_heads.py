@@ -1,12 +1,17 @@
 """Encoder-decoder classifiers: both stacks read the text, and a token's relevance is what it has in both."""
 
+import threading
+
 import numpy as np
 import pytest
 import tiny_heads
 import torch
+from support import fingerprint
 from tiny_classifiers import tokenizer
 
 import lrpx
+from lrpx.errors import UnsupportedModelError
+from lrpx.models.shifted import decoder_reads
 
 FAMILIES = ["text-classification:bart", "text-classification:mbart", "text-classification:t5"]
 IDS = (11, 12, 13, 14, 15)
@@ -77,3 +82,33 @@ def test_an_answer():
     assert e.value == pytest.approx(float(output.start_logits[0, e.position] + output.end_logits[0, e.position]))
     assert e.tokens[e.position] == "berlin"
     assert [segment.name for segment in e.segments] == ["question", "context"]
+
+
+def test_asking_what_the_decoder_reads_leaves_the_model_and_other_threads_alone():
+    model = tiny_heads.build("text-classification:bart")
+    before, seen = fingerprint(model), []
+
+    def elsewhere(*_):
+        def run():
+            seen.append(model.get_decoder()(input_ids=torch.tensor([[11, 12]])).last_hidden_state.shape)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+
+    hook = model.get_encoder().register_forward_hook(elsewhere)
+    assert decoder_reads(model, with_end(model)) == (2, *IDS)
+    hook.remove()
+    assert seen == [(1, 2, 32)]
+    assert fingerprint(model) == before
+
+
+def test_a_decoder_that_reads_something_else_is_refused():
+    model = tiny_heads.build("text-classification:bart")
+    decoder = model.get_decoder()
+    hook = decoder.register_forward_pre_hook(
+        lambda _, args, kwargs: (args, {**kwargs, "input_ids": kwargs["input_ids"].flip(1)}), with_kwargs=True
+    )
+    with pytest.raises(UnsupportedModelError, match="gives its decoder other tokens than those of the text"):
+        lrpx.explain(model, None, with_end(model))
+    hook.remove()

@@ -5,8 +5,9 @@ Families differ in the start token (a fixed one, or the last token of the text),
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import nn
@@ -30,9 +31,11 @@ def decoder_reads(model: PreTrainedModel, token_ids: Sequence[int]) -> tuple[int
     Raises:
         UnsupportedModelError: They are not those of the text, moved by one.
     """
+    thread = threading.get_ident()
 
-    def seen(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
-        raise _Read(kwargs.get("input_ids", args[0] if args else None))
+    def seen(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if threading.get_ident() == thread:  # the model may be in use in another thread too
+            raise _Read(kwargs.get("input_ids", args[0] if args else None))
 
     hook = model.get_decoder().register_forward_pre_hook(seen, with_kwargs=True)
     try:
