@@ -264,9 +264,11 @@ def configuration(family: str) -> PreTrainedConfig:
 def _configuration(kind: str, model_type: str) -> PreTrainedConfig:
     config_class = CONFIG_MAPPING[model_type]
     model_class = getattr(transformers, _CLASS_NAMES[f"{kind}:{model_type}"])
-    if config_class.sub_configs and model_class.config_class is not config_class:
-        config_class = model_class.config_class  # the text part of a multi-modal configuration
     changes = dict(OVERRIDES.get(model_type, {}))
+    if config_class.sub_configs and model_class.config_class is not config_class:
+        parts = config_class.sub_configs
+        config_class = model_class.config_class  # the text part of a multi-modal configuration
+        changes = {name: value for name, value in changes.items() if name not in parts}
     for flag in ("is_decoder", "causal"):
         if kind == "causal" and flag in _accepted(config_class):
             changes[flag] = True
