@@ -60,8 +60,8 @@ SOURCE = Path(lrpx.__file__).parent
 SAYS = {"InputError", "LrpxError", "UnsupportedModelError", "NonFiniteError", "ImportError", "warn", "warning", "info"}
 # What only Python has: nobody who types a command can be told of these.
 PYTHON_ONLY = set(
-    "attention_type conditions errors explains filters kind layers level measures methods n num_return_sequences prompt_length "
-    "skip_bad_rows spans tokenizer unknown weights".split()
+    "attention_type conditions errors explains filters gamma kind layers level measures methods n num_labels "
+    "num_return_sequences prompt_length skip_bad_rows spans tokenizer unknown weights".split()
 )
 
 
