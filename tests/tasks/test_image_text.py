@@ -451,3 +451,20 @@ def test_the_command_refuses(command, arguments, message):
     code, out, err = command("explain", *arguments)
     assert (code, out) == (2, "")
     assert message in err
+
+
+def test_several_predictions_of_one_text_with_images(explainer):
+    """From one pass, with functions of the logits among them: as by a call each."""
+
+    def animals(logits):
+        return logits[[CAT, DOG]].logsumexp(0)
+
+    asked = [(CAT, None, 12), (DOG, CAT, 12), (animals, None, 9), (None, None, 4)]
+    targets, contrasts, positions = map(list, zip(*asked, strict=True))
+    picture = photo()
+    found = explainer(PLACED, images=[picture], target=targets, contrast=contrasts, position=positions)
+    for e, (target, contrast, position) in zip(found, asked, strict=True):
+        one = explainer(PLACED, images=[picture], target=target, contrast=contrast, position=position)
+        np.testing.assert_allclose(e.relevance, one.relevance, rtol=0, atol=1e-10)
+        assert e.value == pytest.approx(one.value)
+        assert (e.target, e.position, len(e.images)) == (one.target, one.position, 1)
