@@ -9,7 +9,8 @@ Contenders take turns, so that a ratio is of one run:
 - forward: logits of all tokens, under ``torch.no_grad``;
 - Gradient x Input: written by hand, at the input embeddings, by ``torch.autograd.grad``;
 - propagate: the same inside ``lrpx.propagate`` with each rule set;
-- explain: a whole call of ``lrpx.explain`` with ``fast=False``, from a list of ids to an ``Explanation``.
+- explain: a whole call of ``lrpx.explain`` with ``fast=False``, from a list of ids to an ``Explanation``; with relevance of heads
+  and layers, as by default, and without.
 
 LXT's efficient implementation changes classes for a whole process, so it is timed in one of its own, between the two halves.
 On a CPU, figures are the process's own CPU time, which another process on the machine disturbs less than a clock.
@@ -92,6 +93,9 @@ def contenders_of(model: Any) -> dict[str, Callable[[Sample], Any]]:
     }
     contenders |= {f"propagate, {rules}": partial(propagated, model, rules) for rules in RULE_SETS}
     contenders |= {f"explain, {method}": partial(explained, model, method) for method in RULE_SETS}
+    contenders |= {
+        f"explain, {method}, heads=False": partial(explained, model, method, heads=False) for method in RULE_SETS
+    }
     return contenders
 
 
@@ -114,9 +118,9 @@ def propagated(model: Any, rules: str, sample: Sample) -> list[float]:
         return gradient_x_input(model, sample)
 
 
-def explained(model: Any, method: Any, sample: Sample) -> Any:
+def explained(model: Any, method: Any, sample: Sample, *, heads: bool | None = None) -> Any:
     place = {"target": sample.target, "contrast": sample.contrast, "position": sample.position}
-    return lrpx.explain(model, None, sample.ids, method=method, fast=False, **place)
+    return lrpx.explain(model, None, sample.ids, method=method, fast=False, heads=heads, **place)
 
 
 def show(found: dict[str, Any], base: float) -> None:
