@@ -111,6 +111,7 @@ def test_overhead(bench):
     found, printed = bench("overhead", "--smoke", "--device", "cpu")
     check_facts(found, "overhead")
     names = ["forward", "Gradient x Input", "propagate, lrp", "propagate, attnlrp", "explain, lrp", "explain, attnlrp"]
+    names += ["explain, lrp, heads=False", "explain, attnlrp, heads=False"]
     assert list(found["results"]["contenders"]) == names
     for figures in found["results"]["contenders"].values():
         check_timing(figures, rounds=4)

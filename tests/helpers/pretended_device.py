@@ -148,7 +148,8 @@ def divide(model, first, second):
 
 
 def explained(method, model):
-    return method.load()(model, pad(ITEMS, model), **method.options)
+    heads = {"heads": True} if "heads" in method.options else {}
+    return method.load()(model, pad(ITEMS, model), **method.options | heads)
 
 
 def flow_difference(whole, model, explicit):
@@ -179,6 +180,9 @@ def differences(family):
         for method in METHODS.values():
             pairs = list(zip(explained(method, whole), explained(method, model), strict=True))
             off = max(np.abs(a.relevance - b.relevance).max() + abs(a.value - b.value) for a, b in pairs)
+            for name in ("by_head", "by_attention", "by_mlp", "by_layer"):
+                parts = [(getattr(a, name), getattr(b, name)) for a, b in pairs]
+                off += sum(np.abs(a - b).max() for a, b in parts if a is not None)
             size = max(np.abs(a.relevance).max() for a, _ in pairs)
             found[f"{method.name}, first {order[0]}"] = off / size
         found[f"flow, first {order[0]}"] = max(flow_difference(whole, model, explicit) for explicit in (True, False))

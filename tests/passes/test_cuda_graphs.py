@@ -121,6 +121,17 @@ def test_captured_once_and_replayed(pretended):
     assert pretended == ["LlamaForCausalLM"]
 
 
+def test_heads_and_layers_are_replayed_too(pretended):
+    model = tiny.build("causal:llama")
+    plain = run(model, batch_for(model), "attnlrp", runner=runner_of(model, fast=False), heads=True).inside[0]
+    for _ in range(3):
+        found = run(model, batch_for(model), "attnlrp", runner=runner_of(model), heads=True).inside[0]
+        for name in ("by_head", "by_attention", "by_mlp", "by_layer"):
+            length = plain[name].shape[-1]  # a graph is padded
+            np.testing.assert_allclose(found[name][..., :length], plain[name], rtol=1e-9, atol=1e-12)
+    assert pretended == ["LlamaForCausalLM"]
+
+
 @pytest.mark.compiler
 @pytest.mark.slow
 def test_every_shape_of_a_compiled_pass_is_captured(pretended, as_traced):

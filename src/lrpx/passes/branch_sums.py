@@ -121,7 +121,8 @@ def _products(
     values = []
     for i, (noted, other) in enumerate(pairs):
         gradient, state = gradients[other.edge], noted.by_head(noted.state.detach())
-        values.append((state, state.new_zeros(()).expand_as(state) if gradient is None else other.by_head(gradient)))
+        there = state.new_zeros(()).expand_as(state) if gradient is None else other.by_head(gradient)
+        values.append((state, there.to(state.device)))  # a block of a divided model may be entered from another device
         alike = str(state.shape), state.dtype, state.device  # as text: sizes may be symbols, which have no hash
         groups.setdefault(alike, []).append(i)
     found: dict[int, Tensor] = {}
