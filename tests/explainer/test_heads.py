@@ -61,12 +61,16 @@ def test_what_is_no_answer(model, heads):
 
 
 def test_several_tokens_together_have_none(model):
+    with pytest.raises(InputError, match="heads=True is for one token that is explained"):
+        lrpx.Explainer(model).generate(TEXTS[0], continuation=TEXTS[1], heads=True)
+
+
+def test_several_predictions_of_a_text_have_it_as_each_alone(model):
     explainer = lrpx.Explainer(model)
-    assert shapes(explainer(TEXTS[0], target=40, objective="logprob")) == {}
-    with pytest.raises(InputError, match="heads=True is for the logit of one token"):
-        explainer(TEXTS[0], target=40, objective="logprob", heads=True)
-    with pytest.raises(InputError, match="heads=True is for the logit of one token"):
-        explainer.generate(TEXTS[0], continuation=TEXTS[1], heads=True)
+    for e, target in zip(explainer(TEXTS[0], target=[40, 41]), (40, 41), strict=True):
+        alone = explainer(TEXTS[0], target=target)
+        for name in FIELDS:
+            np.testing.assert_allclose(getattr(e, name), getattr(alone, name), rtol=0, atol=1e-9)
 
 
 def test_a_run_without_heads_does_not_serve_one_with(model):

@@ -53,7 +53,7 @@ def how(method: Method, settings: Mapping[str, Any]) -> tuple[PassSpec, Combine]
         )
     if settings.get("heads"):
         raise InputError(
-            "heads=True is for the logit of one token, from a pass of its own. Explain one at a time: "
+            "heads=True is for one token that is explained, and here several are explained together. Explain one at a time: "
             "explainer(text, target=..., heads=True)."
         )
     at = settings["at"]
