@@ -190,6 +190,8 @@ def t5(model, source, target, chosen, rules):
     last = second + last_mlp(rms_norm(second, d[2].layer_norm))
     out = rms_norm(last, model.decoder.final_layer_norm)
     row = model.lm_head.weight[chosen]
+    if model.config.scale_decoder_outputs:
+        row = row * model.config.d_model**-0.5
     value = out[-1] @ row
 
     # An RMSNorm passes relevance on as it is: y_i = x_i times a constant.

@@ -176,6 +176,9 @@ class Generated(Protocol):
     def prompt_length(self) -> int: ...
 
     @property
+    def source(self) -> int: ...
+
+    @property
     def spans(self) -> Sequence[tuple[int, int]]: ...
 
     @property

@@ -44,6 +44,7 @@ class GeneratedView:
     method: str
     cells: tuple[Cell, ...]
     first: int  # the first generated cell
+    begun: int  # the first cell of the target that a decoder began with; 0: there is no decoder beside an encoder
     rows: tuple[Row, ...]
     per_token: bool
     additive: bool  # rows may be added up
@@ -120,6 +121,7 @@ def generated_view(g: Generated) -> GeneratedView:
         method=g.method,
         cells=tuple(cells),
         first=int(of_token[g.prompt_length]),
+        begun=int(of_token[g.source]),
         rows=(),
         per_token=g.per_token,
         additive=g.measures == "parts",

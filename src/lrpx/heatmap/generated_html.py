@@ -110,9 +110,13 @@ def _section(view: GeneratedView, *, script: bool) -> str:
     row = view.whole
     scale = Look().end_of_scale(row.relevance[: row.end].tolist())
     directions = ["rtl" if rtl else "ltr" for rtl in view.rtl]
-    prompt, reply = (
-        "".join(_cells(view, row, scale, *part)) for part in ((0, view.first), (view.first, len(view.cells)))
-    )
+
+    def drawn(start: int, stop: int) -> str:
+        return "".join(_cells(view, row, scale, start, stop))
+
+    reply, given = drawn(view.first, len(view.cells)), [("prompt", drawn(0, view.first))]
+    if view.begun:
+        given = [("source", drawn(0, view.begun)), ("beginning of the target", drawn(view.begun, view.first))]
     sums = " · ".join(view.sums(row))
     parts = [
         f'<section class="lrpx" dir="ltr" aria-label="{escape(view.method)} heatmap of generated text">\n',
@@ -124,7 +128,10 @@ def _section(view: GeneratedView, *, script: bool) -> str:
         *(f'<p class="soft">note: {prose(remark)}</p>\n' for remark in view.remarks),
         f'<p class="soft how" hidden>{_how(view)}</p>\n',
         _row_buttons(view) if not view.per_token and len(view.rows) > 1 and script else "",
-        f'<p class="soft label">prompt</p><p class="map prompt" dir="{directions[0]}">{prompt}</p>\n',
+        *(
+            f'<p class="soft label">{name}</p><p class="map prompt" dir="{directions[0]}">{cells}</p>\n'
+            for name, cells in given
+        ),
         f'<p class="soft label">generated</p><p class="map reply" dir="{directions[1]}" role="group" '
         f'aria-label="generated text">{reply}</p>\n',
         _legend(view, scale, bool(scale) and bool((np.abs(row.relevance[: row.end]) > scale).any())),

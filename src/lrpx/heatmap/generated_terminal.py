@@ -31,10 +31,12 @@ class TerminalGenerated:
         yield Text.assemble((view.method, "" if plain else "bold"), f": {fit(', '.join(view.notes))}")
         for remark in view.remarks:
             yield Text(f"note: {fit(remark)}")
-        texts = [
-            "".join(view.text(i) for i in range(*part)) for part in ((0, view.first), (view.first, len(view.cells)))
-        ]
-        yield Text.assemble(fit(texts[0]), (fit(texts[1]), "bold"))
+        parts = ((0, view.begun), (view.begun, view.first), (view.first, len(view.cells)))
+        source, prompt, reply = ("".join(view.text(i) for i in range(*part)) for part in parts)
+        if source:
+            yield Text(f"source: {fit(source)}")
+            prompt = f"target: {prompt}"
+        yield Text.assemble(fit(prompt), (fit(reply), "bold"))
         yield Text()
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
         likely = any(row.probability is not None for row in view.rows)

@@ -228,7 +228,8 @@ def _plain(view: View) -> list[Text]:
         position = "-".join(dict.fromkeys((positions[0], positions[-1]))) + ("*" if cell.explained else "")
         number = "hidden" if cell.hidden else view.number(cell.value)
         rows += [("", "", "", f"{cell.segment}:")] if cell.segment else []
-        rows.append((position, "" if cell.image else ",".join(ids), number, cell.text if cell.image else cell.quoted))
+        no_tokens = cell.image or ids[0] == "-1"  # frames of sound have no ids
+        rows.append((position, "" if no_tokens else ",".join(ids), number, cell.text if cell.image else cell.quoted))
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     lines += ["  ".join([*(c.rjust(w) for c, w in zip(row, widths, strict=False)), row[3]]) for row in rows]
     for image in view.images:
