@@ -61,8 +61,9 @@ def test_as_written_out_by_hand(kind, rules):
     with torch.no_grad():
         value, expected = getattr(pair_twins, kind)(model, list(SOURCE), list(TARGET), 11, rules)
     [found], values = relevance_of(model, [ITEM], rules)
-    np.testing.assert_allclose(values, [float(value)], rtol=1e-9)
-    np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-9 * float(expected.abs().max()))
+    near = 1e-6 if kind == "t5" else 1e-9  # older releases compute T5's softmax in float32
+    np.testing.assert_allclose(values, [float(value)], rtol=near)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=near * float(expected.abs().max()))
     [plain], _ = relevance_of(model, [ITEM], {})
     assert np.abs(plain - found).max() > 0.01 * np.abs(found).max()  # the comparison can fail
 
