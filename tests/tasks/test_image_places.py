@@ -81,6 +81,40 @@ def test_tokens_at_the_ends_of_rows_are_left_out():
     assert list(found.tokens) == [1, 2, 3, 5, 6, 7]
 
 
+@pytest.mark.parametrize("images", [1, 2])
+def test_tiles_that_say_where_they_are_become_one_image(images):
+    """As SmolVLM's: rows and columns of tiles, then the whole image; each tile has another grey."""
+    model = tiny_image_text.build("llava")
+    side, image = model.config.vision_config.image_size, tiny_image_text.image_token(model)
+    greys = torch.arange(1, 7.0 * images + 1).view(1, -1, 1, 1, 1) / (7 * images)  # all 0 is padding
+    inputs = {"pixel_values": greys.expand(-1, -1, 3, side, side)}
+    text = [f"<row_{row}_col_{column}>" for row in (1, 2) for column in (1, 2, 3)] + ["<global-img>"]
+    pieces = [piece for label in text * images for piece in (label, *["<image>"] * 4)]
+    ids = [image if piece == "<image>" else 9 for piece in pieces]
+    processor = transformers.image_processing_utils.BaseImageProcessor(image_mean=[0.0] * 3, image_std=[1.0] * 3)
+    found = image_patches(model, ids, inputs, processor, (), pieces)
+    which = [""] if images == 1 else [" 1", " 2"]
+    assert [p.name for p in found] == [f"image{n}, {kind}" for n in which for kind in ("in detail", "whole")]
+    for n, detail in enumerate(found[::2]):
+        assert (detail.rows, detail.columns, detail.width, detail.height) == (4, 6, 3 * side, 2 * side)
+        tokens = np.array(detail.tokens).reshape(2, 2, 3, 2)  # rows of tiles, rows, columns of tiles, columns
+        for row, column in np.ndindex(2, 3):
+            start = n * 35 + (row * 3 + column) * 5 + 1
+            assert tokens[row, :, column].ravel().tolist() == list(range(start, start + 4))
+            grey = 255 * (n * 7 + row * 3 + column + 1) / (7 * images)
+            drawn = opened(detail)[row * side : (row + 1) * side, column * side : (column + 1) * side]
+            np.testing.assert_allclose(drawn, grey, atol=1)
+
+
+def test_tiles_of_which_one_is_missing_stay_as_they_are():
+    model = tiny_image_text.build("llava")
+    side, image = model.config.vision_config.image_size, tiny_image_text.image_token(model)
+    pieces = ["<row_1_col_1>", "<image>", "<row_2_col_2>", "<image>", "<global-img>", "<image>"]
+    ids = [image if piece == "<image>" else 9 for piece in pieces]
+    found = image_patches(model, ids, {"pixel_values": torch.rand(1, 3, 3, side, side)}, None, (), pieces)
+    assert [(p.start, p.rows, p.columns) for p in found] == [(1, 1, 1), (3, 1, 1), (5, 1, 1)]
+
+
 @pytest.mark.parametrize("count", [5, 3])
 def test_what_does_not_fit_has_no_places(count):
     model = tiny_image_text.build("llava")

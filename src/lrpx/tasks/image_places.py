@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 from ..results.images import ImagePatches
 from .pictures import as_seen, png_of
 
+_TILE = re.compile(r"row_(\d+)_col_(\d+)")
 _MIXES = re.compile(r"Resampler|Q-?Former|Perceiver|AbstractorModel")
 
 
@@ -41,6 +42,7 @@ def image_patches(
     inputs: Mapping[str, Tensor],
     image_processor: Any,
     pictures: Sequence[Any],
+    pieces: Sequence[str] = (),
 ) -> tuple[ImagePatches, ...] | None:
     """The images of a text, or ``None`` where their tokens have no places that are known.
 
@@ -50,6 +52,7 @@ def image_patches(
         inputs: What the processor made of the images.
         image_processor: That of the model, or ``None``.
         pictures: The images as they were given, if they were.
+        pieces: The T raw tokens: those of tiles are told by the one before them, ``<row_1_col_2>``.
     """
     tokens = _image_tokens(model, ids)
     if not tokens or any(_MIXES.search(type(module).__name__) for module in model.modules()):
@@ -60,6 +63,9 @@ def image_patches(
             break
     else:
         return None
+    if pieces:
+        before = [_TILE.search(pieces[max(0, tokens[grid.places[0]] - 1)]) for grid in grids]
+        grids = _put_together(grids, [found and (int(found[1]), int(found[2])) for found in before])
     found = []
     for grid in grids:
         order = tuple(tokens[place] for place in grid.places)
@@ -67,6 +73,44 @@ def image_patches(
         order = () if order == tuple(range(start, start + count)) else order
         found.append(ImagePatches(start, grid.rows, grid.columns, *png_of(grid.picture), order, grid.name))
     return tuple(found)
+
+
+def _put_together(grids: Sequence[_Grid], labels: Sequence[tuple[int, int] | None]) -> list[_Grid]:
+    """Tiles whose row and column are known as one image each, beside the whole image that follows them."""
+    count = sum(label is None for label in labels)
+    found: list[_Grid] = []
+    tiles: dict[tuple[int, int], _Grid] = {}
+    for grid, label in zip(grids, labels, strict=True):
+        if label is not None:
+            tiles[label] = grid
+            continue
+        if tiles:
+            name = "image, " if count == 1 else f"image {1 + sum('whole' in known.name for known in found)}, "
+            found += _one_of_tiles(tiles, f"{name}in detail")
+            grid = grid._replace(name=f"{name}whole")
+        found.append(grid)
+        tiles = {}
+    return [*found, *tiles.values()]
+
+
+def _one_of_tiles(tiles: Mapping[tuple[int, int], _Grid], name: str) -> list[_Grid]:
+    """The tiles as one grid; as they are where one is missing or of another size."""
+    rows, columns = (max(place) for place in zip(*tiles, strict=True))
+    sizes = {(tile.rows, tile.columns, tile.picture.size) for tile in tiles.values()}
+    if len(tiles) != rows * columns or len(sizes) > 1:
+        return list(tiles.values())
+    [(high, wide, (width, height))] = sizes
+    picture = tiles[1, 1].picture.resize((columns * width, rows * height))
+    for (row, column), tile in tiles.items():
+        picture.paste(tile.picture, ((column - 1) * width, (row - 1) * height))
+    order = [
+        tiles[row + 1, column + 1].places[inner * wide + place]
+        for row in range(rows)
+        for inner in range(high)
+        for column in range(columns)
+        for place in range(wide)
+    ]
+    return [_Grid(rows * high, columns * wide, order, picture, name)]
 
 
 def _image_tokens(model: PreTrainedModel, ids: Sequence[int]) -> list[int]:

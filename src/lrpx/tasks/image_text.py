@@ -257,7 +257,7 @@ def _read(
         raise InputError("attention_mask hides tokens. Give one text with its images, without padding.")
     extras = {key: tuple(text[key]) for key in _PER_TOKEN if key in text}
     closing = _closing(tokenizer_of(reader), encoded) if prompt is not None else 0
-    images = image_patches(model, encoded.token_ids, beside, image_processor_of(reader), pictures)
+    images = image_patches(model, encoded.token_ids, beside, image_processor_of(reader), pictures, encoded.tokens)
     return replace(
         encoded, text=prompt, extras=extras, closing=closing, image_inputs=beside, images=images or (), unmasked=False
     )

@@ -43,10 +43,14 @@ class Item:
     images: dict[str, Tensor] = field(default_factory=dict)  # model inputs that are no row of tokens, e.g. pixel_values
 
     def beginning(self, count: int) -> Item:
-        """The same with the first ``count`` tokens of those that predictions are made after, and the first of these explained."""
+        """The same with the first ``count`` tokens of those that predictions are made after, and the first of these explained.
+
+        Images that stand among these tokens are left out.
+        """
         end = self.source + count
         extras = {name: values[:end] for name, values in self.extras.items()}
-        return Item(self.token_ids[:end], self.source, extras=extras, source=self.source, images=self.images)
+        kept = self.images if self.source else {}
+        return Item(self.token_ids[:end], self.source, extras=extras, source=self.source, images=kept)
 
     def lengthened(self, token_ids: tuple[int, ...], position: int, target: int) -> Item:
         """The same input with more tokens after it, or fewer: its per-token inputs go on with the last one."""
