@@ -191,11 +191,13 @@ def test_grids():
         (BYTES, {"position": 3}, "position= is for texts, and ViTForImageClassification reads images"),
         (BYTES, {"objective": "logprob"}, "objective='logprob' is for language models"),
         (BYTES, {"at": "embedding"}, "at='embedding' is for texts"),
-        (BYTES.astype(int), {}, "an array of int64: expected uint8"),
+        (BYTES.astype(int) + 200, {}, "the image"),
         (BYTES[..., :2], {}, r"an array of shape \[24, 40, 2\]"),
         ("cat.png", {}, "there is no file 'cat.png'"),
-        (__file__, {}, "cannot be read as an image"),
-        (17, {}, "the image is 17, of the type int"),
+        (__file__, {}, "cannot be read as a picture"),
+        ("https://example.org/cat.png", {}, "lrpx downloads no images"),
+        (17, {}, "the image is of the type int"),
+        ([{"role": "user", "content": "a cat"}], {}, "a dictionary without 'pixel_values'"),
         ([], {}, "the list of images is empty"),
         ({"input_ids": [1]}, {}, "has no 'pixel_values'"),
         (torch.zeros(3, 20, 24), {}, "pixel values of 20 x 24: ViTForImageClassification takes 16 x 16"),
@@ -215,7 +217,7 @@ def test_a_missing_processor(model):
 
 def test_of_several_images_the_bad_one_is_named(explainer):
     images = [BYTES, "nowhere.png", BYTES]
-    with pytest.raises(lrpx.InputError, match=r"image\[1\]: there is no file"):
+    with pytest.raises(lrpx.InputError, match=r"image\[1\]: the image: there is no file"):
         explainer(images)
     found = explainer(images, errors="collect")
     assert len(found) == 2
@@ -232,3 +234,13 @@ def test_several_methods(explainer):
     found = explainer(BYTES, method=["lrp", "attnlrp"], target="hen")
     assert [e.method for e in found] == ["lrp", "attnlrp"]
     assert "image: 4 x 4 patches" in found.to_html()
+
+
+def test_what_reads_text_is_refused_for_an_image_classifier(explainer, model):
+    for call in (lambda: explainer.generate([3, 4]), lambda: explainer.flow([3, 4])):
+        with pytest.raises(lrpx.UnsupportedModelError, match="reads images, and this is for models that read text"):
+            call()
+    with pytest.raises(lrpx.UnsupportedModelError, match="has no labels"):
+        lrpx.explain(tiny_images.build("image:vit", num_labels=0), None, torch.zeros(3, 16, 16))
+    with pytest.raises(lrpx.UnsupportedModelError, match="ViTModel"):
+        lrpx.explain(model.vit, None, torch.zeros(3, 16, 16))

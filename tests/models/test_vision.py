@@ -99,5 +99,5 @@ def test_check_and_explain_refuse_the_same(kind):
 def test_a_model_that_reads_no_text_says_what_it_reads():
     config = ViTConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64)
     model = ViTForImageClassification(config).eval()
-    with pytest.raises(lrpx.InputError, match=r"image\[0\]: the image is 9, of the type int"):
+    with pytest.raises(lrpx.InputError, match=r"image\[0\]: the image is of the type int"):
         lrpx.explain(model, None, IDS)

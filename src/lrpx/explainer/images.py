@@ -90,6 +90,10 @@ class Images:
     @cached_property
     def labels(self) -> Labels:
         """The labels of the model."""
+        if not self.model.config.num_labels:
+            raise UnsupportedModelError(
+                f"{type(self.model).__name__} has no labels (num_labels=0), so it predicts nothing."
+            )
         return Labels.of(self.model.config)
 
     def _ask(self, i: int, target: Any, contrast: Any) -> tuple[int | None, int | None]:

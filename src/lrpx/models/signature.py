@@ -184,7 +184,12 @@ class ModelSignature:
             vocabulary = model.config.get_text_config(decoder=True).vocab_size if size is None else size
             limits, source = (context_length(model, "decoder"), None), Source.of(model)
             return cls(type(model).__name__, task, vocabulary, *limits, frozenset(), source=source)
-        vocabulary = model.config.get_text_config().vocab_size
+        vocabulary = getattr(model.config.get_text_config(), "vocab_size", None)
+        if vocabulary is None or task == "image-classification":
+            raise UnsupportedModelError(
+                f"{type(model).__name__} reads images, and this is for models that read text. Its labels are explained by "
+                "explainer(image)."
+            )
         limits = context_length(model), made_for(model)
         named = (getattr(model.config, name, None) for name in _PLACEHOLDERS)
         placeholders = frozenset(i for i in named if isinstance(i, int))

@@ -11,7 +11,6 @@ import io
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,13 +22,13 @@ from ..errors import InputError, import_optional
 from ..models.placement import entry_device
 from ..models.signature import takes
 from ..text.batching import Batch
+from .pictures import open_picture
 from .text_classification import LabelScores
 
 EXPECTED = (
     "Give a PIL image, a path, an array of bytes [height, width, 3], pixel values [3, height, width], what an image processor "
     "returned, or a list of these."
 )
-CHANNELS = (1, 3, 4)  # of an image in bytes: grey, RGB, RGBA
 READ = ("pixel_values", "pixel_attention_mask", "spatial_shapes")  # what models of images alone read
 
 
@@ -102,9 +101,9 @@ def read_image(given: Any, processor: Any, model: PreTrainedModel) -> ImageInput
     Raises:
         InputError: It is no image, or a processor is missing.
     """
-    name = None
-    if isinstance(given, str | os.PathLike):
-        given, name = _open(given), os.fspath(given)
+    name = os.fspath(given) if isinstance(given, str | os.PathLike) else None
+    if isinstance(given, Mapping) and "pixel_values" not in given:
+        raise InputError(f"the image is a dictionary without 'pixel_values'. {EXPECTED}")
     if isinstance(given, Mapping):
         unread = sorted(key for key in given if key not in READ and takes(model, key))
         if unread:
@@ -115,44 +114,12 @@ def read_image(given: Any, processor: Any, model: PreTrainedModel) -> ImageInput
     elif isinstance(given, Tensor | np.ndarray) and _is_floating(given):
         inputs = {"pixel_values": torch.as_tensor(given)[None]}
     else:
-        inputs = _processed(_as_picture(given), processor, model)
+        inputs = _processed(open_picture(given, "the image"), processor, model)
     return ImageInput(_checked(inputs, model), _picture(inputs, processor, model), name)
-
-
-def _open(path: str | os.PathLike[str]) -> Any:
-    """The image of a file."""
-    pil = import_optional("PIL.Image", "reading an image", extra="vision")
-    if not Path(path).is_file():
-        raise InputError(f"there is no file {os.fspath(path)!r}. {EXPECTED}")
-    try:
-        with pil.open(path) as image:
-            return image.convert("RGB")
-    except (OSError, ValueError) as error:
-        raise InputError(f"{os.fspath(path)!r} cannot be read as an image: {error}") from error
 
 
 def _is_floating(given: Tensor | np.ndarray) -> bool:
     return given.is_floating_point() if isinstance(given, Tensor) else bool(np.issubdtype(given.dtype, np.floating))
-
-
-def _as_picture(given: Any) -> Any:
-    """Bytes, or a PIL image, as a PIL image in RGB."""
-    pil = import_optional("PIL.Image", "an image", extra="vision")
-    if isinstance(given, pil.Image):
-        return given.convert("RGB")
-    if not isinstance(given, Tensor | np.ndarray):
-        raise InputError(f"the image is {given!r:.80}, of the type {type(given).__name__}. {EXPECTED}")
-    array = given.cpu().numpy() if isinstance(given, Tensor) else given
-    if array.dtype != np.uint8:
-        raise InputError(
-            f"the image is an array of {array.dtype}: expected uint8 from 0 to 255, or pixel values in float32."
-        )
-    if array.ndim == 3 and array.shape[0] in CHANNELS and array.shape[2] not in CHANNELS:
-        array = array.transpose(1, 2, 0)
-    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in CHANNELS) or 0 in array.shape:
-        raise InputError(f"the image is an array of shape {list(array.shape)}: expected [height, width, 3].")
-    array = array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array
-    return pil.fromarray(np.ascontiguousarray(array)).convert("RGB")
 
 
 def _processed(image: Any, processor: Any, model: PreTrainedModel) -> dict[str, Tensor]:
