@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 
 from .errors import LrpxError, UnsupportedModelError
 from .models.heads import IMAGE_TEXT_SCORE
-from .models.placement import named_parameters, offloaded_as
+from .models.placement import is_offloaded, named_parameters, offloaded_as
 from .models.reader import image_processor_of, tokenizer_of
 from .models.signature import ModelSignature, takes, task_of
 from .models.stacks import encoder_of
@@ -208,6 +208,9 @@ def _check_sums(model: PreTrainedModel, batch: Batch, report: Report) -> None:
 
 
 def _check_flow(model: PreTrainedModel, batch: Batch, report: Report) -> None:
+    if is_offloaded(model):
+        report.lines.append((None, "relevance flow is not checked: each token would load all offloaded weights anew"))
+        return
     spec = PassSpec("attnlrp", ("embedding",))
     try:
         found, slow = (
@@ -222,7 +225,9 @@ def _check_flow(model: PreTrainedModel, batch: Batch, report: Report) -> None:
         for matrix, each in zip(edges, (step, other), strict=True):
             matrix[tuple(each.edges.T)] = each.relevance
         off = max(off, float(np.abs(edges[0] - edges[1]).max()))
-    fine = off <= TOLERANCE.get(model.dtype, 1e-3) * largest
+    fine: bool | None = off <= TOLERANCE.get(model.dtype, 1e-3) * largest
+    if not fine and model.dtype in (torch.bfloat16, torch.float16):
+        fine = None  # large hidden states whose products with gradients cancel have as large an error
     places = f"{len(found.places)} places from {found.places[0]} to {found.places[-1]}"
     report.lines.append(
         (
