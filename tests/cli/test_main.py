@@ -160,7 +160,7 @@ def test_standard_output_is_the_same_as_a_file(lrpx_command, tmp_path, format):
 
 def test_fragments_for_a_page_and_for_a_paper(lrpx_command, models):
     """The same as in Python, to the letter."""
-    e = lrpx.explain(models / "gpt2", None, TEXT, target=" the")
+    e = lrpx.explain(models / "gpt2", None, TEXT, target=" the", heads=False)
     page, paper, lua = (
         lrpx_command("explain", TEXT, "--target", " the", "--fragment", "--format", *options)[1]
         for options in (["html"], ["latex"], ["latex", "--engine", "lualatex"])
