@@ -157,6 +157,16 @@ def test_torchao(kind):
     assert_explained_as(model, unpacked_from(model, plain, read), 1e-4)
 
 
+@pytest.mark.parametrize("kind", ["qint2", "qint4", "qint8", "qfloat8"])
+def test_quanto(kind):
+    library = pytest.importorskip("optimum.quanto", reason="needs the package optimum-quanto")
+    model, plain = wide(), wide()
+    library.quantize(model, weights=getattr(library, kind), exclude="lm_head")
+    library.freeze(model)
+    read = lambda m: m.weight.dequantize() if isinstance(m, library.QLinear) else m.weight  # noqa: E731
+    assert_explained_as(model.eval(), unpacked_from(model, plain, read), 1e-6)
+
+
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_hqq(bits):
     library = pytest.importorskip("hqq.core.quantize", reason="needs the package hqq")
