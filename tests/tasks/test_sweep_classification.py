@@ -204,18 +204,15 @@ def test_a_text_in_a_batch_gets_what_it_gets_alone(family):
         assert abs(own[0] - own[1]).max() < 2e-5 * size
 
 
-LEFT_NOT_FINITE = (
-    "bloom",
-    "gemma2",
-    "mpt",
-)  # transformers gives NaN where a row of the attention mask hides everything
+# transformers gives NaN where a row of the attention mask hides everything; earlier releases count positions from the padding.
+LEFT_FAILS = ("bloom", "gemma2", "mpt", *("biogpt", "doge") * tiny_heads.OLD)
 
 
 @families(
     [
         f
         for f in tiny_heads.EXPLAINED
-        if f.startswith("text-") and tiny_heads.type_of(f) not in LEFT_NOT_FINITE and f not in tiny_heads.PAIRS
+        if f.startswith("text-") and tiny_heads.type_of(f) not in LEFT_FAILS and f not in tiny_heads.PAIRS
     ]
 )
 def test_the_last_token_is_found_with_padding_on_the_left_too(family):

@@ -295,8 +295,9 @@ def _batch(
     return replace(batch, with_images=True) if images and not items[0].source else batch
 
 
-# Convolutions, Fourier transforms, pooling and landmarks mix positions regardless of the attention mask.
-_LEAKS_PADDING = frozenset({"convbert", "fnet", "funnel", "led", "longformer", "mobilebert", "nystromformer"})
+# Convolutions, Fourier transforms, pooling and landmarks mix positions regardless of the attention mask; Doge's own mask did so
+# in early releases of transformers 5.
+_LEAKS_PADDING = frozenset({"convbert", "doge", "fnet", "funnel", "led", "longformer", "mobilebert", "nystromformer"})
 
 
 def allowed_waste(model: PreTrainedModel, task: str) -> float:
