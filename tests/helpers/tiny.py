@@ -268,7 +268,8 @@ def _configuration(kind: str, model_type: str) -> PreTrainedConfig:
     if config_class.sub_configs and model_class.config_class is not config_class:
         parts = config_class.sub_configs
         config_class = model_class.config_class  # the text part of a multi-modal configuration
-        changes = {name: value for name, value in changes.items() if name not in parts}
+        if kind != "vision":  # glmga, which is another model type's class as a whole
+            changes = {name: value for name, value in changes.items() if name not in parts}
     for flag in ("is_decoder", "causal"):
         if kind == "causal" and flag in _accepted(config_class):
             changes[flag] = True
