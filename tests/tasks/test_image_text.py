@@ -134,6 +134,13 @@ def test_modules_of_the_language_model_are_places_too(explainer):
     assert [layer.shape for layer in e.layers.values()] == [(len(e.tokens), 32)] * 2
 
 
+def test_heads_and_layers_are_those_of_the_language_model(explainer):
+    e = explainer(PLACED, images=[photo()], target=20, at=["input", "model.language_model.layers.*.mlp"])
+    mlps = [layer.sum(1) for layer in e.layers.values()]
+    np.testing.assert_allclose(e.by_mlp, mlps, rtol=0, atol=1e-9 * np.abs(mlps).max())
+    assert e.by_head.shape == (2, 4, len(e.tokens))
+
+
 @pytest.mark.parametrize("options", [{"checkpoint": True}, {"compile": True}, {"fast": True}])
 def test_other_ways_to_run_a_pass_give_the_same(llava, options):
     a, b = (lrpx.explain(*llava, PLACED, images=[photo()], target=20, **each) for each in (options, {}))
