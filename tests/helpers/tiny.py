@@ -85,7 +85,11 @@ FLOAT32_ONLY: dict[str, str] = {
 
 if Version(transformers.__version__) < Version("5.17"):
     _MASK = "fills its mask with float64's smallest number through a float32 tensor"
-    FLOAT32_ONLY |= dict.fromkeys(("causal:mpt", "causal:mvp", "causal:trocr", "masked:mvp"), _MASK)
+    _MASKED = ("causal:mpt", "causal:mvp", "causal:trocr", "masked:mvp", "speech2text:speecht5")
+    _MASKED += tuple(f"text2text:{name}" for name in ("mvp", "seamless_m4t", "seamless_m4t_v2"))
+    FLOAT32_ONLY |= dict.fromkeys(_MASKED, _MASK)
+    PAIRS.remove("text2text:encoder-decoder")  # has no default configuration there
+    PAIRS.remove("speech2text:speech-encoder-decoder")
 
 # Values of size-like configuration fields, by name.
 _NAMES_BY_SIZE = {

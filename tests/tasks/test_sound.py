@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 import tiny
 import torch
-import transformers
-from packaging.version import Version
 from support import families, fingerprint
 
 import lrpx
@@ -29,8 +27,6 @@ fun_asr_nano granite_speech granite_speech_plus kyutai_speech_to_text omniasr qw
 voxtral_realtime
 """.split()
 NOT_BUILT = ["moonshine_streaming"]
-if Version(transformers.__version__) < Version("5.17"):
-    NOT_BUILT.append("speech-encoder-decoder")  # has no default configuration
 KINDS = [family.split(":")[1] for family in tiny.PAIRS if family.startswith("speech2text:")]
 EXPLAINED = [kind for kind in KINDS if kind not in (*REFUSES, *WITHOUT_DECODER, *NOT_BUILT)]
 
@@ -58,13 +54,14 @@ def test_relevance_adds_up_over_frames_and_target(family):
     assert [part.name for part in e.segments] == ["source", "target"]
     assert e.tokens[:2] == ["frame 0", "frame 1"]
     assert len(e.tokens) == frames + 2
-    assert abs(e.residual) < 1e-9 * np.abs(e.relevance).sum()
+    near = 1e-9 if model.dtype == torch.float64 else 1e-4
+    assert abs(e.residual) < near * np.abs(e.relevance).sum()
     assert np.abs(e.relevance[:frames]).sum() > 0.01 * np.abs(e.relevance).sum()
     name = ModelSignature.of(model).source.features
     given = {name: features, "decoder_input_ids": torch.tensor([[2, 20]])}
     with torch.no_grad():
         plain = model(**given, use_cache=False).logits
-    assert e.value == pytest.approx(float(plain[0, -1, 11] - plain[0, -1, 13]))
+    assert e.value == pytest.approx(float(plain[0, -1, 11] - plain[0, -1, 13]), abs=10 * near)
     with propagate(model, "lrp"), torch.enable_grad():
         assert torch.equal(model(**given, use_cache=False).logits, plain)
     gradient = lrpx.explain(
@@ -82,7 +79,8 @@ def test_generated_text_is_row_by_row_a_call(family):
     for i, row in enumerate(g):
         start, at = g.source, g.prompt_length + i
         one = explainer(features, target=g.token_ids[at], target_prefix=g.token_ids[start:at])
-        np.testing.assert_allclose(row.relevance, one.relevance, atol=1e-9 * np.abs(one.relevance).max())
+        near = 1e-9 if model.dtype == torch.float64 else 1e-4
+        np.testing.assert_allclose(row.relevance, one.relevance, rtol=0, atol=near * np.abs(one.relevance).max())
         assert one.top[0].token.id == g.token_ids[at]
 
 

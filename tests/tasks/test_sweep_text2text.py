@@ -66,8 +66,9 @@ def test_forward_is_bit_identical_and_relevance_adds_up(family):
             assert torch.equal(model(**batch.inputs, use_cache=False).logits, plain)
     result = run(model, batch, "lrp", ["embedding"], mode=Accounting)
     size = np.abs(result.products).sum()
+    near = TOLERANCE if model.dtype == torch.float64 else 20 * TOLERANCE
     missing = result.values[0] - result.products.sum() - result.mode.absorbed
-    assert (abs(missing) > 0.01 * size) if family == GLOBAL else (abs(missing) < TOLERANCE * size)
+    assert (abs(missing) > 0.01 * size) if family == GLOBAL else (abs(missing) < near * size)
     plain = run(model, batch, {}, ["embedding"])
     assert abs(plain.values[0] - plain.products.sum()) > 50 * TOLERANCE * np.abs(plain.products).sum()  # it can fail
     assert np.abs(result.products[0, :9]).sum() > 0.01 * size  # the source
@@ -104,7 +105,8 @@ def test_fused_and_explicit_attention_agree(family):
     batches = [pad(items_of(model)[:1], model) for model in models]
     for rules in ("lrp", "attnlrp"):
         fused, explicit = (run(m, b, rules, ["embedding"]).products for m, b in zip(models, batches, strict=True))
-        np.testing.assert_allclose(fused, explicit, rtol=0, atol=2e-5 * np.abs(explicit).max())
+        near = 2e-5 if models[0].dtype == torch.float64 else 2e-4
+        np.testing.assert_allclose(fused, explicit, rtol=0, atol=near * np.abs(explicit).max())
 
 
 class Constant(nn.Module):
