@@ -103,6 +103,10 @@ def test_fused_and_explicit_attention_agree(family):
     except (ValueError, ImportError):
         pytest.skip("has one attention implementation only")
     batches = [pad(items_of(model)[:1], model) for model in models]
+    with torch.no_grad():
+        plain = [model(**batch.inputs, use_cache=False).logits for model, batch in zip(models, batches, strict=True)]
+    if not torch.allclose(*plain, rtol=0, atol=1e-4 * float(plain[0].abs().max())):
+        pytest.skip("this transformers computes other logits under sdpa than under eager")
     for rules in ("lrp", "attnlrp"):
         fused, explicit = (run(m, b, rules, ["embedding"]).products for m, b in zip(models, batches, strict=True))
         near = 2e-5 if models[0].dtype == torch.float64 else 2e-4
