@@ -129,7 +129,10 @@ class Batch:
     @property
     def shape(self) -> tuple[int, int]:
         """How many items and, padding included, tokens. How many tokens an image has is seen while the model runs: 0."""
-        return len(self.spans), 0 if self.of_images else self.ids.shape[1]
+        if self.of_images:
+            return len(self.spans), 0
+        rows, length = self.ids.shape  # of the tensor: while a pass is traced, these are symbols
+        return rows, length
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
