@@ -285,7 +285,7 @@ def test_nan_weights(method):
 def test_a_model_that_is_not_explained(method):
     model = tiny.build("masked:bart").model
     before = fingerprint(model)
-    with pytest.raises(UnsupportedModelError, match="BartModel is an encoder-decoder model that does not write text"):
+    with pytest.raises(UnsupportedModelError, match="BartModel is an encoder-decoder model for feature-extraction"):
         lrpx.explain(model, None, [9, 10, 11], position=1, method=method)
     assert fingerprint(model) == before
 

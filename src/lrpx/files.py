@@ -36,8 +36,16 @@ def check_output(path: str | os.PathLike[str], name: str = "") -> Path:
     if not folder.is_dir():
         make = f"~ is not expanded here: give {file.expanduser()}" if file.parts[:1] == ("~",) else f"mkdir -p {folder}"
         raise InputError(f"{given}: the folder {folder} does not exist. Make it first: {make}")
-    if not os.access(file if file.exists() else folder, os.W_OK):
-        raise InputError(f"{given} cannot be written: permission denied.")
+    existed = file.exists()
+    if existed and not file.is_file():  # /dev/stdout, a pipe
+        return file
+    try:  # root may write everywhere, and still not into /proc
+        with file.open("a"):
+            pass
+    except OSError as error:
+        raise InputError(f"{given} cannot be written: {(error.strerror or str(error)).lower()}.") from None
+    if not existed:
+        file.unlink()
     return file
 
 

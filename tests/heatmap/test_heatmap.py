@@ -565,7 +565,7 @@ def test_latex_breaks_no_line_inside_a_quoted_token_or_before_a_dot():
 
 
 def test_latex_sets_the_legend_below_the_colour_bar():
-    bar, legend = heatmap.to_latex(keys()).split(r"{\footnotesize framed: ")
+    bar, legend = heatmap.to_latex(keys()).split(r"{\footnotesize framed:\ ")
     assert bar.rstrip().endswith(r"\par\nobreak")
     assert legend.startswith(r"the\ logits\ at\ position\ 4\ are\ explained\par}")
 

@@ -103,8 +103,8 @@ def test_a_text_gets_the_same_whatever_was_read_before():
     assert not all(torch.allclose(a, b) for a, b in pairs)
 
 
-@pytest.mark.filterwarnings("ignore:.*was made for 32:UserWarning")
-@pytest.mark.parametrize("options", [{"continuation": IDS[30:40]}, {"max_new_tokens": 4}], ids=["given", "generated"])
+@pytest.mark.filterwarnings("ignore:.*(was made for 32|depends on how long the text is):UserWarning")
+@pytest.mark.parametrize("options", [{"continuation": IDS[30:40]}, {"max_new_tokens": 2}], ids=["given", "generated"])
 def test_generated_text_gets_the_same_whatever_was_read_before(options):
     fresh, used = qwen(DYNAMIC), qwen(DYNAMIC)
     with torch.no_grad():

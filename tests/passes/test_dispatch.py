@@ -11,7 +11,7 @@ from support import runner_of
 from transformers import LlamaForCausalLM
 
 import lrpx
-from lrpx.errors import InputError, LrpxError, UnsupportedModelError
+from lrpx.errors import InputError, LrpxError
 from lrpx.passes import dispatch as module
 from lrpx.passes.attribution import run
 from lrpx.passes.cuda_graphs import Graphs
@@ -159,7 +159,7 @@ def test_a_failure_that_is_not_the_heads_is_not_remembered():
         raise ZeroDivisionError
 
     hook = model.lm_head.register_forward_hook(fail)
-    with pytest.raises(UnsupportedModelError, match="its own forward raises ZeroDivisionError"):
+    with pytest.raises(ZeroDivisionError):
         run(model, batch_for(model), "lrp")
     hook.remove()
     run(model, batch_for(model), "lrp")

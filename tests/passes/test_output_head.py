@@ -12,7 +12,6 @@ from transformers import LlamaForCausalLM
 from transformers.modeling_outputs import CausalLMOutput
 
 import lrpx
-from lrpx.errors import UnsupportedModelError
 from lrpx.passes.attribution import run
 from lrpx.passes.forward_backward import HeadNotFollowed, PassOptions, PassSpec, compute
 from lrpx.passes.output_head import output_embedding
@@ -392,5 +391,5 @@ def test_a_failure_of_the_model_itself_is_not_the_heads():
     model.lm_head.register_forward_hook(fail)  # perhaps because of the few logits: tried again with all of them
     with pytest.raises(HeadNotFollowed):
         compute(model, batch_for(model), PassSpec("lrp"))
-    with pytest.raises(UnsupportedModelError, match="its own forward raises ZeroDivisionError: of its own"):
+    with pytest.raises(ZeroDivisionError, match="of its own"):
         run(model, batch_for(model), "lrp")

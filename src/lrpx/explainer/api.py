@@ -407,8 +407,8 @@ class Explainer:
             NonFiniteError: NaN or infinity appeared.
 
         Example:
-            >>> e = lrpx.Explainer("sentence-transformers/all-MiniLM-L6-v2").similarity("A dog runs.", "The puppy is running.")
-            >>> e.value, e.show()
+            >>> e = lrpx.Explainer(model, tokenizer).similarity("A dog runs.", "The puppy is running.", pooling="mean")
+            >>> e.show()
         """
         from .similarity import Asked, explain_similarity
 

@@ -7,6 +7,7 @@ carried gradient unseen, ways around the first block, numbers that are not finit
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NoReturn
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from .._torch_internals import HOOK_NODE, backward_hooks_of
+from .._torch_internals import HOOK_NODE, backward_hooks_of, hooks_of
 from ..errors import InputError, LrpxError, UnsupportedModelError
 from ..models.modules import modules_of
 from ..models.placement import stored_parameters
@@ -96,8 +97,8 @@ def own_failures_named(
 ) -> Iterator[None]:
     """A model that cannot read ``inputs``, also without rules and hooks, is refused with what it says itself.
 
-    What fails inside the block only, and not in a plain forward pass, is raised as it is; so is what ``keeps`` names: the
-    ways of a pass to ask for another one.
+    What fails inside the block only, and not in a plain forward pass, is raised as it is; so is what a hook of the user's raises,
+    and what ``keeps`` names: the ways of a pass to ask for another one.
 
     Raises:
         UnsupportedModelError: The model's own forward fails.
@@ -116,12 +117,20 @@ def own_failures_named(
     except torch.OutOfMemoryError:
         raise raised from None
     except Exception as error:
+        if _raised_by_a_hook(model, error):
+            raise raised from None
         said = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
         raise UnsupportedModelError(
             f"{type(model).__name__} cannot read this input, also without lrpx: its own forward raises "
             f"{type(error).__name__}: {said[:200]}"
         ) from error
     raise raised
+
+
+def _raised_by_a_hook(model: nn.Module, error: BaseException) -> bool:
+    """Whether an error passed through a hook that somebody has registered."""
+    hooks = {getattr(hook, "__code__", None) for module in modules_of(model) for hook in hooks_of(module)} - {None}
+    return any(frame.f_code in hooks for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def check_not_compiled(model: PreTrainedModel) -> None:
