@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tiny
+import tiny_tokenizers
 import torch
 from support import fingerprint
 from transformers import BertConfig, BertForSequenceClassification, T5Config, T5ForConditionalGeneration
@@ -117,3 +118,19 @@ def test_models_for_other_tasks_are_refused(task):
     kind, config = OTHERS[task]
     with pytest.raises(UnsupportedModelError, match=f"is for {task}, and flow"):
         lrpx.Explainer(kind(config).eval()).flow(IDS)
+
+
+def test_a_forgotten_space_is_noted_as_in_a_call():
+    tokenizer = tiny_tokenizers.byte_level()
+    explainer = lrpx.Explainer(tiny_tokenizers.gpt2(tokenizer), tokenizer)
+    text = "The keys to the cabinet"
+    likely = explainer(text).top[0].token.text
+    model, ids = explainer.model, [tokenizer.convert_tokens_to_ids(word) for word in ("Ġare", "are")]
+    with torch.no_grad():  # " are" becomes what the model expects
+        model.lm_head.weight[ids[0]] = 40 * model.lm_head.weight[tokenizer.convert_tokens_to_ids(likely)]
+    with pytest.warns(lrpx.LrpxWarning, match="far less probable"):
+        e = explainer(text, target="are")
+    with pytest.warns(lrpx.LrpxWarning, match="far less probable"):
+        flow = explainer.flow(text, target="are")
+    assert [note for note in flow.notes if "far less probable" in note] == [n for n in e.notes if "far less" in n]
+    assert explainer.flow(text, target=" are").notes == ()

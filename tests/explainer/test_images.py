@@ -244,3 +244,12 @@ def test_what_reads_text_is_refused_for_an_image_classifier(explainer, model):
         lrpx.explain(tiny_images.build("image:vit", num_labels=0), None, torch.zeros(3, 16, 16))
     with pytest.raises(lrpx.UnsupportedModelError, match="ViTModel"):
         lrpx.explain(model.vit, None, torch.zeros(3, 16, 16))
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [(["fox", "owl"], "one image takes one target"), (lambda logits: logits[0], "the target is a function")],
+)
+def test_an_image_takes_one_label(explainer, target, message):
+    with pytest.raises(lrpx.InputError, match=message):
+        explainer(BYTES, target=target)

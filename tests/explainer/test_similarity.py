@@ -9,7 +9,7 @@ import tiny
 import torch
 from support import CORE, slow_but
 from tiny_tokenizers import word_piece
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, BertModel, CLIPConfig, CLIPModel, T5Config, T5ForConditionalGeneration
 
 import lrpx
 from lrpx.check import check
@@ -267,3 +267,14 @@ def test_what_is_not_from_the_hub_is_not_looked_for_there(monkeypatch):
 def test_a_zero_embedding_has_no_cosine():
     with pytest.raises(InputError, match='metric="dot"'):
         seeds_of(np.zeros(3), np.ones(3), "cosine", halves=True)
+
+
+def test_models_that_make_no_embedding_of_a_text_are_refused_by_name():
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 97}
+    tower = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    clip = CLIPConfig(
+        text_config={**tower, "vocab_size": 97}, vision_config={**tower, "image_size": 8, "patch_size": 4}
+    )
+    for model in (T5ForConditionalGeneration(T5Config(**sizes)), CLIPModel(clip)):
+        with pytest.raises(UnsupportedModelError, match=f"{type(model).__name__} does not make one embedding"):
+            lrpx.Explainer(model.eval(), None).similarity([9, 10], [11])

@@ -38,6 +38,8 @@ def test_a_matrix_has_the_kept_edges(flow):
     np.testing.assert_array_equal(flow.matrix("last", "attention.1"), flow.matrix("block.1", "attention.1"))
     with pytest.raises(InputError, match=r"between=\['input', 'block.0'\], share=1"):
         flow.matrix("block.0", "input")
+    with pytest.raises(InputError, match=r"the upper place comes first: matrix\('attention.0', 'input'\)"):
+        flow.matrix("input", "attention.0")
 
 
 def test_the_whole_matrix_sums_to_the_relevance():

@@ -89,7 +89,7 @@ def test_a_choice_of_several_lines(explainer):
 
 BAD = {
     "none": ({}, "chooses among texts. Give them: choices="),
-    "empty": ({"choices": []}, "give a list of strings"),
+    "empty": ({"choices": []}, r"choices=\[\] is empty"),
     "a string": ({"choices": "runs"}, "choices='runs': give a list of strings"),
     "numbers": ({"choices": [1, 2]}, "give a list of strings"),
     "twice": ({"choices": ["runs", "runs"]}, "choices has 'runs' more than once"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..errors import InputError, UnsupportedModelError
+from ..errors import InputError, UnsupportedModelError, warn
 from ..methods import METHODS, Method
 from ..methods.generated import how, is_one_pass
 from ..models.lock import lock_of
@@ -23,6 +23,7 @@ from ..text.suspect import notes_of
 from ..text.targets import SeveralTokens
 from ..text.tokenization import encode
 from ..text.units import predicted_token, special_ids
+from .spelling import misspelt, probability
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,14 @@ def explain_flow(
         item = item_of(signature, tokenizer, encoded, **given)
     except SeveralTokens as error:
         raise InputError(f"{error} flow() follows the relevance of one token's logit.") from None
+    chances = {
+        f"{role}_probability": probability(runner, item, (token,))
+        for role, token in (("target", item.target), ("contrast", item.contrast))
+        if signature.task == "causal" and isinstance(given[role], str) and token is not None
+    }
+    doubts = misspelt(runner, tokenizer, encoded, item, given, chances) if chances else []
+    for doubt in doubts:
+        warn(doubt)
     with lock_of(model):
         found = flow_of(runner, pad([item], model), spec, keep, between=between, layers=asked.layers)
     if found.target == item.contrast:
@@ -106,7 +115,7 @@ def explain_flow(
         threshold=keep.threshold,
         text=encoded.text,
         special=tuple(n for n, i in enumerate(encoded.token_ids) if i in special_ids(tokenizer)),
-        notes=(*known, *item.notes, *found.notes),
+        notes=(*known, *item.notes, *doubts, *found.notes),
         provenance=about,
     )
 

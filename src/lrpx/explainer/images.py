@@ -33,6 +33,7 @@ from ..tasks.labels import Labels
 from ..tasks.patches import Grid, Seen, cells, default_place, noted_patches, own_tokens
 from ..tasks.text_classification import LabelScores
 from ..text.batching import Attribution, Batch, Readout
+from ..text.given import as_python, short
 from ..text.items import one_each
 from .texts import Explain, other_rules
 
@@ -79,6 +80,11 @@ class Images:
         self.given, self.several = split_images(image)
         self.collect = collect and self.several
         self.failed: dict[int, LrpxError] = {}
+        for name in ("target", "contrast"):
+            if not self.several and isinstance(as_python(asked[name]), list):
+                raise InputError(f"{name}={short(asked[name])}: one image takes one {name}. Call it once for each.")
+            if callable(asked[name]):
+                raise InputError(f"the {name} is a function, which is for logits of texts. Of an image give a label.")
         columns = {name: one_each(asked[name], name, len(self.given)) for name in ("target", "contrast")}
         self.images: dict[int, ImageInput] = {}
         self.items: dict[int, tuple[int | None, int | None]] = {}

@@ -19,11 +19,13 @@ import torch
 from ..errors import InputError, UnsupportedModelError, nearest, warn
 from ..methods import METHODS, Method
 from ..methods.generated import how, is_one_pass
+from ..models.heads import IMAGE_TEXT_SCORE
 from ..models.lock import lock_of
 from ..models.precision import matmul_precision
 from ..models.provenance import provenance
 from ..models.sentence_encoder import stored_pooling
-from ..models.signature import ModelSignature, padding_id, takes
+from ..models.signature import ModelSignature, padding_id, takes, task_of
+from ..models.stacks import encoder_of
 from ..passes.dispatch import PassRunner
 from ..passes.embeddings import POOLINGS, embedding_of, explain_embedding
 from ..passes.many_targets import ManyTargets
@@ -65,14 +67,16 @@ def explain_similarity(
     if asked.metric not in _NAMES:
         raise InputError(f"metric={asked.metric!r}. {nearest(asked.metric, list(_NAMES))}")
     model = runner.model
+    body: Any = model.base_model
+    other = task_of(model) == IMAGE_TEXT_SCORE or encoder_of(model) is not None
+    if other or not takes(body, "input_ids"):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} does not make one embedding of a text by a single stack of blocks: similarity() is for "
+            "encoders and decoders that read text alone."
+        )
     pooling = _pooling(model, asked.pooling)
     spec, combine = how(method, settings)
     signature = ModelSignature.of(model)
-    body: Any = model.base_model
-    if not takes(body, "input_ids"):
-        raise UnsupportedModelError(
-            f"{type(body).__name__} is not given token ids, so it has no embeddings of texts to compare."
-        )
     both = [_encoded(tokenizer, text, name) for text, name in zip(texts, ("text", "other"), strict=True)]
     notes = [note for one in both for note in check_readable(signature, one)]
     known = notes_of(both, tokenizer, padding_id(model, tokenizer), causal=signature.task == "causal")

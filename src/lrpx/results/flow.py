@@ -137,6 +137,10 @@ class RelevanceFlow:
             InputError: These are not two neighbouring places of this flow.
         """
         upper, lower = (self.places[-1] if name == "last" else name for name in (upper, lower))
+        if {upper, lower} <= set(self.places) and self.places.index(upper) < self.places.index(lower):
+            raise InputError(
+                f"{upper!r} lies below {lower!r}, and the upper place comes first: matrix({lower!r}, {upper!r})."
+            )
         step = next((step for step in self.steps if (step.upper, step.lower) == (upper, lower)), None)
         if step is None:
             raise InputError(

@@ -60,6 +60,8 @@ class MultipleChoice(HeadTask):
         if parts["choices"] is None:
             raise InputError(f'{self.signature.name} chooses among texts. Give them: choices=["first", "second"].')
         choices = parts["choices"].values if isinstance(parts["choices"], One) else ()
+        if isinstance(parts["choices"], One) and not choices:
+            raise InputError('choices=[] is empty. Give at least one: choices=["first", "second"].')
         if not choices or not all(isinstance(choice, str) for choice in choices):
             raise InputError(f"choices={short(list(choices) or parts['choices'])}: give a list of strings.")
         if len(set(choices)) < len(choices):
