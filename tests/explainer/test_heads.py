@@ -78,3 +78,13 @@ def test_a_run_without_heads_does_not_serve_one_with(model):
     explainer = lrpx.Explainer(model)
     found = [shapes(explainer(TEXTS[0], target=40, heads=heads)) for heads in (False, True, False, True)]
     assert found == [{}, HERE, {}, HERE]
+
+
+@pytest.mark.parametrize(("family", "known"), [("causal:llama", True), ("masked:fnet", False)])
+def test_heads_that_are_asked_for_and_not_found_are_noted(family, known):
+    explainer = lrpx.Explainer(tiny.build(family))
+    options = {} if family.startswith("causal") else {"position": 2}
+    asked, usual = (explainer(list(range(10, 16)), target=20, heads=heads, **options) for heads in (True, None))
+    assert (asked.by_head is not None) == known
+    assert any("what the heads wrote was not found" in note for note in asked.notes) != known
+    assert not any("heads" in note for note in usual.notes)

@@ -363,10 +363,23 @@ class Texts:
             by_mlp=result.by_mlp,
             by_head=result.by_head,
             components=result.components,
-            notes=(*encoded.notes, *item.notes, *result.notes, *other_rules(method, settings)),
+            notes=(
+                *encoded.notes,
+                *item.notes,
+                *result.notes,
+                *other_rules(method, settings),
+                *_without_heads(settings, result),
+            ),
             provenance={**about, **ids},
             **told,
         )
+
+
+def _without_heads(settings: dict[str, Any], result: Attribution) -> list[str]:
+    """A note where heads were asked for and are not known."""
+    if settings.get("heads") is not True or result.by_head is not None:
+        return []
+    return ["what the heads wrote was not found in this pass, although heads=True was asked for."]
 
 
 def other_rules(method: Method, settings: dict[str, Any]) -> list[str]:
