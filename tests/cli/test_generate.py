@@ -58,6 +58,7 @@ def test_json_holds_what_the_library_returns(generate, models):
     assert (found.tokens, found.spans, found.hops) == (expected.tokens, [(0, 2), (2, 3)], 1)
 
 
+@pytest.mark.filterwarnings("ignore::lrpx.errors.LrpxWarning")  # as likely as random weights have it
 def test_files(generate, models, tmp_path):
     pytest.importorskip("matplotlib")
     for suffix, start in (
