@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InputError, UnsupportedModelError, warn
-from ..methods import METHODS, Method
-from ..methods.generated import how, is_one_pass
+from ..methods import Method
+from ..methods.generated import check_decomposes, how
 from ..models.lock import lock_of
-from ..models.precision import matmul_precision
-from ..models.provenance import provenance
 from ..models.signature import ModelSignature, padding_id
 from ..passes.dispatch import PassRunner
 from ..passes.flow import Keep, flow_of
+from ..results.explanation import Token
 from ..results.flow import FlowStep, RelevanceFlow
-from ..text.batching import pad
+from ..text.batching import Predictions, pad
 from ..text.given import split
 from ..text.items import item_of
 from ..text.suspect import notes_of
 from ..text.targets import SeveralTokens
 from ..text.tokenization import encode
 from ..text.units import predicted_token, special_ids
-from .spelling import misspelt, probability
+from .predictions import LIKELIEST, misspelt_token
 
 
 @dataclass(frozen=True)
@@ -49,11 +48,7 @@ def explain_flow(
         UnsupportedModelError: The model cannot be explained correctly, or runs no blocks one after the other.
         NonFiniteError: NaN or infinity appeared.
     """
-    if not is_one_pass(method) or method.measures != "parts":
-        others = ", ".join(name for name, m in METHODS.items() if is_one_pass(m) and m.measures == "parts")
-        raise InputError(
-            f"{method.name} does not propagate relevance through the blocks, so there is no flow of it; {others} do."
-        )
+    check_decomposes(method, "does not propagate relevance through the blocks, so there is no flow of it")
     keep, model = keep_of(asked.share, asked.threshold), runner.model
     signature = ModelSignature.of(model)
     if signature.task not in ("causal", "masked"):
@@ -74,16 +69,9 @@ def explain_flow(
         item = item_of(signature, tokenizer, encoded, **given)
     except SeveralTokens as error:
         raise InputError(f"{error} flow() follows the relevance of one token's logit.") from None
-    chances = {
-        f"{role}_probability": probability(runner, item, (token,))
-        for role, token in (("target", item.target), ("contrast", item.contrast))
-        if signature.task == "causal" and isinstance(given[role], str) and token is not None
-    }
-    doubts = misspelt(runner, tokenizer, encoded, item, given, chances) if chances else []
-    for doubt in doubts:
-        warn(doubt)
+    batch = pad([item], model, likeliest=LIKELIEST if signature.task == "causal" else 0)
     with lock_of(model):
-        found = flow_of(runner, pad([item], model), spec, keep, between=between, layers=asked.layers)
+        found = flow_of(runner, batch, spec, keep, between=between, layers=asked.layers)
     if found.target == item.contrast:
         raise InputError(
             "the model's top prediction is the contrast itself: their difference is 0. Say which target: target=."
@@ -91,8 +79,10 @@ def explain_flow(
     before = encoded.token_ids[: item.position + 1]
     target = predicted_token(tokenizer, found.target, before)
     contrast = None if item.contrast is None else predicted_token(tokenizer, item.contrast, before)
-    execution = {**asdict(runner.execution), "float32_matmul_precision": matmul_precision()}
-    about = provenance(model, method.name, settings, execution)
+    doubts = _doubts(
+        found.predictions, {role: given[role] for role in ("target", "contrast")}, (target, contrast), tokenizer
+    )
+    about = runner.provenance(method.name, settings)
     about |= {"target": target.id, "target_text": target.text}
     about |= {"contrast": contrast and contrast.id, "contrast_text": contrast and contrast.text}
     [known] = notes_of([encoded], tokenizer, padding_id(model, tokenizer), causal=signature.task == "causal")
@@ -118,6 +108,22 @@ def explain_flow(
         notes=(*known, *item.notes, *doubts, *found.notes),
         provenance=about,
     )
+
+
+def _doubts(
+    predicted: Predictions | None, given: Mapping[str, Any], named: tuple[Token, Token | None], tokenizer: Any
+) -> list[str]:
+    """Warnings about a target or contrast, given as a string, that was probably meant with another leading space."""
+    found: list[str] = []
+    if predicted is not None:
+        for (role, text), token, chance in zip(
+            given.items(), named, (predicted.target, predicted.contrast), strict=True
+        ):
+            if isinstance(text, str) and token is not None and chance is not None:
+                found += misspelt_token(role, token, chance[0], predicted, tokenizer)
+    for doubt in found:
+        warn(doubt)
+    return found
 
 
 def keep_of(share: Any, threshold: Any) -> Keep:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -25,8 +25,6 @@ from ..models.heads import TEXT2TEXT
 from ..models.lock import lock_of
 from ..models.placement import entry_device
 from ..models.positions import fresh_rotations
-from ..models.precision import matmul_precision
-from ..models.provenance import provenance
 from ..models.reader import tokenizer_of
 from ..models.signature import ModelSignature, filler, padding_id
 from ..passes.dispatch import PassRunner
@@ -263,7 +261,6 @@ def explain_continuation(
     for note in (*notes, *asked.notes, *item.notes):
         warn(note)
     whole = prompt.followed_by(continuation, tokenizer)
-    execution = {**asdict(runner.execution), "float32_matmul_precision": matmul_precision()}
     return GenerationExplanation(
         tokens=whole.tokens,
         token_ids=list(whole.token_ids),
@@ -294,7 +291,7 @@ def explain_continuation(
             *_outside(method),
             *(hop_notes(asked.hops, sorted(kept)) if asked.hops else ()),
         ),
-        provenance=provenance(model, method.name, settings, execution),
+        provenance=runner.provenance(method.name, settings),
     )
 
 

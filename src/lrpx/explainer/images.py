@@ -6,9 +6,8 @@ patches, or at the pixels; then it is added up by patch, and the relevance of ev
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -21,12 +20,10 @@ from ..methods import Method
 from ..models.heads import IMAGE_TEXT_SCORE
 from ..models.lock import lock_of
 from ..models.placement import entry_device
-from ..models.precision import matmul_precision
-from ..models.provenance import provenance
 from ..models.signature import task_of
 from ..passes.dispatch import PassRunner
 from ..passes.hidden_states import place_first
-from ..results.explanation import Explanation, Unit
+from ..results.explanation import NO_TOKEN, Explanation, Unit
 from ..results.images import ImagePatches
 from ..tasks.image_input import ImageInput, as_image, read_image, split_images
 from ..tasks.labels import Labels
@@ -35,10 +32,10 @@ from ..tasks.text_classification import LabelScores
 from ..text.batching import Attribution, Batch, Readout
 from ..text.given import as_python, short
 from ..text.items import one_each
+from .collected import Collected
 from .texts import Explain, other_rules
 
 SHOWN = 5  # of the likeliest labels
-NO_TOKEN = -1  # the id of a patch
 PIXELS_PER_TOKEN = 256  # a patch of 16 x 16
 
 
@@ -59,7 +56,7 @@ def check_images_asked(model: PreTrainedModel, asked: Mapping[str, Any], objecti
         raise InputError(f"objective={objective!r} is for language models. {name} is explained by its logits.")
 
 
-class Images:
+class Images(Collected):
     """Images, and which label of each is explained. Attributes are those of ``Texts``, for images.
 
     Attributes:
@@ -110,19 +107,6 @@ class Images:
         """
         return self.labels.pair(target, contrast)
 
-    @contextmanager
-    def _trying(self, i: int) -> Iterator[None]:
-        """Keep what speaks against an image, or let the error say which of several images it is about."""
-        try:
-            yield
-        except (InputError, NonFiniteError) as error:
-            if self.collect:
-                self.failed[i] = error
-                return
-            if not self.several:
-                raise
-            raise type(error)(f"image[{i}]: {error}") from None
-
     def explained_by(
         self, method: Method, settings: dict[str, Any], runner: PassRunner, batch_tokens: int, progress: bool | None
     ) -> dict[int, Explanation]:
@@ -143,8 +127,7 @@ class Images:
         if settings["at"] is method.options["at"]:  # not given
             settings = {**settings, "at": (default_place(self.tower),)}
         runner.log_unused_options(method.name, has_passes=True)
-        execution = {**asdict(runner.execution), "float32_matmul_precision": matmul_precision()}
-        about = provenance(self.model, method.name, settings, execution)
+        about = runner.provenance(method.name, settings)
         function, found, notes = method.run_by(runner), dict[int, Explanation](), list[str]()
 
         def explain(group: list[int]) -> None:

@@ -46,11 +46,11 @@ def mistakes(encoded: Encoded, e: Explanation, predicted: Predictions | None, to
             ("contrast", e.contrast, e.contrast_probability),
         ):
             if token is not None and p is not None:
-                found += _misspelt(role, token, p, predicted, tokenizer)
+                found += misspelt_token(role, token, p, predicted, tokenizer)
     return tuple(found)
 
 
-def _misspelt(role: str, token: Token, p: float, predicted: Predictions, tokenizer: Any) -> list[str]:
+def misspelt_token(role: str, token: Token, p: float, predicted: Predictions, tokenizer: Any) -> list[str]:
     """A warning if a target or contrast of probability p is a token with another leading space too, and far more probable."""
     other = other_spelling(tokenizer, token.text)
     if other is None or predicted.probabilities[predicted.ids == other].sum() < max(FAR_MORE * p, 1e-300):

@@ -10,26 +10,24 @@ whole cosine.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from ..errors import InputError, UnsupportedModelError, nearest, warn
-from ..methods import METHODS, Method
-from ..methods.generated import how, is_one_pass
+from ..methods import Method
+from ..methods.generated import check_decomposes, how
 from ..models.heads import IMAGE_TEXT_SCORE
 from ..models.lock import lock_of
-from ..models.precision import matmul_precision
-from ..models.provenance import provenance
 from ..models.sentence_encoder import stored_pooling
 from ..models.signature import ModelSignature, padding_id, takes, task_of
 from ..models.stacks import encoder_of
 from ..passes.dispatch import PassRunner
 from ..passes.embeddings import POOLINGS, embedding_of, explain_embedding
 from ..passes.many_targets import ManyTargets
-from ..results.explanation import Explanation, Segment, Token, Unit
+from ..results.explanation import NO_TOKEN, Explanation, Segment, Token, Unit
 from ..text.batching import Batch, Item, pad
 from ..text.given import split
 from ..text.items import check_readable, read_extras
@@ -38,7 +36,6 @@ from ..text.tokenization import Encoded, encode
 from ..text.units import special_ids
 
 Metric = Literal["cosine", "dot"]
-NO_TOKEN = -1  # the id of a target that is no token
 _NAMES = {"cosine": "cosine similarity", "dot": "dot product"}
 
 
@@ -61,9 +58,7 @@ def explain_similarity(
         UnsupportedModelError: The model cannot be explained correctly, or gives no embeddings.
         NonFiniteError: NaN or infinity appeared.
     """
-    if not is_one_pass(method) or method.measures != "parts":
-        others = ", ".join(name for name, m in METHODS.items() if is_one_pass(m) and m.measures == "parts")
-        raise InputError(f"{method.name} does not explain embeddings; {others} do.")
+    check_decomposes(method, "does not explain embeddings")
     if asked.metric not in _NAMES:
         raise InputError(f"metric={asked.metric!r}. {nearest(asked.metric, list(_NAMES))}")
     model = runner.model
@@ -102,8 +97,7 @@ def explain_similarity(
         pairs = found[0][1].T @ found[1][1] / _lengths(a, b, asked.metric)
     first, second = both
     taken = np.concatenate([each[0] for each in found])
-    execution = {**asdict(runner.execution), "float32_matmul_precision": matmul_precision()}
-    about = provenance(model, method.name, settings, execution)
+    about = runner.provenance(method.name, settings)
     length = len(first.token_ids)
     given = first.text, second.text
     return Explanation(

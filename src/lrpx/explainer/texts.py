@@ -6,10 +6,9 @@ given so often, and explained from one forward pass where the method is one back
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,14 +19,12 @@ from ..errors import InputError, LrpxError, NonFiniteError, warn
 from ..methods import METHODS, Method
 from ..methods.together import explain_together, takes_one_pass
 from ..models.positions import longest_alike
-from ..models.precision import matmul_precision
-from ..models.provenance import provenance
 from ..models.reader import tokenizer_of
 from ..models.signature import ModelSignature, padding_id, task_of
 from ..passes.dispatch import PassRunner
 from ..passes.hidden_states import place_first
 from ..passes.scoring import Objective
-from ..results.explanation import Explanation, Token
+from ..results.explanation import NO_TOKEN, Explanation, Token
 from ..results.generation import explained
 from ..tasks.image_text import check_method, encode_with_images, images_of_each
 from ..text.batching import Attribution, Function, Item, allowed_waste, pad
@@ -36,18 +33,17 @@ from ..text.items import groups_of, lists_of, one_each
 from ..text.suspect import notes_of
 from ..text.tokenization import Encoded, encoder
 from ..text.units import predicted_token, special_ids
+from .collected import Collected
 from .predictions import LIKELIEST, SHOWN, ends_with_space, likelihoods, mistakes, remarks
 from .several_tokens import Several, described, explain_several, read_item
 from .spelling import averages_in_generate, misspelt
-
-NO_TOKEN = -1  # the id of a target that is a function
 
 Explain = Callable[..., list[Attribution]]  # a batch and a method's options -> one for each item
 
 SHORT = 1024  # tokens of all texts of a call, up to which relevance of heads and layers is computed unasked
 
 
-class Texts:
+class Texts(Collected):
     """Tokenised texts, and what is to be explained of each.
 
     Attributes:
@@ -161,19 +157,6 @@ class Texts:
                 f"explains={name!r}: a name for the function that is given as target. Tokens and labels have their own."
             )
 
-    @contextmanager
-    def _trying(self, i: int) -> Iterator[None]:
-        """Keep what speaks against a text, or let the error say which of several texts it is about."""
-        try:
-            yield
-        except (InputError, NonFiniteError) as error:
-            if self.collect:
-                self.failed[i] = error
-                return
-            if not self.several:
-                raise
-            raise type(error)(f"{self.of}[{i}]: {error}") from None
-
     def explained_by(
         self,
         method: Method,
@@ -188,8 +171,7 @@ class Texts:
                 check_method(runner.model, item, method, settings)
         runner.log_unused_options(method.name, has_passes=method.has_passes)
         self._check_functions(method)
-        execution = {**asdict(runner.execution), "float32_matmul_precision": matmul_precision()}
-        about = provenance(runner.model, method.name, settings, execution)
+        about = runner.provenance(method.name, settings)
         one = self._takes_one_pass(method, settings, runner)
         together = one or self.objective == "logprob"
         function, groups = method.run_by(runner), self._groups(runner.model, batch_tokens, together=together, one=one)

@@ -46,9 +46,21 @@ class Patches(Protocol):
     def tokens(self) -> Sequence[int]: ...
 
 
-@runtime_checkable
-class Drawable(Protocol):
-    """An ``Explanation``, or something with the same attributes."""
+class Made(Protocol):
+    """What says how something was computed."""
+
+    @property
+    def method(self) -> str: ...
+
+    @property
+    def at(self) -> str: ...
+
+    @property
+    def provenance(self) -> Mapping[str, Any]: ...
+
+
+class Tokens(Made, Protocol):
+    """What explanations, generated text and flows have in common: the tokens that they are about, and notes."""
 
     @property
     def tokens(self) -> Sequence[str]: ...
@@ -57,16 +69,24 @@ class Drawable(Protocol):
     def token_ids(self) -> Sequence[int]: ...
 
     @property
+    def units(self) -> Sequence[tuple[int, int, str]]: ...
+
+    @property
     def special(self) -> Sequence[int]: ...
+
+    @property
+    def notes(self) -> Sequence[str]: ...
+
+
+@runtime_checkable
+class Drawable(Tokens, Protocol):
+    """An ``Explanation``, or something with the same attributes."""
 
     @property
     def segments(self) -> Sequence[tuple[str, int, int]]: ...
 
     @property
     def images(self) -> Sequence[Patches]: ...
-
-    @property
-    def units(self) -> Sequence[tuple[int, int, str]]: ...
 
     @property
     def relevance(self) -> np.ndarray: ...
@@ -102,9 +122,6 @@ class Drawable(Protocol):
     def measures(self) -> str: ...
 
     @property
-    def notes(self) -> Sequence[str]: ...
-
-    @property
     def explains(self) -> str: ...
 
     @property
@@ -115,12 +132,6 @@ class Drawable(Protocol):
 
     @property
     def span(self) -> tuple[int, int] | None: ...
-
-    @property
-    def method(self) -> str: ...
-
-    @property
-    def at(self) -> str: ...
 
     @property
     def by_layer(self) -> np.ndarray | None: ...
@@ -137,37 +148,9 @@ class Drawable(Protocol):
     @property
     def components(self) -> Mapping[str, Any]: ...
 
-    @property
-    def provenance(self) -> Mapping[str, Any]: ...
 
-
-class Made(Protocol):
-    """What says how an explanation was made."""
-
-    @property
-    def method(self) -> str: ...
-
-    @property
-    def at(self) -> str: ...
-
-    @property
-    def provenance(self) -> Mapping[str, Any]: ...
-
-
-class Generated(Protocol):
+class Generated(Tokens, Protocol):
     """A ``lrpx.GenerationExplanation``, which describes each attribute."""
-
-    @property
-    def tokens(self) -> Sequence[str]: ...
-
-    @property
-    def token_ids(self) -> Sequence[int]: ...
-
-    @property
-    def units(self) -> Sequence[tuple[int, int, str]]: ...
-
-    @property
-    def special(self) -> Sequence[int]: ...
 
     @property
     def images(self) -> Sequence[Patches]: ...
@@ -197,19 +180,7 @@ class Generated(Protocol):
     def per_token(self) -> bool: ...
 
     @property
-    def method(self) -> str: ...
-
-    @property
-    def at(self) -> str: ...
-
-    @property
     def measures(self) -> str: ...
-
-    @property
-    def notes(self) -> Sequence[str]: ...
-
-    @property
-    def provenance(self) -> Mapping[str, Any]: ...
 
     def what(self, count: int) -> str: ...
 
@@ -233,20 +204,8 @@ class FlowStepLike(Protocol):
     def kept(self) -> float: ...
 
 
-class FlowLike(Protocol):
+class FlowLike(Tokens, Protocol):
     """A ``lrpx.RelevanceFlow``, which describes each attribute."""
-
-    @property
-    def tokens(self) -> Sequence[str]: ...
-
-    @property
-    def token_ids(self) -> Sequence[int]: ...
-
-    @property
-    def units(self) -> Sequence[tuple[int, int, str]]: ...
-
-    @property
-    def special(self) -> Sequence[int]: ...
 
     @property
     def value(self) -> float: ...
@@ -280,18 +239,6 @@ class FlowLike(Protocol):
 
     @property
     def threshold(self) -> float | None: ...
-
-    @property
-    def method(self) -> str: ...
-
-    @property
-    def at(self) -> str: ...
-
-    @property
-    def notes(self) -> Sequence[str]: ...
-
-    @property
-    def provenance(self) -> Mapping[str, Any]: ...
 
     @property
     def edge_count(self) -> int: ...

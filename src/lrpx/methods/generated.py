@@ -34,6 +34,17 @@ def is_one_pass(method: Method) -> bool:
     return method.function in _ONE_PASS
 
 
+def check_decomposes(method: Method, why: str) -> None:
+    """Refuse a method that does not divide the explained value by one backward pass.
+
+    Raises:
+        InputError: ``why`` says what it does not do; the error names the methods that do.
+    """
+    if not (is_one_pass(method) and method.measures == "parts"):
+        others = ", ".join(name for name, m in METHODS.items() if is_one_pass(m) and m.measures == "parts")
+        raise InputError(f"{method.name} {why}; {others} do.")
+
+
 def how(method: Method, settings: Mapping[str, Any]) -> tuple[PassSpec, Combine]:
     """The pass of a method, and how it makes relevance of a hidden state and its gradient.
 

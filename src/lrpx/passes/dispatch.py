@@ -13,10 +13,11 @@ from __future__ import annotations
 import gc
 import logging
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -24,6 +25,8 @@ from transformers import PreTrainedModel
 from ..errors import InputError, LrpxError, strict, warn
 from ..models.placement import entry_device, is_divided
 from ..models.positions import fresh_rotations
+from ..models.precision import matmul_precision
+from ..models.provenance import provenance
 from ..propagation.rulesets import get_rules
 from ..text.batching import Batch
 from .compiled.plan import CompiledPasses
@@ -270,6 +273,11 @@ class PassRunner:
             spec.heads,
             around,
         )
+
+    def provenance(self, method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Where the numbers of ``method`` come from: the model, the method's options, and how passes are run."""
+        execution = {**asdict(self.execution), "float32_matmul_precision": matmul_precision()}
+        return provenance(self.model, method, settings, execution)
 
     def log_unused_options(self, method: str, *, has_passes: bool) -> None:
         """Log, once, which of the options that were asked for change nothing for this model and ``method``.

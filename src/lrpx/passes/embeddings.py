@@ -26,7 +26,7 @@ POOLINGS: tuple[str, ...] = get_args(Pooling)
 Answer = TypeVar("Answer")
 
 
-def pooled(states: Tensor, pooling: str) -> Tensor:
+def pool(states: Tensor, pooling: str) -> Tensor:
     """One embedding ``[D]`` of the hidden states ``[T, D]`` of a text's tokens, special tokens included.
 
     ``"mean"`` over the tokens, the first (``"cls"``) or the ``"last"`` token, or the ``"max"`` over the tokens, of each number.
@@ -71,7 +71,7 @@ def explain_embedding(
     def attempt(options: PassOptions) -> Answer:
         many = 1 if options.checkpoint else values_at_once(model, batch)
         with watched(model, batch, spec, options) as now:
-            embedding = pooled(_hidden(model, now.batch)[0], pooling)
+            embedding = pool(_hidden(model, now.batch)[0], pooling)
             if not embedding.isfinite().all():
                 raise NonFiniteError(
                     f"an embedding of {type(model).__name__} has NaN or infinity in {embedding.dtype}. "
@@ -88,7 +88,7 @@ def explain_embedding(
 def embedding_of(model: PreTrainedModel, batch: Batch, pooling: str) -> Tensor:
     """The embedding ``[D]`` of one text, by a forward pass alone."""
     with torch.no_grad():
-        return pooled(_hidden(model, batch)[0], pooling)
+        return pool(_hidden(model, batch)[0], pooling)
 
 
 def _hidden(model: PreTrainedModel, batch: Batch) -> Tensor:

@@ -27,9 +27,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._torch_internals import no_function_modes
 from ..errors import NonFiniteError
 from ..models.positions import fresh_rotations
-from ..text.batching import Batch
+from ..text.batching import Batch, Predictions
 from .attention_flow import AttentionFlow, AttentionWatch, along, shares_of
 from .dispatch import PassRunner
 from .forward_backward import PassOptions, PassSpec, _scores, exact_dtype, read_once, watched
@@ -37,6 +38,7 @@ from .linearised import Linearised
 from .many_targets import with_options
 from .memory import values_at_once
 from .places import Place, StreamPlaces, chosen_places
+from .predictions import predictions, read_predictions
 from .validation import about_cuts, where_not_finite
 
 logger = logging.getLogger("lrpx")
@@ -110,6 +112,7 @@ class Flow:
         kept: bool ``[P, T]``: the tokens that are kept.
         steps: From the top down.
         notes: What has to be known to read it right.
+        predictions: What the model predicts at the position, if the batch asks for it.
     """
 
     value: float
@@ -119,6 +122,7 @@ class Flow:
     kept: np.ndarray
     steps: list[Step]
     notes: tuple[str, ...]
+    predictions: Predictions | None
 
 
 def flow_of(
@@ -160,12 +164,18 @@ def flow_of(
             watch.keeps = explicit and not options.checkpoint
             stream = StreamPlaces(model, batch.inputs["input_ids"].shape[1], lambda: len(watch.calls))
             with stream.noted():
-                picked, targets, _ = _scores(model, now.batch, batch.readout, options, watch, now.wanted)
+                picked, targets, whole = _scores(model, now.batch, batch.readout, options, watch, now.wanted)
             exact = picked.to(exact_dtype(picked))
             value = (exact[:, 0] - (exact[:, 1] if int(now.batch.contrasts[0]) >= 0 else 0)).sum()
             states, beside = now.states(model, value)
             if not value.isfinite():
                 raise NonFiniteError(where_not_finite(model, lambda: read_once(model, batch)))
+            predicted = None
+            if whole is not None:
+                with no_function_modes():  # nothing of this is the model's
+                    count = min(batch.likeliest, whole.shape[1])
+                    counted = predictions(whole, targets, now.batch.contrasts, count)
+                [predicted] = read_predictions(counted.cpu().double().numpy())
             notes = (about_cuts(type(model).__name__, watch),) if +watch.cuts else ()
             [(name, state)] = states.items()
             lowest = Place(name, state.whole(), 1, 0)
@@ -177,7 +187,7 @@ def flow_of(
             relevance = np.stack([r.cpu().double().numpy() for r in at.relevance])
             names = [place.name for place in places]
             masks = np.stack([mask.cpu().numpy() for mask in kept])
-            return Flow(float(value.detach()), int(targets[0]), names, relevance, masks, steps, notes)
+            return Flow(float(value.detach()), int(targets[0]), names, relevance, masks, steps, notes, predicted)
 
     return with_options(runner, batch, spec, attempt)
 

@@ -27,6 +27,9 @@ SCHEMA = 1
 Measures: TypeAlias = Literal["parts", "sensitivity", "mixture"]
 
 
+NO_TOKEN = -1  # the id of what is no entry of a vocabulary: a function that is explained, a patch of an image
+
+
 class Token(NamedTuple):
     """One entry of the vocabulary; of a classifier one label, of a list of choices or answers one of these."""
 
