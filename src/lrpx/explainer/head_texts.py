@@ -19,7 +19,7 @@ from ..models.stacks import encoder_of
 from ..passes.dispatch import PassRunner
 from ..passes.plain import scores_of
 from ..results.explanation import Explanation
-from ..tasks.head_task import Asked, HeadTask
+from ..tasks.head_task import AskedScore, HeadTask
 from ..text.batching import Attribution, Item, Readout, pad
 from ..text.given import name_of
 from ..text.items import function_of
@@ -53,7 +53,7 @@ class HeadTexts(Texts):
             UnsupportedModelError: The model cannot be explained correctly.
         """
         self.task, self.runner, self.batch_tokens = task, runner, batch_tokens
-        self.asked: dict[int, Asked] = {}
+        self.asked: dict[int, AskedScore] = {}
         super().__init__(runner.model, task.tokenizer, text, asked, **options)
 
     def _read(self, model: PreTrainedModel) -> dict[int, Any]:
@@ -82,7 +82,7 @@ class HeadTexts(Texts):
             longest = max(asked_of_it.rows, key=lambda row: len(row.token_ids))
             self.items[i] = replace(longest, position=asked_of_it.span[0], notes=(*known, *asked_of_it.notes))
 
-    def _asked(self, i: int, rows: Sequence[Encoded], asked: dict[str, Any], said: Sequence[np.ndarray]) -> Asked:
+    def _asked(self, i: int, rows: Sequence[Encoded], asked: dict[str, Any], said: Sequence[np.ndarray]) -> AskedScore:
         """What is explained of a text: a score, or a function of all scores."""
         self._check_name(asked["target"], self.explains[i])
         function = function_of(asked["target"], asked["contrast"])

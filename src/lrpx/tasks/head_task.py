@@ -31,7 +31,7 @@ class One:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class AskedScore:
     """One text, and which score of it is explained.
 
     Attributes:
@@ -93,7 +93,7 @@ class HeadTask(ABC):
         """
 
     @abstractmethod
-    def ask(self, rows: Sequence[Encoded], asked: Mapping[str, Any], said: Sequence[np.ndarray]) -> Asked:
+    def ask(self, rows: Sequence[Encoded], asked: Mapping[str, Any], said: Sequence[np.ndarray]) -> AskedScore:
         """Which score is explained.
 
         Args:
@@ -106,14 +106,14 @@ class HeadTask(ABC):
         """
 
     @abstractmethod
-    def readout(self, asked: Sequence[Asked]) -> Readout:
+    def readout(self, asked: Sequence[AskedScore]) -> Readout:
         """Which scores of the model are explained, for all texts of a call."""
 
-    def items(self, asked: Asked, readout: Readout) -> tuple[Item, ...]:
+    def items(self, asked: AskedScore, readout: Readout) -> tuple[Item, ...]:
         """The rows, with target and contrast as ids of the readout's scores."""
         return asked.rows
 
-    def tell(self, asked: Asked, result: Attribution) -> dict[str, Any]:
+    def tell(self, asked: AskedScore, result: Attribution) -> dict[str, Any]:
         """Fields of the ``Explanation``: target, contrast, their probabilities, and what the score is."""
         return asked.told
 

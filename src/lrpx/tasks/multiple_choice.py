@@ -22,7 +22,7 @@ from ..text.batching import Batch, Readout
 from ..text.given import as_python, short
 from ..text.pairs import BETWEEN, encode_pair
 from ..text.tokenization import Encoded
-from .head_task import Asked, HeadTask, One, best_of, named, rank_of, softmax
+from .head_task import AskedScore, HeadTask, One, best_of, named, rank_of, softmax
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class MultipleChoice(HeadTask):
             raise InputError(f"choices has {twice!r} more than once. Give choices that differ.")
         return [encode_pair(self.tokenizer, given, choice, ("prompt", "choice")) for choice in choices]
 
-    def ask(self, rows: Sequence[Encoded], asked: Mapping[str, Any], said: Sequence[np.ndarray]) -> Asked:
+    def ask(self, rows: Sequence[Encoded], asked: Mapping[str, Any], said: Sequence[np.ndarray]) -> AskedScore:
         """The choice that is given, or the best one; compared with the one that is given, or the best other one."""
         if asked["position"] is not None:
             raise InputError(f"position={asked['position']!r}: a choice has one logit. Leave position out.")
@@ -95,7 +95,7 @@ class MultipleChoice(HeadTask):
             told |= named(tokens[contrast], (float(shares[contrast]), rank_of(scores, contrast)), "contrast")
             items.append(self.item(rows[contrast], target=0))
             shown, shared = _together(rows[target], rows[contrast], names[contrast])
-        return Asked(
+        return AskedScore(
             shown=shown,
             rows=tuple(items),
             span=pooled(self.model, rows[target].token_ids),
@@ -104,7 +104,7 @@ class MultipleChoice(HeadTask):
             notes=tuple(dict.fromkeys(note for item in items for note in item.notes)),
         )
 
-    def readout(self, asked: Sequence[Asked]) -> Readout:
+    def readout(self, asked: Sequence[AskedScore]) -> Readout:
         """The logit of the choice."""
         return ChoiceScore()
 

@@ -21,7 +21,7 @@ from ..text.batching import Batch, Item, Readout
 from ..text.given import as_python
 from ..text.pairs import encode_pair
 from ..text.tokenization import Encoded
-from .head_task import SHOWN, Asked, HeadTask, One, named, softmax
+from .head_task import SHOWN, AskedScore, HeadTask, One, named, softmax
 
 LONGEST = 15  # tokens of an answer that is looked for, as in transformers' pipeline
 
@@ -87,7 +87,7 @@ class QuestionAnswering(HeadTask):
             names = ("context", "question")
         return [encode_pair(self.tokenizer, texts[names[0]], texts[names[1]], names)]
 
-    def ask(self, rows: Sequence[Encoded], asked: Mapping[str, Any], said: Sequence[np.ndarray]) -> Asked:
+    def ask(self, rows: Sequence[Encoded], asked: Mapping[str, Any], said: Sequence[np.ndarray]) -> AskedScore:
         """The answer that is given, or the best one."""
         [encoded], [logits] = rows, said
         if asked["position"] is not None:
@@ -112,7 +112,7 @@ class QuestionAnswering(HeadTask):
             told |= named(found.token(span), (found.probability(span), found.rank(span)), role)
         start, last = spans["target"]
         answers = (spans["target"], spans.get("contrast"))
-        return Asked(
+        return AskedScore(
             shown=encoded,
             rows=(item,),
             span=(start, last + 1),
@@ -122,12 +122,12 @@ class QuestionAnswering(HeadTask):
             answers=answers,
         )
 
-    def readout(self, asked: Sequence[Asked]) -> AnswerScores:
+    def readout(self, asked: Sequence[AskedScore]) -> AnswerScores:
         """The scores of answers, up to the longest that is asked about."""
         lengths = [span[1] - span[0] + 1 for one in asked for span in one.answers if span]
         return AnswerScores(1 << (max([LONGEST, *lengths]) - 1).bit_length())  # few values, so that passes can be kept
 
-    def items(self, asked: Asked, readout: Readout) -> tuple[Item, ...]:
+    def items(self, asked: AskedScore, readout: Readout) -> tuple[Item, ...]:
         """Answers as ids of the scores."""
         assert isinstance(readout, AnswerScores)
         ids = [None if span is None else readout.id_of(*span) for span in asked.answers]

@@ -20,7 +20,7 @@ from ..models.pooling import pooled
 from ..text.batching import Attribution, Batch, Readout
 from ..text.pairs import encode_pair
 from ..text.tokenization import Encoded
-from .head_task import SHOWN, Asked, HeadTask
+from .head_task import SHOWN, AskedScore, HeadTask
 from .labels import Labels
 
 
@@ -57,7 +57,7 @@ class TextClassification(HeadTask):
             return self.text(given)
         return [encode_pair(self.tokenizer, given, parts["text_pair"], ("text", "text_pair"))]
 
-    def ask(self, rows: Sequence[Encoded], asked: Mapping[str, Any], said: Sequence[np.ndarray]) -> Asked:
+    def ask(self, rows: Sequence[Encoded], asked: Mapping[str, Any], said: Sequence[np.ndarray]) -> AskedScore:
         """The label that is given, or the top one."""
         [encoded] = rows
         if asked["position"] is not None:
@@ -74,13 +74,13 @@ class TextClassification(HeadTask):
             target = 0
         span = pooled(self.model, encoded.token_ids)
         item = self.item(encoded, span[0], target, contrast)
-        return Asked(shown=encoded, rows=(item,), span=span, notes=(*item.notes, *self._pair_in_one(encoded)))
+        return AskedScore(shown=encoded, rows=(item,), span=span, notes=(*item.notes, *self._pair_in_one(encoded)))
 
-    def readout(self, asked: Sequence[Asked]) -> Readout:
+    def readout(self, asked: Sequence[AskedScore]) -> Readout:
         """The logits."""
         return LabelScores(self.independent)
 
-    def tell(self, asked: Asked, result: Attribution) -> dict[str, Any]:
+    def tell(self, asked: AskedScore, result: Attribution) -> dict[str, Any]:
         """Names of labels, and their probabilities unless they are values."""
         fields = self.labels.told(result.target, asked.rows[0].contrast, result.predictions)
         return fields | {"explains": "value" if self.regression else ""}

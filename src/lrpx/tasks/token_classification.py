@@ -19,7 +19,7 @@ from ..errors import InputError
 from ..text.batching import Attribution, Batch, Readout
 from ..text.targets import resolve_position
 from ..text.tokenization import Encoded
-from .head_task import SHOWN, Asked, HeadTask, softmax
+from .head_task import SHOWN, AskedScore, HeadTask, softmax
 from .labels import Labels
 
 OUTSIDE = "O"  # the label of a token that belongs to no entity
@@ -67,7 +67,7 @@ class TokenClassification(HeadTask):
         """What to type for words."""
         return 'Give one string: " ".join(words).'
 
-    def ask(self, rows: Sequence[Encoded], asked: Mapping[str, Any], said: Sequence[np.ndarray]) -> Asked:
+    def ask(self, rows: Sequence[Encoded], asked: Mapping[str, Any], said: Sequence[np.ndarray]) -> AskedScore:
         """The token that is given, or the most confident entity; the label that is given, or the token's top one."""
         [encoded], [logits] = rows, said
         remarks: tuple[str, ...] = ()
@@ -77,13 +77,13 @@ class TokenClassification(HeadTask):
             position = resolve_position(encoded, asked["position"], self.name, None)
         target, contrast = self.labels.pair(asked["target"], asked["contrast"])
         item = self.item(encoded, position, target, contrast)
-        return Asked(shown=encoded, rows=(item,), span=(position, position + 1), notes=item.notes, remarks=remarks)
+        return AskedScore(shown=encoded, rows=(item,), span=(position, position + 1), notes=item.notes, remarks=remarks)
 
-    def readout(self, asked: Sequence[Asked]) -> Readout:
+    def readout(self, asked: Sequence[AskedScore]) -> Readout:
         """The logits at the position."""
         return LabelScoresAt()
 
-    def tell(self, asked: Asked, result: Attribution) -> dict[str, Any]:
+    def tell(self, asked: AskedScore, result: Attribution) -> dict[str, Any]:
         """Names of labels, and their probabilities."""
         return self.labels.told(result.target, asked.rows[0].contrast, result.predictions)
 
