@@ -367,11 +367,11 @@ class Explainer:
             >>> flow = lrpx.Explainer(model, tokenizer).flow("The keys to the cabinet", target=" are", contrast=" is")
             >>> flow.to_html("flow.html")
         """
-        from .flow import Asked, explain_flow
+        from .flow import AskedFlow, explain_flow
 
         _check_names(options, Explainer.flow.__kwdefaults__ or ())
         [(chosen, settings)] = methods_with_options([self.method if method is None else method], options)
-        asked = Asked(target, contrast, position, between, layers, share, threshold)
+        asked = AskedFlow(target, contrast, position, between, layers, share, threshold)
         return explain_flow(self._runner, self.tokenizer, text, chosen, settings, asked)
 
     def similarity(
@@ -410,11 +410,11 @@ class Explainer:
             >>> e = lrpx.Explainer(model, tokenizer).similarity("A dog runs.", "The puppy is running.", pooling="mean")
             >>> e.show()
         """
-        from .similarity import Asked, explain_similarity
+        from .similarity import AskedSimilarity, explain_similarity
 
         _check_names(options, Explainer.similarity.__kwdefaults__ or ())
         [(chosen, settings)] = methods_with_options([self.method if method is None else method], options)
-        asked = Asked(metric, pooling, pairs)
+        asked = AskedSimilarity(metric, pooling, pairs)
         return explain_similarity(self._runner, self.tokenizer, (text, other), chosen, settings, asked)
 
 

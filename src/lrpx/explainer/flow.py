@@ -26,7 +26,7 @@ from .predictions import LIKELIEST, misspelt_token
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedFlow:
     """What is to be explained, and how much of it kept; as the arguments of ``Explainer.flow``."""
 
     target: Any
@@ -39,7 +39,7 @@ class Asked:
 
 
 def explain_flow(
-    runner: PassRunner, tokenizer: Any, text: Any, method: Method, settings: dict[str, Any], asked: Asked
+    runner: PassRunner, tokenizer: Any, text: Any, method: Method, settings: dict[str, Any], asked: AskedFlow
 ) -> RelevanceFlow:
     """Follow the relevance of one prediction.
 
@@ -150,7 +150,7 @@ def keep_of(share: Any, threshold: Any) -> Keep:
     return Keep(float(share), None)
 
 
-def _places(asked: Asked, at: Any) -> tuple[Sequence[Any] | None, str]:
+def _places(asked: AskedFlow, at: Any) -> tuple[Sequence[Any] | None, str]:
     """The names of places, checked as far as that goes without the model; and the lowest place."""
     between = asked.between
     if asked.layers is not None:

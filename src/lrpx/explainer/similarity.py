@@ -40,7 +40,7 @@ _NAMES = {"cosine": "cosine similarity", "dot": "dot product"}
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedSimilarity:
     """What is to be explained; as the arguments of ``Explainer.similarity``."""
 
     metric: str
@@ -49,7 +49,12 @@ class Asked:
 
 
 def explain_similarity(
-    runner: PassRunner, tokenizer: Any, texts: tuple[Any, Any], method: Method, settings: dict[str, Any], asked: Asked
+    runner: PassRunner,
+    tokenizer: Any,
+    texts: tuple[Any, Any],
+    method: Method,
+    settings: dict[str, Any],
+    asked: AskedSimilarity,
 ) -> Explanation:
     """Explain the similarity of two texts.
 
