@@ -175,9 +175,8 @@ def explain(
     _check_options(methods, given)
     if heads is None and any("heads" in get_method(name).options for name in methods):
         given["heads"] = False  # thousands of numbers that nobody asked for
-    for role, as_text, as_id in (("target", target, target_id), ("contrast", contrast, contrast_id)):
-        if as_text is not None and as_id is not None:
-            raise InputError(f"give --{role} or --{role}-id, not both.")
+    asked_target = options.text_or_id("target", target, target_id)
+    asked_contrast = options.text_or_id("contrast", contrast, contrast_id)
     pictures = image if image and not text and file is None else None  # to classify, without a text
     texts = _images_of(pictures) if pictures else texts_of(text, file, jsonl=jsonl, chat=chat)
     if image and not pictures and len(texts) > 1:
@@ -211,8 +210,8 @@ def explain(
         loaded, tokenizer, batch_tokens=batch_tokens, fast=fast, compile=compile, checkpoint=checkpoint
     )
     typed = {
-        "target": target if target_id is None else target_id,
-        "contrast": contrast if contrast_id is None else contrast_id,
+        "target": asked_target,
+        "contrast": asked_contrast,
         "position": position,
         "text_pair": text_pair,
         "question": question,

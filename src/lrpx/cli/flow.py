@@ -90,9 +90,8 @@ def flow(
         raise InputError(f"{kind.name} is for lrpx explain; lrpx flow has {', '.join(f.name for f in FORMATS)}.")
     given: dict[str, Any] = {"at": at, "rules": rules}
     methods_with_options([method], given)  # refused before a model is loaded
-    for role, as_text, as_id in (("target", target, target_id), ("contrast", contrast, contrast_id)):
-        if as_text is not None and as_id is not None:
-            raise InputError(f"give --{role} or --{role}-id, not both.")
+    asked_target = options.text_or_id("target", target, target_id)
+    asked_contrast = options.text_or_id("contrast", contrast, contrast_id)
     from ..explainer.flow import keep_of
 
     keep_of(share, threshold)
@@ -113,8 +112,8 @@ def flow(
     )
     found = Explainer(loaded, tokenizer, checkpoint=checkpoint).flow(
         one.text,
-        target=target if target_id is None else target_id,
-        contrast=contrast if contrast_id is None else contrast_id,
+        target=asked_target,
+        contrast=asked_contrast,
         position=position,
         between=between or None,
         layers=layers or None,

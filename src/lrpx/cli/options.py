@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from ..errors import InputError
+
 DEFAULT_MODEL = "smollm2-135m"
 
 
@@ -161,3 +163,14 @@ def set_logging(verbose: bool) -> None:
     """Send what lrpx logs to standard error; ``verbose``: also what is loaded and chosen."""
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s", stream=sys.stderr)
     logging.getLogger("lrpx").setLevel(logging.INFO if verbose else logging.WARNING)
+
+
+def text_or_id(role: str, text: Any, token_id: int | None) -> Any:
+    """What ``--target`` and ``--target-id``, or their like for another role, ask for.
+
+    Raises:
+        InputError: Both are given.
+    """
+    if text is not None and token_id is not None:
+        raise InputError(f"give --{role} or --{role}-id, not both.")
+    return text if token_id is None else token_id
