@@ -33,7 +33,7 @@ from ..models.positions import fresh_rotations
 from ..text.batching import Batch, Predictions
 from .attention_flow import AttentionFlow, AttentionWatch, along, shares_of
 from .dispatch import PassRunner
-from .forward_backward import PassOptions, PassSpec, _scores, exact_dtype, read_once, watched
+from .forward_backward import PassOptions, PassSpec, asked_scores, exact_dtype, read_once, watched
 from .linearised import Linearised
 from .many_targets import with_options
 from .memory import values_at_once
@@ -164,7 +164,7 @@ def flow_of(
             watch.keeps = explicit and not options.checkpoint
             stream = StreamPlaces(model, batch.inputs["input_ids"].shape[1], lambda: len(watch.calls))
             with stream.noted():
-                picked, targets, whole = _scores(model, now.batch, batch.readout, options, watch, now.wanted)
+                picked, targets, whole = asked_scores(model, now.batch, batch.readout, options, watch, now.wanted)
             exact = picked.to(exact_dtype(picked))
             value = (exact[:, 0] - (exact[:, 1] if int(now.batch.contrasts[0]) >= 0 else 0)).sum()
             states, beside = now.states(model, value)

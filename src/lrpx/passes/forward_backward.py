@@ -260,7 +260,7 @@ def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
         HeadNotFollowed: See there.
     """
     with watched(model, batch, spec, options) as now:
-        picked, targets, whole = _scores(model, now.batch, spec.readout, options, now.active, now.wanted)
+        picked, targets, whole = asked_scores(model, now.batch, spec.readout, options, now.active, now.wanted)
         contrasted = (now.batch.contrasts >= 0).to(picked.device)
         exact = picked.to(exact_dtype(picked))
         values = exact[:, 0] - torch.where(contrasted, exact[:, 1], 0)
@@ -340,7 +340,7 @@ def _products(state: Tensor, gradient: Tensor, dtype: torch.dtype, at_once: int)
     )
 
 
-def _scores(
+def asked_scores(
     model: PreTrainedModel,
     batch: Batch,
     readout: Readout | None,
