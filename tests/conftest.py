@@ -1,5 +1,6 @@
 """One thread per worker: the models are tiny, and threads that wait for each other cost more than they give."""
 
+import browser
 import compiled_tools
 import pytest
 import torch
@@ -40,3 +41,20 @@ def quickly():
 def as_traced(monkeypatch):
     """Pieces are not fused; what would be."""
     return compiled_tools.unfused(monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """One browser for all tests of this process."""
+    if reason := browser.why_not():
+        pytest.skip(reason)
+    with browser.launched() as found:
+        yield found
+
+
+@pytest.fixture
+def new_page(chromium):
+    """Opens pages: ``new_page(390, dark=True)``. The test fails if one of them logs an error, or asks another machine."""
+    pages = browser.Pages(chromium)
+    yield pages
+    pages.close()
