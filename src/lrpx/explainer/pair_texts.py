@@ -8,7 +8,6 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from ..models.signature import ModelSignature
 from ..tasks.sound import read_sound, split_sound
 from ..tasks.text2text import asked_of_pair, one_prefix_each
 from .several_tokens import read_item
@@ -30,11 +29,11 @@ class PairTexts(Texts):
         super().__init__(model, tokenizer, text, asked, **options)
 
     def _split(self, model: PreTrainedModel, text: Any) -> tuple[list[Any], bool]:
-        source = ModelSignature.of(model).source
+        source = self.signature.source
         return split_sound(text) if source and source.features else super()._split(model, text)
 
     def _read(self, model: PreTrainedModel) -> dict[int, Any]:
-        source = ModelSignature.of(model).source
+        source = self.signature.source
         if source is None or not source.features:
             return super()._read(model)
         found = {}
@@ -44,7 +43,7 @@ class PairTexts(Texts):
         return found
 
     def _ask(self, model: PreTrainedModel, read: dict[int, Any], columns: dict[str, list[Any]]) -> None:
-        signature, self.encoded, self.explains = ModelSignature.of(model), dict(read), columns.pop("explains")
+        self.encoded, self.explains = dict(read), columns.pop("explains")
         notes = self._known_notes(model)
         prefixes = one_prefix_each(self._prefix, len(self.given))
         for (i, source), known in zip(read.items(), notes, strict=True):
@@ -52,7 +51,7 @@ class PairTexts(Texts):
                 asked = {name: column[i] for name, column in columns.items()}
                 self._check(asked, self.explains[i])
                 self.encoded[i], asked = asked_of_pair(model, self.tokenizer, source, prefixes[i], asked)
-                item, several = read_item(signature, self.tokenizer, self.encoded[i], self.objective, asked)
+                item, several = read_item(self.signature, self.tokenizer, self.encoded[i], self.objective, asked)
                 self.items[i] = replace(item, notes=(*known, *item.notes))
                 if several is not None:
                     self.together[i] = several

@@ -48,6 +48,7 @@ class Texts(Collected):
 
     Attributes:
         given: The texts, one by one, as they were given; one text so often as predictions of it are asked for.
+        signature: What the model reads and predicts.
         several: Whether several texts, or several predictions of one, are explained.
         of: What there are several of, for errors: ``"text"``, or the first of ``"target"``, ``"contrast"`` and ``"position"``
             that is a list for one text.
@@ -72,7 +73,7 @@ class Texts(Collected):
         Raises:
             InputError: Something cannot be used. Of several texts, it names the one.
         """
-        self.reader, self.tokenizer = reader, tokenizer_of(reader)
+        self.reader, self.tokenizer, self.signature = reader, tokenizer_of(reader), ModelSignature.of(model)
         self.special_ids = special_ids(self.tokenizer)
         self.given, self.several = self._split(model, text)
         self._images = images_of_each(images, self.several, len(self.given))
@@ -98,24 +99,24 @@ class Texts(Collected):
 
     def _read(self, model: PreTrainedModel) -> dict[int, Any]:
         """What can be read of each text before it is known what is asked of it: its tokens."""
-        signature, encode_one = ModelSignature.of(model), encoder(self.tokenizer)
+        encode_one = encoder(self.tokenizer)
         found = {}
         for i, one in enumerate(self.given):
             with self._trying(i):
                 encoded = encode_with_images(model, self.reader, one, self._images[i], encode_one)
-                found[i] = encoded.without_closing() if signature.task == "causal" else encoded
+                found[i] = encoded.without_closing() if self.signature.task == "causal" else encoded
         return found
 
     def _ask(self, model: PreTrainedModel, read: dict[int, Any], columns: dict[str, list[Any]]) -> None:
         """Find what is explained of each text: a value of each column."""
-        signature, self.encoded, self.explains = ModelSignature.of(model), read, columns.pop("explains")
+        self.encoded, self.explains = read, columns.pop("explains")
         notes = self._known_notes(model)
         for (i, encoded), known in zip(self.encoded.items(), notes, strict=True):
             with self._trying(i):
                 asked_of_it = {name: column[i] for name, column in columns.items()}
                 self._check(asked_of_it, self.explains[i])
-                item, several = read_item(signature, self.tokenizer, encoded, self.objective, asked_of_it)
-                called = averages_in_generate(asked_of_it["contrast"]) if signature.task == "causal" else ()
+                item, several = read_item(self.signature, self.tokenizer, encoded, self.objective, asked_of_it)
+                called = averages_in_generate(asked_of_it["contrast"]) if self.signature.task == "causal" else ()
                 self.items[i] = replace(item, notes=(*known, *item.notes, *called))
                 if several is not None:
                     self.together[i] = several
