@@ -23,12 +23,14 @@ SET_GRAD_ENABLED: Callable[[bool], None] = torch._C._set_grad_enabled
 
 
 def _batch_norm(
-    _: Any, __: Any, function: Callable[..., Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]
+    mode: Any, _: Any, function: Callable[..., Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Tensor:
     """``batch_norm`` with the right gradient. On a CPU, PyTorch's is wrong for a single item whose gradient is laid out with
-    the channels last, as it is behind ``flatten(2).transpose(1, 2)``.
+    the channels last, as it is behind ``flatten(2).transpose(1, 2)``. Rules know the one of fixed statistics, which is linear.
     """
     output = function(*args, **kwargs)
+    if output.requires_grad and (args[5] if len(args) > 5 else kwargs.get("training", False)):
+        mode.unknown["batch_norm with statistics of the batch"] += bool(mode.rules)
     if output.requires_grad and len(output) == 1:
         output.register_hook(Tensor.contiguous)
     return output

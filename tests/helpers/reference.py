@@ -78,6 +78,22 @@ def layer_norm(x, weight, bias, eps, relevance):
     return linear(x, matrix, matrix @ x + bias, relevance)
 
 
+def group_norm(x, groups, weight, bias, eps, relevance):
+    """LayerNorm of each group of channels (App. D.5). x [channels, places], weight and bias [channels]."""
+    result, (channels, places) = np.zeros_like(x), x.shape
+    size = channels // groups
+    for g in range(groups):
+        own = [(c, t) for c in range(g * size, (g + 1) * size) for t in range(places)]
+        mean = sum(x[i] for i in own) / len(own)
+        deviation = np.sqrt(sum((x[i] - mean) ** 2 for i in own) / len(own) + eps)
+        for j in own:
+            y = weight[j[0]] * (x[j] - mean) / deviation + bias[j[0]]
+            for i in own:
+                part = weight[j[0]] * ((i == j) - 1 / len(own)) * x[i] / deviation
+                result[i] += part / y * relevance[j]
+    return result
+
+
 def rms_norm(x, weight, eps, relevance):
     """Root mean square constant (App. D.5): a diagonal matrix."""
     matrix = np.diag(weight / np.sqrt((x**2).mean() + eps))

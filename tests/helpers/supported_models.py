@@ -86,7 +86,7 @@ def sweeps() -> list[Sweep]:
         Sweep("images and text", task, frozenset(images.EXPLAINED), refused, "tests/tasks/test_sweep_image_text.py")
     )
     classifiers = _test_module("tasks/test_sweep_image.py")
-    refused = {_type(f): why_no_image(f) for f in classifiers.REFUSES}
+    refused = {_type(f): REFUSED[_type(f)] for f in classifiers.REFUSES}
     task = "image-classification: `explainer(image)`"
     found.append(Sweep("image", task, _types(classifiers.EXPLAINED), refused, "tests/tasks/test_sweep_image.py"))
     scores = _test_module("tasks/test_sweep_image_scores.py")
@@ -113,13 +113,6 @@ def sweeps() -> list[Sweep]:
     task = "from token to token through the blocks of language models: `explainer.flow(text)`"
     found.append(Sweep("flow", task, _types(explained), refused, "tests/passes/test_flow_sweep.py"))
     return found
-
-
-def why_no_image(family: str) -> str:
-    """The reason for an image classifier."""
-    from lrpx.models.refused import REFUSED
-
-    return REFUSED.get(_type(family)) or "it normalises groups of channels, which has no rule"
 
 
 def alti_columns() -> dict[str, frozenset[str]]:

@@ -4,6 +4,7 @@ import threading
 
 import formulas
 import pytest
+import reference
 import tiny
 import torch
 from formulas import Formula, draw
@@ -453,6 +454,105 @@ def test_the_trial_of_an_activation_does_not_call_the_users_hooks():
     with lrpx.propagate(model, "lrp"):
         model(draw(3, 8))
     assert seen == [(3, 8)]
+
+
+# Functions that are several operations in one.
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("rule_set", RULESETS)
+def test_group_norm(affine, rule_set):
+    """Against the formula, element by element; the value is that of PyTorch's kernel."""
+    x, weight, bias = draw(2, 6, 4), *(draw(6, seed=i).detach() if affine else None for i in (1, 2))
+    factors = draw(2, 6, 4, seed=3).detach()  # the sum of what is normalised is 0
+
+    def normalised(x):
+        return F.group_norm(x, 3, weight, bias, 1e-3) * factors
+
+    y, [found], mode = formulas.relevances(normalised, x, rule_set=rule_set)
+    one, zero = (weight, bias) if affine else (torch.ones(6), torch.zeros(6))
+    for n in range(2):
+        expected = reference.group_norm(
+            x[n].detach().numpy(), 3, one.numpy(), zero.numpy(), 1e-3, y[n].detach().numpy()
+        )
+        torch.testing.assert_close(found[n], torch.from_numpy(expected), rtol=1e-10, atol=1e-12)
+    assert mode.hits == {"layer_norm": 1}
+    plain = x * torch.autograd.grad(normalised(x).sum(), x)[0]
+    assert not torch.allclose(found, plain, rtol=1e-2)  # the deviation takes a part there
+
+
+def test_group_norm_of_one_group_is_layer_norm_of_all_channels():
+    assert_same(
+        lambda x: F.group_norm(x, 1)[:, 1], lambda x: F.layer_norm(x, (6, 4, 3))[:, 1], draw(2, 6, 4, 3), rule_set="lrp"
+    )
+    factors = draw(2, 6, seed=1).detach()
+    norm = nn.GroupNorm(2, 6).double().requires_grad_(False)
+    assert_same(
+        lambda x: norm(x) * factors, lambda x: torch.group_norm(x, 2) * factors, draw(2, 6), rule_set="attnlrp"
+    )
+
+
+@pytest.mark.parametrize("rule_set", RULESETS)
+@pytest.mark.parametrize("dim", [1, -1])
+def test_a_gated_linear_unit_is_a_product_with_a_sigmoid(rule_set, dim):
+    def written_out(x):
+        signal, gate = x.chunk(2, dim)
+        return signal * torch.sigmoid(gate)
+
+    assert_same(lambda x: F.glu(x, dim), written_out, draw(2, 6, 4), rule_set=rule_set)
+    assert_same(nn.GLU(dim), written_out, draw(2, 6, 4), rule_set=rule_set)
+    assert_same(lambda x: F.glu(x, dim).add_(1.0), lambda x: written_out(x) + 1, draw(2, 6, 4), rule_set=rule_set)
+
+
+def test_which_half_of_a_gated_linear_unit_gets_it():
+    """Conservation would not see relevance that went to the gate."""
+    signal, gate = draw(3, 8), draw(3, 8, seed=1)
+
+    def unit(signal, gate):
+        return F.glu(torch.cat([signal, gate], -1))
+
+    y, (of_signal, of_gate), _ = formulas.relevances(unit, signal, gate, rule_set="lrp")
+    assert torch.equal(of_gate, torch.zeros_like(gate))
+    torch.testing.assert_close(of_signal, y.detach())
+    y, (of_signal, of_gate), _ = formulas.relevances(unit, signal, gate, rule_set="attnlrp")
+    torch.testing.assert_close(of_signal, y.detach() / 2)
+    torch.testing.assert_close(of_gate, (y * gate * (1 - gate.sigmoid()) / 2).detach())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_functions_that_are_several_operations_keep_their_value(dtype):
+    """A kernel rounds once what its parts round one by one."""
+    x = draw(2, 64, 32).detach().to(dtype).requires_grad_()
+    signal, gate = x.chunk(2, 1)
+    for function in (lambda x: F.glu(x, 1), lambda x: F.group_norm(x, 8)):
+        formulas.relevances(function, x, rule_set="attnlrp")  # which compares the value, bit for bit
+    assert dtype == torch.float32 or not torch.equal(signal * gate.sigmoid(), F.glu(x, 1))
+
+
+def test_a_rule_of_your_own_for_the_parts_counts():
+    signal, gate = draw(3, 8), draw(3, 8, seed=1)
+    rules_of_all = {**ATTNLRP, "product": rules.signal_take_all}
+    *_, (of_signal, of_gate), mode = formulas.relevances(
+        lambda a, b: F.glu(torch.cat([a, b], -1)), signal, gate, rule_set=rules_of_all
+    )
+    assert not of_gate.any()
+    assert mode.hits["product"] == 1
+
+
+def test_batch_norm_is_linear_with_statistics_that_are_fixed():
+    """In eval mode: one factor and one summand for each channel. With statistics of the batch it is no such function."""
+    norm = nn.BatchNorm1d(6).double().eval()
+    for tensor in (norm.weight, norm.bias, norm.running_mean):
+        nn.init.normal_(tensor)
+    norm.running_var.data.uniform_(0.5, 2)
+    norm.requires_grad_(False)
+    slope = (norm.weight / (norm.running_var + norm.eps).sqrt())[:, None]
+
+    def written_out(x):
+        return (x - norm.running_mean[:, None]) * slope + norm.bias[:, None]
+
+    for rule_set in RULESETS:
+        assert_same(norm, written_out, draw(2, 6, 4), rule_set=rule_set)
+    with pytest.raises(UnsupportedModelError, match="batch_norm with statistics of the batch"):
+        relevances(nn.BatchNorm1d(6, track_running_stats=False).double().eval(), draw(2, 6, 4))
 
 
 # Plausible code that only moves, adds or copies.

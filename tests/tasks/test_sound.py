@@ -13,14 +13,9 @@ from lrpx.models.stacks import encoder_of
 from lrpx.propagation.propagate import propagate
 from lrpx.tasks.text2text import start_tokens
 
-_CONFORMER = "the gated linear unit of its encoder's convolutions has no rule"
 REFUSES = {
-    "canary": _CONFORMER,
-    "cohere_asr": _CONFORMER,
     "dia": "it writes audio codes of several channels, not text",
     "pop2piano": "it reads sound and writes notes, not text",
-    "seamless_m4t": _CONFORMER,
-    "seamless_m4t_v2": _CONFORMER,
 }
 WITHOUT_DECODER = """
 fun_asr_nano granite_speech granite_speech_plus kyutai_speech_to_text omniasr qwen3_asr vibevoice vibevoice_asr voxtral

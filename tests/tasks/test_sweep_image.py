@@ -27,10 +27,7 @@ from lrpx.text.batching import Batch
 
 TOLERANCE = 2e-6  # transformers computes some norms in float32, whatever the dtype of the model
 QUICK = ("image:vit", "image:dinov2_with_registers", "image:swin", "image:siglip2")
-GROUP_NORM = "image:bit image:mobilevitv2 image:poolformer".split()
-"""Families that normalise groups of channels, which has no rule."""
-
-REFUSES = [f for f in tiny_images.FAMILIES if f.split(":")[1] in REFUSED] + GROUP_NORM
+REFUSES = [f for f in tiny_images.FAMILIES if f.split(":")[1] in REFUSED]
 EXPLAINED = [f for f in tiny_images.FAMILIES if f not in REFUSES]
 CONVNETS = (
     "bit convnext convnextv2 efficientnet focalnet hgnet_v2 mobilenet_v1 mobilenet_v2 poolformer regnet resnet textnet"

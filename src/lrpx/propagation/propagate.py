@@ -1,9 +1,8 @@
 """The one place where operations are intercepted: run a model so that its backward pass follows a rule set.
 
 Inside ``with propagate(model, rules):`` a ``TorchFunctionMode`` sees every PyTorch function the model calls. Where an operand
-carries gradient, ``recognition/`` says what the operation is; if the rule set has a rule for that kind, the rule is applied
-instead, which returns the same value. Parameters carry no gradient, so no weight is mistaken for a factor of a product. Nothing
-is patched. Leaving the block, also by an exception, leaves nothing behind.
+carries gradient, ``recognition/`` says what the operation is, and the rule for that kind is applied, which returns the same
+value. Parameters carry no gradient, so no weight is mistaken for a factor. Nothing is patched, and nothing is left behind.
 """
 
 from __future__ import annotations
@@ -23,10 +22,12 @@ from ..errors import InputError, UnsupportedModelError, warn
 from ..models.modules import FollowWeights, frozen, visible_modules
 from ..recognition.activations import activation_modules, make_one_operation
 from ..recognition.call import Call, tensors_in
+from ..recognition.composed import COMPOSED
 from ..recognition.foreign import note_foreign
 from ..recognition.gates import ranked
 from ..recognition.operations import Operation, operation_of
 from ..recognition.recogniser import Recogniser
+from .jacobians import Scale
 from .rules import Rule, constant, identity
 from .rulesets import RuleSet, get_rules
 
@@ -78,6 +79,9 @@ class Propagation(TorchFunctionMode):
                 self.unknown["vmap"] += 1
             return func(*args, **kwargs)
         call = Call(func, args, kwargs, self.unknown, operation.kind, operation.rank)
+        if operation.kind == "composed":
+            with self:  # the value is that of the function, the gradient that of its parts
+                return Scale.apply(COMPOSED[operation.name](*args, **kwargs), call, lambda y, _: torch.ones_like(y))
         if (operation.in_place or kwargs.get("inplace")) and operation.kind in ("linear", *self.rules):  # addmm_
             with self:  # computed out of place, then written back with its graph
                 return call.argument(0, "input").copy_(call.out_of_place()())
@@ -140,8 +144,7 @@ def propagate(
         unknown: What happens on leaving the block if operations without a known rule carried gradient.
 
     Raises:
-        InputError: ``model`` is no module, no rule set has that name, the dictionary names an unknown kind, ``unknown`` is none
-            of the three, or, inside the block, a rule is none.
+        InputError: ``model`` is no module, ``rules`` or ``unknown`` are none, or, inside the block, a rule is none.
         UnsupportedModelError: A part of the model is TorchScript, or operations without a known rule carried gradient.
 
     Example:

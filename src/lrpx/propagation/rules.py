@@ -2,8 +2,8 @@ r"""Every propagation rule: an operation whose value is PyTorch's own, bit for b
 
 Relevance is value times gradient, :math:`R = x \, \partial x` (Arras et al. 2025, section LRPx). So a rule never touches
 relevance: it changes the local Jacobian, and an ordinary backward pass does the rest. A rule takes the ``Call`` that the model
-made and returns its output. Operations without a rule use the ordinary gradient, which for linear ones is LRP-epsilon with
-epsilon = 0 (App. D.1). "App." is the appendix of Arras et al. 2025; "AttnLRP" is Achtibat et al. 2024.
+made and returns its output. Without a rule the gradient is the ordinary one: for linear operations, LRP-epsilon with epsilon = 0
+(App. D.1). "App." is the appendix of Arras et al. 2025; "AttnLRP" is Achtibat et al. 2024.
 """
 
 from __future__ import annotations
@@ -110,8 +110,7 @@ def constant_attention(call: Call) -> Tensor:
 def uniform_attention(call: Call) -> Tensor:
     """Fused attention under AttnLRP: ``weights @ value`` and ``query @ key`` are uniform products, softmax is as it is.
 
-    The halves multiply up: values get 1/2, queries and keys 1/4, a mask that carries gradient 1/2 (App. D.6). The fused kernel
-    stays, so nothing of size T x T is stored.
+    Halves multiply up: values get 1/2, queries and keys 1/4, a mask with gradient 1/2 (App. D.6). Nothing is of size T x T.
     """
     query, key, value, mask = (call.argument(i, name) for i, name in enumerate(("query", "key", "value", "attn_mask")))
     scores_carry = any(t is not None and t.requires_grad for t in (query, key, mask))
@@ -169,8 +168,7 @@ def _linear(name: str, through: Callable[[Tensor, Callable[[int], Tensor]], Tens
     """The rule with the value ``z_j`` and the Jacobian of ``through(z, part)``, ``part(1)`` being z^+ and ``part(-1)`` z^-."""
 
     def rule(call: Call) -> Tensor:
-        z = call()
-        return Scale.apply(through(z, partial(_part, call)), z.detach, lambda y, z: torch.ones_like(y))
+        return Scale.apply(through(z := call(), partial(_part, call)), z.detach, lambda y, z: torch.ones_like(y))
 
     rule.__name__ = name
     return rule
@@ -183,8 +181,7 @@ def _part(call: Call, sign: int) -> Tensor:
     def cut(x_sign: int, t: Tensor) -> Tensor:
         if not t.is_floating_point() or (t is bias and x_sign < 0):
             return t if t is not bias else torch.zeros_like(t)  # once is enough
-        positive = (x_sign if t is x else sign if t is bias else x_sign * sign) > 0
-        return t.clamp(min=0) if positive else t.clamp(max=0)
+        return t.clamp(min=0) if (x_sign if t is x else sign if t is bias else x_sign * sign) > 0 else t.clamp(max=0)
 
     return call.change(partial(cut, 1))() + call.change(partial(cut, -1))()
 

@@ -46,6 +46,7 @@ NAMES = {
     "max_pool2d batch_norm fft fft_fft fft_fft2 "
     "fft_fftn fft_rfft fft_irfft fft2 fftn ifft ifft2 ifftn rfft irfft",
     "container": "multi_head_attention_forward",  # a whole layer in one function: what it calls is looked at
+    "composed": "glu group_norm",  # several operations in one: each meets its own rule (``composed.py``)
     # Carries no gradient, or no value.
     "silent": "size dim numel stride shape dtype device item tolist backward requires_grad is_floating_point is_contiguous "
     "is_complex data_ptr eq ne lt le gt ge len hash repr bool argmax argmin argsort isnan isinf isfinite all any equal "
@@ -59,5 +60,5 @@ NAMES = {
 GATING = frozenset("relu relu6 gelu silu elu selu celu leaky_relu prelu hardswish mish".split())
 """Activations that make a gate of a gated product; a clamp or a soft cap (``tanh``) bounds a signal."""
 
-RULED = tuple(k for k in NAMES if k not in ("structure", "elementwise", "step", "cut", "container", "silent"))
+RULED = tuple(k for k in NAMES if k not in ("structure", "elementwise", "step", "cut", "container", "composed", "silent"))
 """The kinds that a rule set may have a rule for."""
