@@ -485,9 +485,7 @@ def test_group_norm_of_one_group_is_layer_norm_of_all_channels():
     )
     factors = draw(2, 6, seed=1).detach()
     norm = nn.GroupNorm(2, 6).double().requires_grad_(False)
-    assert_same(
-        lambda x: norm(x) * factors, lambda x: torch.group_norm(x, 2) * factors, draw(2, 6), rule_set="attnlrp"
-    )
+    assert_same(lambda x: norm(x) * factors, lambda x: torch.group_norm(x, 2) * factors, draw(2, 6), rule_set="attnlrp")
 
 
 @pytest.mark.parametrize("rule_set", RULESETS)
@@ -530,7 +528,7 @@ def test_functions_that_are_several_operations_keep_their_value(dtype):
 def test_a_rule_of_your_own_for_the_parts_counts():
     signal, gate = draw(3, 8), draw(3, 8, seed=1)
     rules_of_all = {**ATTNLRP, "product": rules.signal_take_all}
-    *_, (of_signal, of_gate), mode = formulas.relevances(
+    *_, (_, of_gate), mode = formulas.relevances(
         lambda a, b: F.glu(torch.cat([a, b], -1)), signal, gate, rule_set=rules_of_all
     )
     assert not of_gate.any()

@@ -60,5 +60,7 @@ NAMES = {
 GATING = frozenset("relu relu6 gelu silu elu selu celu leaky_relu prelu hardswish mish".split())
 """Activations that make a gate of a gated product; a clamp or a soft cap (``tanh``) bounds a signal."""
 
-RULED = tuple(k for k in NAMES if k not in ("structure", "elementwise", "step", "cut", "container", "composed", "silent"))
+RULED = tuple(
+    k for k in NAMES if k not in ("structure", "elementwise", "step", "cut", "container", "composed", "silent")
+)
 """The kinds that a rule set may have a rule for."""
