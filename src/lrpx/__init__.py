@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .models.loading import load
     from .propagation import rules
     from .propagation.propagate import propagate
+    from .results.compare import compare
     from .results.explanation import Explanation
     from .results.explanations import Explanations
     from .results.flow import RelevanceFlow
@@ -42,6 +43,7 @@ __all__ = [
     "RelevanceFlow",
     "UnsupportedModelError",
     "__version__",
+    "compare",
     "explain",
     "load",
     "propagate",
@@ -51,6 +53,7 @@ __all__ = [
 _HOMES = {  # module below lrpx -> the public names it has
     "errors": ("InputError", "LrpxError", "LrpxWarning", "NonFiniteError", "UnsupportedModelError"),
     "explainer": ("Explainer", "explain"),
+    "results.compare": ("compare",),
     "results.explanation": ("Explanation",),
     "results.explanations": ("Explanations",),
     "results.flow": ("RelevanceFlow",),

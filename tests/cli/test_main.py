@@ -103,6 +103,20 @@ def test_json_lines_are_always_one_object_each(lrpx_command, tmp_path):
     ]
 
 
+def test_saved_explanations_side_by_side(lrpx_command, tmp_path):
+    a, b = str(tmp_path / "a.json"), str(tmp_path / "b.json")
+    lrpx_command("explain", TEXT, "--method", "lrp,attnlrp", "-o", a)
+    lrpx_command("explain", TEXT, "--method", "gradient", "-o", b)
+    code, out, err = lrpx_command("compare", a, b)
+    assert (code, err) == (0, "")
+    head = next(line for line in out.splitlines() if line.startswith("position"))
+    assert head.split() == ["position", "lrp", "attnlrp", "gradient", "text"]
+    assert out == lrpx_command("explain", TEXT, "--method", "lrp,attnlrp,gradient")[1]
+    code, _, err = lrpx_command("compare", b)
+    assert code == 2
+    assert "no text is explained twice" in err
+
+
 def test_methods_of_a_text_stand_together_and_once(lrpx_command):
     methods = ["--method", "lrp", "--method", "gradient", "--method", "lrp"]
     found = json.loads(lrpx_command("explain", "the", "12", *methods, "--format", "json")[1])

@@ -418,6 +418,7 @@ def test_html_follows_the_direction_of_the_text():
 def test_html_stacks_methods_each_with_its_own_scale():
     weak = keys(method="lrp")
     object.__setattr__(weak, "relevance", weak.relevance / 10)
+    object.__setattr__(weak, "units", [*weak.units[:-1], weak.units[-1]._replace(text=" cabinets")])  # another text
     page = Page(heatmap.to_html([keys(), weak]))
     assert len(page.cells) == 10
     assert page.cells[1]["style"] == page.cells[6]["style"]
@@ -631,6 +632,7 @@ def test_png_has_the_colours_of_its_cells(tmp_path):
 @pytest.mark.slow
 def test_png_puts_every_cell_inside_the_picture(tmp_path):
     from lrpx.heatmap import picture as layout
+    from lrpx.heatmap.canvas import WIDTH
     from lrpx.heatmap.fonts import Typeface
 
     shown = view(long())
@@ -639,7 +641,7 @@ def test_png_puts_every_cell_inside_the_picture(tmp_path):
     assert max(sum(box.width for box in line) for line in lines) <= layout.ROOM
     assert [b.cell.text for line in lines for b in line if b.cell] == [cell.text for cell in shown.cells]
     picture = pixels(long(), tmp_path / "map.png")
-    assert picture.shape[1] <= layout.WIDTH
+    assert picture.shape[1] <= WIDTH
     assert (picture[:, [0, -1]] == 255).all()
     assert (picture[[0, -1]] == 255).all()
 
@@ -874,8 +876,9 @@ def test_an_output_that_cannot_encode_a_character_gets_its_escape(encoding, colo
 
 
 def test_terminal_stacks_methods_and_lists_components():
-    output = bare(printed([keys(), decomposed()], width=120))
-    assert output.index("attnlrp") < output.index("alti-logit")
+    both = bare(printed([keys(), bert()], width=120))  # of two texts, so each has a map
+    assert both.count("attnlrp") == 2
+    output = bare(printed(decomposed(), width=120))
     assert OUTSIDE in " ".join(output.split())
     assert "MLPs +0.375 (3 layers), biases of attention" in printed(decomposed(), width=200, colours=None)
 

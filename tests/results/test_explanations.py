@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from lrpx import Explanation, Explanations
+import lrpx
+from lrpx import Explanation, Explanations, InputError
 from lrpx.results.explanation import Token, Unit
 
 
@@ -59,3 +60,36 @@ def test_one_table(three):
     assert frame["token"].tolist() == list("abcdef")
     assert frame["method"].tolist() == ["lrp"] * 2 + ["attnlrp"] * 3 + ["lrp"]
     assert frame.columns.tolist() == Explanations([]).to_frame().columns.tolist()
+
+
+# Side by side.
+
+
+def test_those_of_one_text_stand_together(tmp_path):
+    a, b, c, d = (
+        explanation(text, method) for text, method in [("a b", "lrp"), ("c", "lrp"), ("a b", "alti"), ("c", "x")]
+    )
+    found = lrpx.compare(Explanations([a, b]), [c], d)
+    assert isinstance(found, Explanations)
+    assert list(found) == [a, c, b, d]
+
+
+def test_files_of_one_and_of_several(tmp_path):
+    explanation("a b").save(tmp_path / "one.json")
+    Explanations([explanation("a b", "attnlrp"), explanation("c")]).save(tmp_path / "several.json")
+    found = lrpx.compare(tmp_path / "one.json", str(tmp_path / "several.json"))
+    assert [e.method for e in found] == ["lrp", "attnlrp", "lrp"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((), "no explanations are given"),
+        ((explanation("a"), explanation("b c")), "no text is explained twice: 'a', 'bc'"),
+        ((explanation("a"), 3), "cannot compare a int"),
+        (("missing.json",), "'missing.json' is no file"),
+    ],
+)
+def test_what_cannot_be_compared(given, message):
+    with pytest.raises(InputError, match=message):
+        lrpx.compare(*given)

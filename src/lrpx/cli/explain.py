@@ -80,7 +80,11 @@ def explain(
     objective: options.ObjectiveOption = "logit",
     method: Annotated[
         list[str] | None,
-        typer.Option("--method", metavar="METHOD", help="Repeatable; see [b]lrpx methods[/b]. Default: attnlrp."),
+        typer.Option(
+            "--method",
+            metavar="METHOD",
+            help="One, or several for a grid: lrp,attnlrp. Repeatable; see [b]lrpx methods[/b]. Default: attnlrp.",
+        ),
     ] = None,
     at: Annotated[
         list[str] | None,
@@ -121,15 +125,7 @@ def explain(
     hide: options.HideOption = None,
     group: options.GroupOption = "tokens",
     numbers: options.NumbersOption = None,
-    format: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            metavar="FORMAT",
-            rich_help_panel="The output",
-            help="terminal, json (a list), jsonl, html, latex, png, pdf or svg. Default: by the suffix of --output.",
-        ),
-    ] = None,
+    format: options.FormatOption = None,
     fragment: options.FragmentOption = False,
     engine: options.EngineOption = None,
     output: options.OutputOption = None,
@@ -170,7 +166,8 @@ def explain(
     kind, output = destination(format, output)
     check_document(kind, fragment=fragment, engine=engine)
     look = look_of(scale, hide, group, numbers)
-    methods = list(dict.fromkeys(method or ["attnlrp"]))
+    named = [name.strip() for given in method or ["attnlrp"] for name in given.split(",")]
+    methods = list(dict.fromkeys(named))
     given: dict[str, Any] = {"at": at, "norm": norm, "rules": rules, "direct": direct, "heads": heads}
     _check_options(methods, given)
     if heads is None and any("heads" in get_method(name).options for name in methods):

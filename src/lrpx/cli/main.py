@@ -15,6 +15,7 @@ from ..errors import LrpxError, LrpxWarning
 from ..methods import METHODS
 from . import benchmark as cli_benchmark
 from .check import check
+from .compare import compare
 from .explain import explain
 from .flow import flow
 from .generate import generate
@@ -95,6 +96,7 @@ app.command()(explain)
 app.command()(generate)
 app.command()(flow)
 app.command()(similarity)
+app.command()(compare)
 app.command()(methods)
 app.command()(check)
 app.add_typer(cli_benchmark.benchmark, name="benchmark")

@@ -114,6 +114,14 @@ GroupOption = Annotated[
 NumbersOption = Annotated[
     bool | None, _view("--numbers/--no-numbers", help="Numbers below the tokens. Default: for up to 40 of them.")
 ]
+FormatOption = Annotated[
+    str | None,
+    _view(
+        "--format",
+        metavar="FORMAT",
+        help="terminal, json (a list), jsonl, html, latex, png, pdf or svg. Default: by the suffix of --output.",
+    ),
+]
 FragmentOption = Annotated[
     bool, _view("--fragment", help="For html and latex: a part to put into a page or a paper, not a whole document.")
 ]

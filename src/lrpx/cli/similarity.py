@@ -49,15 +49,7 @@ def similarity(
     hide: options.HideOption = None,
     group: options.GroupOption = "tokens",
     numbers: options.NumbersOption = None,
-    format: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            metavar="FORMAT",
-            rich_help_panel="The output",
-            help="terminal, json (a list), jsonl, html, latex, png, pdf or svg. Default: by the suffix of --output.",
-        ),
-    ] = None,
+    format: options.FormatOption = None,
     fragment: options.FragmentOption = False,
     engine: options.EngineOption = None,
     output: options.OutputOption = None,

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Literal
 from ..files import check_ending
 from .drawable import Drawable, FlowLike, Generated
 from .look import Look
-from .view import views
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -57,9 +56,19 @@ def render(explanations: Drawables, width: int | None = None, *, look: Look = _L
     Raises:
         InputError: The list is empty or holds something other than explanations.
     """
-    from . import terminal
+    from rich.console import Group
+    from rich.text import Text
 
-    return terminal.terminal_maps(views(explanations, look), width)
+    from .grid import parts
+    from .grid_terminal import TerminalGrid
+    from .terminal import TerminalMap
+    from .view import View
+
+    drawn = [
+        TerminalMap(part, width) if isinstance(part, View) else TerminalGrid(part, width)
+        for part in parts(explanations, look)
+    ]
+    return Group(*[line for each in drawn for line in (Text(), each)][1:])
 
 
 def html_fragment(explanations: Drawables, look: Look = _LOOK) -> str:
@@ -68,9 +77,10 @@ def html_fragment(explanations: Drawables, look: Look = _LOOK) -> str:
     Raises:
         InputError: The list is empty or holds something other than explanations.
     """
-    from . import html
+    from . import page
+    from .grid import parts
 
-    return html.fragment(views(explanations, look))
+    return page.fragment(parts(explanations, look))
 
 
 def to_html(explanations: Drawables, path: str | os.PathLike[str] | None = None, look: Look = _LOOK) -> str:
@@ -80,9 +90,10 @@ def to_html(explanations: Drawables, path: str | os.PathLike[str] | None = None,
         InputError: The list is empty or holds something other than explanations; ``path`` cannot be written, or ends as files
             of another format do.
     """
-    from . import html
+    from . import page
+    from .grid import parts
 
-    return _written(html.page(views(explanations, look)), path, "html")
+    return _written(page.page(parts(explanations, look)), path, "html")
 
 
 def to_latex(
@@ -111,8 +122,9 @@ def to_latex(
             or ends as files of another format do.
     """
     from . import latex
+    from .grid import parts
 
-    return _written(latex.source(views(explanations, look), fragment=fragment, engine=engine), path, "latex")
+    return _written(latex.source(parts(explanations, look), fragment=fragment, engine=engine), path, "latex")
 
 
 def to_png(explanations: Drawables, path: str | os.PathLike[str], look: Look = _LOOK) -> None:
@@ -269,8 +281,9 @@ def png_of_flow(flow: FlowLike, path: str | os.PathLike[str]) -> None:
 
 def _draw(explanations: Drawables, path: str | os.PathLike[str], look: Look, kind: str) -> None:
     from . import picture
+    from .grid import parts
 
-    picture.draw(views(explanations, look), path, kind)
+    picture.draw(parts(explanations, look), path, kind)
 
 
 def _written(text: str, path: str | os.PathLike[str] | None, kind: str) -> str:

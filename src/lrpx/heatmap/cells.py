@@ -66,11 +66,11 @@ def explained_span(e: Drawable) -> tuple[int, int]:
     return e.span or (e.position, e.position + 1)
 
 
-def cells_of(e: Drawable, look: Look) -> list[Cell]:
-    """The cells of an explanation, in order."""
+def cells_of(e: Drawable, look: Look, units: Sequence[tuple[int, int, str]] | None = None) -> list[Cell]:
+    """The cells of an explanation, in order; ``units`` are used in place of its own."""
     special, (begin, stop) = set(e.special), explained_span(e)
     beginning = {_with_specials(start, special): legible(name) for name, start, _ in e.segments}
-    units, images = _with_images(e)
+    units, images = _with_images(e, e.units if units is None else units)
     if look.group == "words":
         units = _words(units, special | images, beginning)
     rtl = mostly_rtl("".join(text for _, _, text in units))
@@ -107,9 +107,9 @@ def _with_specials(start: int, special: set[int]) -> int:
     return 0 if special.issuperset(range(start)) else start
 
 
-def _with_images(e: Drawable) -> tuple[list[tuple[int, int, str]], set[int]]:
+def _with_images(e: Drawable, given: Sequence[tuple[int, int, str]]) -> tuple[list[tuple[int, int, str]], set[int]]:
     """The units, each image as one, and where images start."""
-    units, starts = [(start, end, text) for start, end, text in e.units], set()
+    units, starts = [(start, end, text) for start, end, text in given], set()
     for start, stop, label in places_in_text(e.images):
         inside = [unit for unit in units if unit[0] < stop and unit[1] > start]
         first, end = inside[0][0], inside[-1][1]

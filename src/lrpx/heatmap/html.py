@@ -15,7 +15,6 @@ import numpy as np
 
 from .cells import Cell, joined_pieces
 from .colours import BEYOND_BLUE, BEYOND_RED, BLUE, RED, WHITE, Rgb, colour, hex_colour, ink
-from .image_html import STYLE as IMAGE_STYLE
 from .image_html import figures
 from .text import around_quotes, legible
 from .view import ALL_ZERO, MINUS, View, fixed
@@ -77,11 +76,6 @@ background:linear-gradient(90deg,#{hex_colour(BLUE)},#{hex_colour(WHITE)},#{hex_
 """
 
 
-def page(views: Sequence[View]) -> str:
-    """A complete page."""
-    return document(f"{views[0].method}: {views[0].explains(MINUS)}", fragment(views))
-
-
 def document(title: str, body: str) -> str:
     """A complete page around sections of class ``lrpx``."""
     return (
@@ -95,17 +89,10 @@ def document(title: str, body: str) -> str:
     )
 
 
-def fragment(views: Sequence[View]) -> str:
-    """The style sheet and one section per map."""
-    style = STYLE + IMAGE_STYLE if any(view.images for view in views) else STYLE
-    return f"<style>{style}</style>\n" + "".join(map(_section, views))
-
-
-def _section(view: View) -> str:
+def section(view: View) -> str:
+    """One map."""
     name = escape(view.what or "logit")
-    what = f"{name} {_quote(view.target)}" + (
-        "" if view.contrast is None else f" {MINUS} {name} {_quote(view.contrast)}"
-    )
+    what = f"{name} {quote(view.target)}" + ("" if view.contrast is None else f" {MINUS} {name} {quote(view.contrast)}")
     if view.measures == "mixture" or not view.target:
         what = escape(view.explains())
     value = f" = <b>{view.equals(MINUS)}</b>" if view.equals() else ""
@@ -119,12 +106,12 @@ def _section(view: View) -> str:
             *(f'<p class="soft">{prose(line)}</p>\n' for line in view.below(MINUS)),
             f'<p class="map" dir="{"rtl" if view.rtl else "ltr"}">{"".join(_cells(view))}</p>\n',
             *figures(view),
-            f'<div class="legend soft">{_bar(view)}{mark}'
+            f'<div class="legend soft">{bar(view)}{mark}'
             f"{''.join(f'<span>{escape(line)}</span>' for line in view.legend(MINUS))}</div>\n",
             f'<p class="soft outside">outside the tokens: {outside}</p>\n' if outside else "",
-            _details(f"All {sum(len(c.tokens) for c in view.cells)} numbers", _numbers(view)),
+            details(f"All {sum(len(c.tokens) for c in view.cells)} numbers", _numbers(view)),
             *(
-                _details(what, table)
+                details(what, table)
                 for what, table in (("Per layer", _layers(view)), ("Per head", _heads(view)))
                 if table
             ),
@@ -139,7 +126,8 @@ def prose(line: str) -> str:
     return "".join(f"<bdi>{part}</bdi>" if n % 2 else part for n, part in enumerate(parts))
 
 
-def _quote(text: str) -> str:
+def quote(text: str) -> str:
+    """A token in quotes."""
     return f'<code><bdi>"{escape(text)}"</bdi></code>'
 
 
@@ -194,7 +182,8 @@ def cell_style(background: Rgb) -> str:
     return f"background:#{hex_colour(background)};color:#{hex_colour(ink(background))}"
 
 
-def _bar(view: View) -> str:
+def bar(view: View) -> str:
+    """The colour bar with its numbers."""
     if not view.scale:
         return f"<span>{ALL_ZERO}</span>"
     ticks = "".join(f"<span>{tick}</span>" for _, tick in view.ticks(MINUS))
@@ -205,7 +194,8 @@ def _bar(view: View) -> str:
     return f'<div class="{kind}"><div>{low}<i></i>{high}</div><span{pad}>{ticks}</span></div>'
 
 
-def _details(summary: str, body: str) -> str:
+def details(summary: str, body: str) -> str:
+    """Something that opens below a line."""
     return f'<details><summary>{summary}</summary><div class="scroll">{body}</div></details>\n'
 
 

@@ -13,7 +13,10 @@ from collections.abc import Iterator, Sequence
 from ..errors import InputError, nearest
 from .cells import Cell, joined_pieces
 from .colours import colour, hex_colour, ink
+from .grid import Grid
 from .images import ImageMap
+from .latex_grid import COMMANDS as GRID_COMMANDS
+from .latex_grid import grid_lines
 from .latex_scripts import depths, fonts, in_reading_order, is_japanese, mirrored, script_of
 from .rtl import JOINER
 from .text import around_quotes, characters, code_point, mostly_rtl
@@ -94,7 +97,7 @@ _LINE, _COLUMN = (
 )  # letters that surely fit a line of a page, of a column; a longer unit is cut into several boxes
 
 
-def source(views: Sequence[View], *, fragment: bool, engine: str) -> str:
+def source(parts: Sequence[View | Grid], *, fragment: bool, engine: str) -> str:
     """A complete document, or a fragment of one; maps stand below one another.
 
     Raises:
@@ -103,11 +106,13 @@ def source(views: Sequence[View], *, fragment: bool, engine: str) -> str:
     if engine not in ENGINES:
         raise InputError(f"unknown engine {engine!r}. {nearest(str(engine), ENGINES)}")
     writer = _Writer(engine == "lualatex", _COLUMN if fragment else _LINE)
-    maps = "\n\\bigskip\n".join([writer.map(view) for view in views])
-    own = (_RTL if writer.lua else _POINT) + "".join(f"{line}\n" for line in fonts(sorted(writer.scripts)))
+    maps = "\n\\bigskip\n".join([writer.map(part) if isinstance(part, View) else writer.grid(part) for part in parts])
+    with_grid = any(isinstance(part, Grid) for part in parts)
+    own = GRID_COMMANDS * with_grid
+    own += (_RTL if writer.lua else _POINT) + "".join(f"{line}\n" for line in fonts(sorted(writer.scripts)))
     note = "% Characters that pdflatex cannot typeset are printed as code points in small type, e.g. U+4E2D.\n"
     note *= r"\lrpxpoint{" in maps
-    packages = _PACKAGES[engine]
+    packages = _PACKAGES[engine] + "\\usepackage{colortbl}\n" * with_grid
     if fragment:
         lines = "".join(f"%   {line}\n" for line in packages.splitlines() if "lmodern" not in line)
         needs = f"% A heatmap of lrpx, for {engine}. \\input this file; the document needs in its preamble:\n{lines}"
@@ -149,6 +154,11 @@ class _Writer:
             lines.append(rf"{{\footnotesize outside the tokens: {outside}\par}}")
         # A line break before \par would add an empty line.
         return "\n".join(lines).replace("\\newline%\n\\par", "%\n\\par") + "}\n"
+
+    def grid(self, grid: Grid) -> str:
+        """One grid."""
+        self._japanese = is_japanese("".join(cell.text for cell in grid.columns))
+        return "\n".join(grid_lines(grid, self.tex, self._prose, self.line)) + "\n"
 
     def _any_script(self, view: View) -> list[str]:
         """The cells for ``lualatex``: Arabic joins across them, and each run has its direction."""

@@ -8,37 +8,34 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ..errors import InputError, import_optional
 from ..files import ENDINGS, check_ending
+from .canvas import BODY, FRAME, MARGIN, ROOM, SMALL, SOFT, TINY, Canvas, unit
 from .cells import Cell, joined_pieces
-from .colours import Rgb, colour, ink
-from .fonts import DPI, Typeface, emoji_height
+from .colours import colour, ink
+from .fonts import DPI, Typeface
+from .grid import Grid
+from .grid_picture import draw_grid, text_of_grid
 from .image_picture import BETWEEN, drawn
 from .rtl import RTL_MARK, direction, levels, visual_order
 from .text import characters
 from .view import ALL_ZERO, MINUS, View
 
-WIDTH, MARGIN = 1800, 50  # pixels; a narrower map gets a narrower picture
-ROOM = WIDTH - 2 * MARGIN
 HIGHEST = {"png": 65_000, "pdf": 40_000}  # matplotlib's limit is 2 ** 16 pixels, that of PDF readers 200 inches
 PICTURES = ("png", "pdf", "svg")
-BODY, SMALL, TINY = 13.0, 9.0, 6.5  # points
 PAD, GAP, LINE = 9, 15, 62  # pixels: inside a cell, between words, from line to line
 CAP = 26  # pixels: at each end of the colour bar, the colour of cells beyond it
-SOFT, FRAME = (0.38, 0.4, 0.44), (0.83, 0.84, 0.86)
 
 
-def draw(views: Sequence[View], path: str | os.PathLike[str], kind: str) -> None:
+def draw(parts: Sequence[View | Grid], path: str | os.PathLike[str], kind: str) -> None:
     """Draw the maps below one another into the file ``path``.
 
     Args:
-        views: The maps.
+        parts: The maps and grids.
         path: The file, whose name ends as those of this format do, or has no ending.
         kind: One of ``PICTURES``.
 
@@ -55,9 +52,14 @@ def draw(views: Sequence[View], path: str | os.PathLike[str], kind: str) -> None
         matplotlib.rcdefaults()  # ignore the user's plot style; rc_context restores it
         # Typeface has said what cannot be drawn well; matplotlib would repeat it for every letter.
         warnings.filterwarnings("ignore", message="(Glyph|Matplotlib currently does not support)", category=UserWarning)
-        canvas = _Canvas(Typeface(_characters(views)))
-        for view in views:
-            _map(canvas, view, view.with_numbers)
+        maps = [part for part in parts if isinstance(part, View)]
+        grids = [part for part in parts if isinstance(part, Grid)]
+        canvas = Canvas(Typeface(" ".join([_characters(maps), *map(text_of_grid, grids)])))
+        for part in parts:
+            if isinstance(part, View):
+                _map(canvas, part, part.with_numbers)
+            else:
+                draw_grid(canvas, part)
         width, height = canvas.right + MARGIN, canvas.y + MARGIN / 2
         if height > HIGHEST.get(kind, math.inf):
             raise InputError(
@@ -68,9 +70,6 @@ def draw(views: Sequence[View], path: str | os.PathLike[str], kind: str) -> None
         canvas.paint(figure, width, height)
         figure.savefig(file, format=kind, dpi=DPI, metadata=METADATA[kind])
 
-
-# A word, or a token in quotes: its spaces and quotes go the way of its letters.
-_WORD = re.compile(r'(?:"[^"]*"\S*|\S+)\s*|\s+')
 
 # Without a date, so that the same map gives the same file.
 METADATA = {
@@ -184,87 +183,7 @@ def _on_paper(view: View, line: list[_Box]) -> Iterator[_Box]:
 # Drawing.
 
 
-class _Canvas:
-    """Collects texts and rectangles from the top down and paints them at the end, when the size is known."""
-
-    def __init__(self, face: Typeface) -> None:
-        self.face, self.y, self.right = face, float(MARGIN), 0.0
-        self._marks: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
-
-    def text(
-        self, x: float, y: float, text: str, size: float, *, bold: bool = False, ink: Any = "black", ha: str = "left"
-    ) -> None:
-        """Place ``text`` with its baseline at ``y``."""
-        style = {
-            "fontproperties": self.face.font(size, bold),
-            "color": ink,
-            "ha": "left",
-            "va": "baseline",
-            "parse_math": False,
-        }
-        width = self.face.width(text, size, bold)
-        left = x - {"left": 0.0, "center": width / 2, "right": width}[ha]
-        for offset, _, letters, image in self.face.laid_out(text, size, bold):
-            if image is None:
-                self._marks.append(("text", (left + offset, y, letters), style))
-            else:
-                height = emoji_height(size)
-                self._marks.append(("image", (left + offset, y + height * 0.2, height), {"image": image}))
-        self.right = max(self.right, left + width if ha == "left" else x)
-
-    def box(
-        self, x: float, y: float, width: float, height: float, fill: Any, edge: Any, line: float, layer: int = 1
-    ) -> None:
-        """Place a rectangle with its upper left corner at ``x, y``; ``line`` in points."""
-        self.right = max(self.right, x + width)
-        self._marks.append(
-            ("box", (x, y, width, height), {"facecolor": fill, "edgecolor": edge, "linewidth": line, "zorder": layer})
-        )
-
-    def picture(self, x: float, y: float, width: float, height: float, pixels: Any) -> None:
-        """Place an image ``[height, width, 3]`` with its upper left corner at ``x, y``."""
-        self.right = max(self.right, x + width)
-        self._marks.append(("picture", (x, y, width, height), {"image": pixels}))
-
-    def paragraph(self, parts: Sequence[tuple[str, bool]], size: float, ink: Any = "black") -> None:
-        """Place running text, given as ``(text, bold)`` parts, with line wrapping, and move down."""
-        x, step = float(MARGIN), size * DPI / 72 * 1.45
-        self.y += step
-        for text, bold in parts:
-            for word in _WORD.findall(self.face.text(text)):
-                width = self.face.width(word.rstrip(), size, bold)
-                if x > MARGIN and x + width > WIDTH - MARGIN:
-                    x, self.y = float(MARGIN), self.y + step
-                self.text(x, self.y, word.rstrip(), size, bold=bold, ink=ink)
-                x += width + (len(word) - len(word.rstrip())) * size * DPI / 72 * 0.32
-
-    def paint(self, figure: Any, width: float, height: float) -> None:
-        """Draw everything on ``figure``; one unit of its axes is one pixel."""
-        from matplotlib.image import AxesImage
-        from matplotlib.patches import Rectangle
-
-        axes = figure.add_axes((0, 0, 1, 1))
-        axes.set_axis_off()
-        axes.set_xlim(0, width)
-        axes.set_ylim(height, 0)
-        for shape, place, style in self._marks:
-            if shape == "text":
-                axes.text(*place, **style, zorder=3)
-            elif shape in ("image", "picture"):
-                if shape == "image":
-                    x, bottom, tall = place
-                    wide = tall * style["image"].shape[1] / style["image"].shape[0]
-                else:
-                    x, top, wide, tall = place
-                    bottom = top + tall
-                picture = AxesImage(axes, extent=(x, x + wide, bottom, bottom - tall), origin="upper", zorder=3)
-                picture.set_data(style["image"])
-                axes.add_image(picture)
-            else:
-                axes.add_patch(Rectangle(place[:2], *place[2:], **style))
-
-
-def _map(canvas: _Canvas, view: View, numbers: bool) -> None:
+def _map(canvas: Canvas, view: View, numbers: bool) -> None:
     canvas.paragraph(
         [
             (f"{view.method}  ", True),
@@ -300,37 +219,37 @@ def _map(canvas: _Canvas, view: View, numbers: bool) -> None:
     canvas.y += MARGIN / 2
 
 
-def _draw_box(canvas: _Canvas, view: View, box: _Box, cell: Cell, x: float) -> None:
+def _draw_box(canvas: Canvas, view: View, box: _Box, cell: Cell, x: float) -> None:
     background = view.fill(cell)
     centre, height = x + box.width / 2, LINE - 14
-    canvas.box(x, canvas.y, box.width, height, _unit(background), FRAME, 0.5)
+    canvas.box(x, canvas.y, box.width, height, unit(background), FRAME, 0.5)
     if cell.explained:  # around the cell, to be seen on a dark one
         canvas.box(x - 4, canvas.y - 4, box.width + 8, height + 8, "none", "black", 1.6, 2)
     canvas.text(
-        centre, canvas.y + height * 0.72, canvas.face.text(box.text), BODY, ink=_unit(ink(background)), ha="center"
+        centre, canvas.y + height * 0.72, canvas.face.text(box.text), BODY, ink=unit(ink(background)), ha="center"
     )
     if box.number:
         canvas.text(centre, canvas.y + height + 24, box.number, TINY, ink=SOFT, ha="center")
 
 
-def _bar(canvas: _Canvas, view: View) -> None:
+def _bar(canvas: Canvas, view: View) -> None:
     """The colour bar with its numbers, and what the frame means."""
     x, length, height, steps = float(MARGIN), 500, 22, 250
     y = canvas.y
     below, above = view.beyond
     if view.scale:
         if below:
-            canvas.box(x, y, CAP, height, _unit(colour(-2.0)), SOFT, 0.4)
+            canvas.box(x, y, CAP, height, unit(colour(-2.0)), SOFT, 0.4)
             x += CAP
         for i, shade in enumerate(view.bar(steps)):
-            fill = _unit(colour(shade))
+            fill = unit(colour(shade))
             canvas.box(x + i * length / steps, y, length / steps + 0.5, height, fill, "none", 0)
         canvas.box(x, y, length, height, "none", SOFT, 0.4, 2)
         for place, label in view.ticks(MINUS):
             ha = {0.0: "left", 1.0: "right"}.get(place, "center")
             canvas.text(x + place * length, y + height + 30, label, SMALL, ink=SOFT, ha=ha)
         if above:
-            canvas.box(x + length, y, CAP, height, _unit(colour(2.0)), SOFT, 0.4)
+            canvas.box(x + length, y, CAP, height, unit(colour(2.0)), SOFT, 0.4)
             x += CAP
     else:
         canvas.text(x, y + height, ALL_ZERO, SMALL, ink=SOFT)
@@ -341,8 +260,3 @@ def _bar(canvas: _Canvas, view: View) -> None:
     canvas.y += height + 38
     if legend := view.legend(MINUS):
         canvas.paragraph([(" · ".join(legend), False)], SMALL, SOFT)
-
-
-def _unit(rgb: Rgb) -> tuple[float, float, float]:
-    """A colour with components from 0 to 1, as matplotlib expects."""
-    return rgb[0] / 255, rgb[1] / 255, rgb[2] / 255

@@ -6,12 +6,12 @@ with 16 colours, and a plain table without colours.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from rich.cells import cell_len
 from rich.color import Color
-from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.style import Style
 from rich.text import Text
 
@@ -23,14 +23,6 @@ from .view import ALL_ZERO, MINUS, View
 BAR = 33  # columns of the colour bar, odd
 
 
-def terminal_maps(views: Sequence[View], width: int | None) -> Group:
-    """The maps below one another, separated by empty lines."""
-    parts: list[Text | TerminalMap] = []
-    for view in views:
-        parts += [Text(), TerminalMap(view, width)]
-    return Group(*parts[1:])
-
-
 class TerminalMap:
     """One heatmap; its looks depend on the console it is printed to."""
 
@@ -40,23 +32,33 @@ class TerminalMap:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Lines that fit the console's width, in characters of its encoding."""
         width = min(self.width or options.max_width, options.max_width)
-        view, signs = _encodable(self.view, options.encoding)
+        view = in_encoding(self.view, options.encoding)
         if console.color_system is None or console.no_color:
             lines = _plain(view)
         else:
             few = console.color_system in ("standard", "windows")
-            lines = _Coloured(view, _few_colours if few else _shades, *signs).lines(width)
+            lines = _Coloured(view, _few_colours if few else _shades, *signs(options.encoding)).lines(width)
         for line in lines:
             yield from line.wrap(console, width, overflow="fold")
 
 
-def _encodable(view: View, encoding: str) -> tuple[View, tuple[str, str]]:
-    r"""The view with escapes (``\u4e2d``) for characters that the encoding lacks, and the minus sign and dot to use."""
+def encodable(text: str, encoding: str) -> str:
+    r"""The text with escapes (``\u4e2d``) for characters that the encoding lacks."""
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def signs(encoding: str) -> tuple[str, str]:
+    """The minus sign and the dot to use."""
+    return (MINUS, " · ") if encodable(MINUS + "·", encoding) == MINUS + "·" else ("-", ", ")
+
+
+def in_encoding(view: View, encoding: str) -> View:
+    """The view with escapes for characters that the encoding lacks."""
 
     def fit(text: str) -> str:
-        return text.encode(encoding, "backslashreplace").decode(encoding)
+        return encodable(text, encoding)
 
-    fitting = replace(
+    return replace(
         view,
         target=fit(view.target),
         contrast=None if view.contrast is None else fit(view.contrast),
@@ -69,7 +71,6 @@ def _encodable(view: View, encoding: str) -> tuple[View, tuple[str, str]]:
         components=tuple((fit(name), total, layers) for name, total, layers in view.components),
         images=tuple(replace(image, label=fit(image.label)) for image in view.images),
     )
-    return fitting, (MINUS, " · ") if fit(MINUS + "·") == MINUS + "·" else ("-", ", ")
 
 
 # With colours.

@@ -199,23 +199,27 @@ class View:
             for name, total, layers in self.components
         ]
 
+    def marked_place(self) -> str:
+        """Where the explained logits are: ``position 4``; ``positions 4 to 6``."""
+        first, stop = self.span
+        return f"positions {first} to {stop - 1}" if stop - first > 1 else f"position {self.position}"
+
     def marked(self) -> str:
         """What the mark of the explained position means; empty where no token's prediction is explained."""
         if not self.target:
             return ""
         if self.measures == "mixture":
             return f"position {self.position}"
-        several = self.span[1] - self.span[0] > 1
-        where = f"positions {self.span[0]} to {self.span[1] - 1}" if several else f"position {self.position}"
+        where = self.marked_place()
         marked = _MARKED.get(self.task, "the logits at {where} are explained")
         return marked.format(where=where, what="value" if self.what == "value" else "label")
 
 
-def views(explanations: Drawable | Sequence[Drawable], look: Look) -> list[View]:
-    """One view per explanation.
+def checked(explanations: Drawable | Sequence[Drawable]) -> list[Drawable]:
+    """One explanation or several as a list.
 
     Raises:
-        InputError: The list is empty or holds something other than explanations; units do not cover the tokens.
+        InputError: The list is empty or holds something other than explanations.
     """
     several = [explanations] if isinstance(explanations, Drawable) else list(explanations)
     if not several:
@@ -225,11 +229,11 @@ def views(explanations: Drawable | Sequence[Drawable], look: Look) -> list[View]
             raise InputError(
                 f"cannot draw an object of the type {type(e).__name__}: give an Explanation, or a list of them."
             )
-    return [view(e, look) for e in several]
+    return several
 
 
-def view(e: Drawable, look: Look = Look()) -> View:  # noqa: B008
-    """The view of one explanation.
+def view(e: Drawable, look: Look = Look(), units: Sequence[tuple[int, int, str]] | None = None) -> View:  # noqa: B008
+    """The view of one explanation; ``units`` are drawn in place of its own.
 
     Raises:
         InputError: The units do not cover the tokens in order, the position is outside the text, or everything is hidden.
@@ -244,7 +248,7 @@ def view(e: Drawable, look: Look = Look()) -> View:  # noqa: B008
     def entry(token: VocabularyEntry) -> str:
         return visible(token.shown or readable(token.text), quoted=True)
 
-    cells = cells_of(e, look)
+    cells = cells_of(e, look, units)
     images = image_maps(e)
     shown = _coloured(cells, images)
     if not shown:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ..errors import InputError, LrpxError
 from ..files import check_ending, json_line
@@ -58,13 +58,14 @@ class Explanations(Shown, Sequence[Explanation]):
         failed = f", {len(self.failures)} failures" if self.failures else ""
         return f"Explanations([{', '.join(map(repr, self))}]{failed})"
 
-    def to_frame(self) -> pd.DataFrame:
-        """One row per token of each explanation, as ``Explanation.to_frame``, after ``explanation`` (its index) and ``method``.
+    def to_frame(self, of: Literal["tokens", "layers", "heads"] = "tokens") -> pd.DataFrame:
+        """The rows of all explanations, as ``Explanation.to_frame``, after ``explanation`` (its index) and ``method``.
 
         Raises:
             ImportError: pandas is not installed.
+            InputError: Another ``of``, or an explanation has no such numbers.
         """
-        frames = [each.to_frame() for each in self]
+        frames = [each.to_frame(of) for each in self]
         for i, (frame, each) in enumerate(zip(frames, self, strict=True)):
             frame.insert(0, "explanation", i)
             frame.insert(1, "method", each.method)

@@ -1,0 +1,40 @@
+"""``lrpx compare``: saved explanations side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import options
+from .output import check_document, destination, look_of, write
+
+
+def compare(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="What lrpx explain wrote as JSON.")],
+    scale: options.ScaleOption = "robust",
+    hide: options.HideOption = None,
+    group: options.GroupOption = "tokens",
+    numbers: options.NumbersOption = None,
+    format: options.FormatOption = None,
+    fragment: options.FragmentOption = False,
+    engine: options.EngineOption = None,
+    output: options.OutputOption = None,
+) -> None:
+    """Show saved explanations side by side: those of one text as rows of one grid.
+
+    [b]lrpx explain "The keys to the cabinet" -m gpt2 -o a.json[/b]
+
+    [b]lrpx explain "The keys to the cabinet" -m smollm2-135m -o b.json[/b]
+
+    [b]lrpx compare a.json b.json[/b]
+    """
+    kind, output = destination(format, output)
+    check_document(kind, fragment=fragment, engine=engine)
+    look = look_of(scale, hide, group, numbers)
+
+    from ..results.compare import compare as side_by_side
+
+    found = side_by_side(*files)
+    write(list(found), kind, output, look, fragment=fragment, engine=engine or "pdflatex")

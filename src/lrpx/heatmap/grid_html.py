@@ -1,0 +1,131 @@
+"""A grid in HTML, without a script: columns flow and wrap like words, so it fits a phone as well as a wide page.
+
+Every column is as high as all others. So the labels of the rows, repeated in a gutter that is cut off where the text ends, stand
+beside their rows on every line. Numbers of a column are in its tooltip; a table below holds all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+
+from .cells import joined_pieces
+from .grid import Grid
+from .html import cell_style, details, prose, quote
+from .text import legible
+from .view import DOT, MINUS
+
+LABEL = 18  # characters of a label in the gutter
+
+STYLE = """
+.lrpx .grid{position:relative;overflow-x:auto;background:#fff;color:#000;border-radius:6px;border:1px solid var(--lrpx-line);
+padding:6px 12px 0;margin:10px 0}
+.lrpx .gutter{position:absolute;left:12px;top:30px;bottom:0;overflow:hidden;white-space:pre;font-size:12px;color:#454950;
+user-select:none;line-height:18px;width:calc(var(--label)*7px + 4px)}
+.lrpx .flow{display:flex;flex-wrap:wrap;margin-left:calc(var(--label)*7px + 10px)}
+.lrpx .flow .c{display:flex;flex-direction:column;height:calc((var(--rows) + 2)*18px);text-align:center;position:relative}
+.lrpx .flow .c.gap{margin-inline-start:.4em}
+.lrpx .flow .c>b{font-weight:400;font-size:15px;line-height:24px;height:24px;padding:0 1px;white-space:pre}
+.lrpx .flow .c.name>b{color:#5d6169;font-size:12px;padding-inline-end:.5em}
+.lrpx .flow .c>i{height:18px;line-height:18px;font-style:normal;font-size:11px;min-width:.7em;padding:0 3px;
+font-variant-numeric:tabular-nums;white-space:pre;direction:ltr;box-shadow:0 0 0 .5px rgba(0,0,0,.18) inset;
+print-color-adjust:exact;-webkit-print-color-adjust:exact;forced-color-adjust:none}
+.lrpx .flow .c>i.at{box-shadow:0 0 0 2px #111 inset,0 0 0 3px #fff inset}
+.lrpx .flow .c:hover>b{text-decoration:underline}
+.lrpx .flow .end{text-align:right;color:#33363b;margin-inline-start:14px}
+.lrpx .flow .end>b{font-size:12px;color:#5d6169}
+.lrpx .flow .end>i{box-shadow:none;font-size:12px;padding:0}
+.lrpx .flow .nl{flex-basis:100%;height:0}
+"""
+
+
+def section(grid: Grid) -> str:
+    """One grid."""
+    heading = " ".join(
+        [f'<span class="method">{escape(text)}</span>' for text in [grid.method()] if text] + [_explains(grid)]
+    ).strip()
+    labels, lines = grid.short_labels(LABEL)
+    longest = max(max(map(len, labels)), 2)
+    items = len(grid.columns) + len(grid.ends()) + sum(len(c.pieces) > 1 or bool(c.segment) for c in grid.columns)
+    gutter = escape("\n".join(labels) + "\n\n\n") * items  # as often as there can be lines; the rest is cut off
+    return "".join(
+        [
+            f'<section class="lrpx" dir="ltr" aria-label="heatmap of {len(grid.rows)} rows">\n',
+            f'<p class="what">{heading}</p>\n' if heading else "",
+            *(f'<p class="soft">{prose(line)}</p>\n' for line in [*grid.below(MINUS), *lines]),
+            f'<div class="grid" style="--rows:{len(grid.rows)};--label:{longest}">',
+            f'<div class="gutter" aria-hidden="true">{gutter}</div>',
+            f'<div class="flow" dir="{"rtl" if grid.rtl else "ltr"}">{"".join(_columns(grid))}</div></div>\n',
+            f'<div class="legend soft">{_bar(grid)}<span><span class="mark"></span>{escape(grid.marked())}</span>',
+            f"<span>{escape(grid.legend())}</span></div>\n",
+            details("All numbers", _numbers(grid)),
+            "</section>\n",
+        ]
+    )
+
+
+def _explains(grid: Grid) -> str:
+    """What all rows explain, tokens set apart."""
+    view = next((row.view for row in grid.rows if row.view.measures != "mixture"), grid.rows[0].view)
+    text = grid.explains(MINUS)
+    if not text or view.measures == "mixture" or not view.target:
+        return escape(text)
+    name = escape(view.what or "logit")
+    contrast = "" if view.contrast is None else f" {MINUS} {name} {quote(view.contrast)}"
+    return f"{name} {quote(view.target)}{contrast} = <b>{view.equals(MINUS)}</b>"
+
+
+def _columns(grid: Grid) -> Iterator[str]:
+    texts = map("".join, joined_pieces(grid.columns))
+    for n, (cell, text) in enumerate(zip(grid.columns, texts, strict=True)):
+        if cell.breaks:
+            yield '<span class="nl"></span>'
+        if cell.segment:
+            yield f'<span class="c name"><b><bdi>{escape(cell.segment)}:</bdi></b></span>'
+        strips, tips = [], [f"{legible(raw)}   id {i}" for _, raw, i, _ in cell.tokens]
+        for row in grid.rows:
+            found = row.cells[n]
+            if found is None:
+                strips.append("<i></i>")
+                continue
+            number = row.number(found, MINUS)
+            shown = number if grid.with_numbers and grid.look.numbers is not False else ""
+            at = ' class="at"' * found.explained
+            strips.append(f'<i{at} style="{cell_style(row.view.fill(found))}">{shown}</i>')
+            tips.append(f"{row.label}   {number or 'hidden'}")
+        kind = "c gap" if cell.gap else "c"
+        yield (
+            f'<span class="{kind}" title="{"&#10;".join(map(escape, tips))}"><b><bdi>{escape(text)}</bdi></b>'
+            f"{''.join(strips)}</span>"
+        )
+        if len(cell.pieces) > 1:
+            yield '<span class="nl"></span>'
+    for name, numbers in grid.ends(MINUS):
+        rows = "".join(f"<i>{escape(number)}</i>" for number in numbers)
+        yield f'<span class="c end"><b>{name}</b>{rows}</span>'
+
+
+def _bar(grid: Grid) -> str:
+    one_sided = all(row.view.one_sided for row in grid.rows)
+    ticks = ("0", "end of the row's scale") if one_sided else (f"{MINUS} end", "0", "+ end")
+    kind = "bar one-sided" if one_sided else "bar"
+    return f'<div class="{kind}"><div><i></i></div><span>{"".join(f"<span>{t}</span>" for t in ticks)}</span></div>'
+
+
+def _numbers(grid: Grid) -> str:
+    """One line per column, and one for each kind of number at the end."""
+    head = "".join(f"<th>{escape(row.label)}</th>" for row in grid.rows)
+    lines = [f'<tr><th>position</th><th class="text">text</th>{head}</tr>']
+    for n, cell in enumerate(grid.columns):
+        place = DOT.strip() if grid.joined else str(cell.tokens[0][0])
+        values = []
+        for row in grid.rows:
+            found = row.cells[n]
+            style = "" if found is None else f' style="{cell_style(row.view.fill(found))}"'
+            number = "" if found is None else row.view.number(found.value, MINUS)
+            values.append(f'<td class="value"{style}>{number}</td>')
+        lines.append(f'<tr><td>{place}</td><td class="text"><bdi>{escape(cell.text)}</bdi></td>{"".join(values)}</tr>')
+    for name, numbers in grid.ends(MINUS):
+        cells = "".join(f'<td class="value">{escape(number)}</td>' for number in numbers)
+        lines.append(f'<tr><td></td><td class="text">{name}</td>{cells}</tr>')
+    return f"<table>{''.join(lines)}</table>"

@@ -1,0 +1,114 @@
+r"""A grid as LaTeX: tables below one another, each with as many columns as fit a line, and the numbers of the rows at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from .cells import Cell, joined_pieces
+from .colours import colour, hex_colour, ink
+from .grid import Grid
+from .rtl import direction, levels, visual_order
+from .view import DOT, MINUS
+
+LABEL = 22  # letters of a row's label at most
+STEPS = 41  # of the colour bar
+
+COMMANDS = r"""% \lrpxstrip{background}{ink}{number}: a cell of a grid; \lrpxframed: the same in a frame.
+\newcommand{\lrpxstrip}[3]{\cellcolor[HTML]{#1}\textcolor[HTML]{#2}{\scriptsize #3}}
+\newcommand{\lrpxframed}[3]{\lrpxstrip{#1}{#2}{\fboxsep=1pt\fbox{#3}}}
+"""
+
+
+@dataclass(frozen=True)
+class _Column:
+    width: float  # in letters
+    text: str
+    below: tuple[str, ...]  # LaTeX
+    gap: bool
+    kind: str
+
+
+def grid_lines(grid: Grid, tex: Callable[[str], str], prose: Callable[[str], str], letters: int) -> Iterator[str]:
+    """The source of one grid.
+
+    Args:
+        grid: The grid.
+        tex: Text as LaTeX source.
+        prose: The same for words around the map.
+        letters: How many letters surely fit a line.
+    """
+    head = [text for text in (grid.method(), grid.explains(MINUS)) if text]
+    yield r"{\sffamily\raggedright\setlength{\fboxsep}{1pt}"
+    if head:
+        yield r"\textbf{" + prose(head[0]) + r"}\quad " + prose(" ".join(head[1:])) + r"\par\nobreak"
+    labels, explained = grid.short_labels(LABEL if letters > 2 * LABEL else 8)
+    for line in [*grid.below(MINUS), *explained]:
+        yield rf"{{\footnotesize {prose(line)}\par}}\nobreak"
+    yield r"\medskip"
+    for columns in _lines(grid, tex, letters - max(map(len, labels))):
+        yield _table(grid, columns, [tex(label) for label in labels])
+    one_sided = all(row.view.one_sided for row in grid.rows)
+    shares = [i / (STEPS - 1) if one_sided else 2 * i / (STEPS - 1) - 1 for i in range(STEPS)]
+    steps = "".join(rf"\textcolor[HTML]{{{hex_colour(colour(s))}}}{{\rule{{1.2mm}}{{2mm}}}}" for s in shares)
+    low = "0" if one_sided else "$-$"
+    frame = rf"\fboxsep=0pt\fboxrule=0.3pt\fcolorbox[HTML]{{999999}}{{FFFFFF}}{{{steps}}}"
+    yield rf"{{\footnotesize {low} {frame} $+$\par}}\nobreak"
+    legend = DOT.join([f"framed: {grid.marked()}", *grid.legend().split("; ")])
+    yield rf"{{\footnotesize {prose(legend)}\par}}}}"
+
+
+def _lines(grid: Grid, tex: Callable[[str], str], room: float) -> Iterator[list[_Column]]:
+    line: list[_Column] = []
+    for column in _columns(grid, tex):
+        if column is None or (line and sum(c.width for c in (*line, column)) > room):
+            yield from [line] * bool(line)
+            line = []
+        if column is not None:
+            line.append(column)
+    yield from [line] * bool(line)
+
+
+def _columns(grid: Grid, tex: Callable[[str], str]) -> Iterator[_Column | None]:
+    """The columns, ``None`` for a line break, then the numbers at the ends of the rows."""
+    none = ("",) * len(grid.rows)
+    for n, (cell, pieces) in enumerate(zip(grid.columns, joined_pieces(grid.columns), strict=True)):
+        if cell.breaks:
+            yield None
+        if cell.segment:
+            yield _Column(len(cell.segment) + 2, rf"\footnotesize {tex(cell.segment)}:", none, True, " ")
+        cells = [row.cells[n] for row in grid.rows]
+        text = "".join(pieces)
+        numbers = [row.number(c, MINUS) if grid.with_numbers else "" for row, c in zip(grid.rows, cells, strict=True)]
+        strips = tuple(
+            _strip(grid, r, c, tex(number)) for r, (c, number) in enumerate(zip(cells, numbers, strict=True))
+        )
+        wide = max(
+            len(text) * (3 if text.strip("".join(map(chr, range(32, 0x17F)))) else 1), *(len(n) * 0.8 for n in numbers)
+        )
+        yield _Column(wide + 1.2, tex(text), strips, cell.gap, direction(text))
+        if len(cell.pieces) > 1:
+            yield None
+    for name, texts in grid.ends(MINUS):
+        numbers = [rf"\footnotesize {tex(text)}" for text in texts]
+        yield _Column(max(map(len, (name, *texts))) + 2, rf"\footnotesize {tex(name)}", tuple(numbers), True, "end")
+
+
+def _strip(grid: Grid, row: int, cell: Cell | None, number: str) -> str:
+    if cell is None:
+        return ""
+    fill = grid.rows[row].view.fill(cell)
+    command = r"\lrpxframed" if cell.explained else r"\lrpxstrip"
+    return f"{command}{{{hex_colour(fill)}}}{{{hex_colour(ink(fill))}}}{{{number}}}"
+
+
+def _table(grid: Grid, line: Sequence[_Column], labels: Sequence[str]) -> str:
+    own = "R" if grid.rtl else "L"
+    order = visual_order(levels([own if c.kind == "end" else c.kind for c in line], grid.rtl))
+    columns = [line[i] for i in order]
+    form = "l" + "".join("r" if c.kind == "end" else "c" for c in columns)
+    rows = [" & ".join(["", *(c.text for c in columns)])]
+    rows += [" & ".join([rf"\footnotesize {label}", *(c.below[n] for c in columns)]) for n, label in enumerate(labels)]
+    body = "".join(f"{row}\\\\\n" for row in rows)
+    table = rf"\begin{{tabular}}{{{form}}}" + f"\n{body}" + r"\end{tabular}"
+    return rf"{{\tabcolsep=2.5pt\renewcommand{{\arraystretch}}{{1.15}}\noindent{table}\par}}\smallskip"

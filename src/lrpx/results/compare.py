@@ -1,0 +1,72 @@
+"""Explanations from anywhere, side by side: those of one text become rows of one grid."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+from ..errors import InputError
+from ..heatmap.alignment import text_of
+from .explanation import Explanation, read_saved
+from .explanations import Explanations
+
+Given: TypeAlias = "Explanation | Iterable[Explanation] | str | os.PathLike[str]"
+
+
+def compare(*given: Given) -> Explanations:
+    """Put explanations side by side, those of one text one after the other, so that a heatmap draws them as one grid.
+
+    Rows may differ in method, target, model or tokenizer. Where a text was tokenised in several ways, the heatmap joins tokens
+    until all ways have the same pieces, and says so.
+
+    Args:
+        *given: Explanations, ``Explanations`` or other sequences of them, or paths of files that hold either.
+
+    Returns:
+        All of them, text by text.
+
+    Raises:
+        InputError: Something else is given, or no text is explained twice.
+
+    Example:
+        >>> lrpx.compare("gpt2.json", "llama.json", explainer("The keys to the cabinet")).show()
+    """
+    by_text: dict[str, list[Explanation]] = {}
+    for e in _each(given):
+        by_text.setdefault(text_of(e), []).append(e)
+    if not any(len(found) > 1 for found in by_text.values()):
+        texts = ", ".join(repr(_text(found[0])) for found in list(by_text.values())[:3])
+        why = f"no text is explained twice: {texts}" if texts else "no explanations are given"
+        raise InputError(f"nothing to compare: {why}. Give two or more explanations of one text.")
+    return Explanations(e for found in by_text.values() for e in found)
+
+
+def load_any(path: str | os.PathLike[str]) -> Explanations:
+    """The explanations of a file that ``Explanation.save`` or ``Explanations.save`` wrote.
+
+    Raises:
+        InputError: The file holds neither.
+    """
+    if not Path(path).is_file():
+        raise InputError(f"{os.fspath(path)!r} is no file. Give one that Explanation.save() wrote.")
+    found = read_saved(path, "Explanation.save()")
+    return Explanations.load(path) if isinstance(found, list) else Explanations([Explanation.load(path)])
+
+
+def _each(given: Iterable[Given]) -> Iterator[Explanation]:
+    for one in given:
+        if isinstance(one, Explanation):
+            yield one
+        elif isinstance(one, str | os.PathLike):
+            yield from load_any(one)
+        elif isinstance(one, Iterable):
+            yield from _each(one)  # type: ignore[arg-type]
+        else:
+            raise InputError(f"cannot compare a {type(one).__name__}: give explanations, or paths of saved ones.")
+
+
+def _text(e: Explanation) -> str:
+    text = e.text or "".join(text for _, _, text in e.units)
+    return text if len(text) <= 40 else text[:39] + "…"

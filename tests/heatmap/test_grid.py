@@ -1,0 +1,311 @@
+"""Several explanations of one text as a grid: every number is in its row and column, in every format."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from lrpx import Explanation, Explanations, heatmap
+from lrpx.errors import InputError
+from lrpx.heatmap import Look
+from lrpx.heatmap.alignment import aligned_cells, common_units, text_of
+from lrpx.heatmap.colours import colour, hex_colour
+from lrpx.heatmap.grid import Grid, grid, parts
+from lrpx.heatmap.view import MINUS, view
+from lrpx.results.explanation import Segment, Token, Unit
+
+WORDS = ["The", " keys", " to", " the", " cabinet"]
+NASTY = ['<script>alert("x")</script>', ' "quoted"', " & </section>", " a\nb", " '--"]
+
+
+def made(texts=WORDS, method="lrp", *, seed=0, special=(), units=None, **fields):
+    """An explanation of tokens with these texts; ``units`` joins some of them, as their lengths."""
+    numbers = np.random.default_rng(seed).normal(size=len(texts))
+    lengths = units or [1] * len(texts)
+    ends = np.cumsum(lengths).tolist()
+    spans = zip([0, *ends], ends, strict=False)
+    known = {"value": float(numbers.sum()) + 0.5, "residual": 0.5, "contrast": Token(8, "is", " is")}
+    return Explanation(
+        tokens=list(texts),
+        token_ids=list(range(len(texts))),
+        units=[Unit(start, end, "".join(texts[start:end])) for start, end in spans],
+        relevance=numbers,
+        method=method,
+        special=special,
+        **{"target": Token(7, "are", " are"), "position": len(texts) - 1, "provenance": {"model": "tiny"}}
+        | known
+        | fields,
+    )
+
+
+def several(texts=WORDS, methods=("lrp", "attnlrp", "alti-logit"), **fields):
+    return Explanations(made(texts, method, seed=i, **fields) for i, method in enumerate(methods))
+
+
+def wordpiece(seed=5, **fields):
+    """The same text in other tokens, between special ones, and with one token over two words."""
+    texts = ["[CLS]", " The", " ke", "ys", " to", " the cab", "inet", " [SEP]"]
+    return made(texts, "attnlrp", seed=seed, special=(0, 7), **fields)
+
+
+def printed(es, *, width=100, colours="truecolor", encoding="utf-8", look=None):
+    raw = io.BytesIO()
+    with io.TextIOWrapper(raw, encoding=encoding, newline="\n") as file:
+        console = Console(
+            file=file, width=width, color_system=colours, force_terminal=colours is not None, no_color=colours is None
+        )
+        console.print(heatmap.render(es, look=look or Look()))
+        file.flush()
+        return raw.getvalue().decode(encoding)
+
+
+def bare(text):
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+class Flow(HTMLParser):
+    """The columns of the grids of a page: their texts, and the strips below as (style, number, classes)."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.columns, self.tags, self.open = [], [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        self.tags.append(tag)
+        if tag == "span" and (attrs.get("class") or "").split(" ")[0] == "c":
+            self.columns.append({"class": attrs["class"], "text": "", "strips": [], "title": attrs.get("title")})
+        if tag == "i" and self.columns and "b" not in self.open:
+            self.columns[-1]["strips"].append([attrs.get("style", ""), "", attrs.get("class", "")])
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "b" in self.open and self.columns and "details" not in self.open and "p" not in self.open:
+            self.columns[-1]["text"] += data
+        elif self.open and self.open[-1] == "i" and self.columns:
+            self.columns[-1]["strips"][-1][1] += data
+
+
+def test_explanations_of_one_text_are_one_grid():
+    texts, other = several(), several(["Another", " text"])
+    drawn = parts([*texts, *other, made()], Look())
+    assert [len(part.rows) if isinstance(part, Grid) else 1 for part in drawn] == [3, 3, 1]
+    assert [row.label for row in drawn[0].rows] == ["lrp", "attnlrp", "alti-logit"]
+    for row, e in zip(drawn[0].rows, texts, strict=True):
+        assert [cell.value for cell in row.cells] == e.relevance.tolist()
+        assert row.view.scale == pytest.approx(view(e).scale)  # its own
+
+
+def test_rows_are_called_by_what_sets_them_apart():
+    are, were = made(), made(target=Token(9, "were", " were"))
+    assert [r.label for r in grid([are, were], Look()).rows] == [
+        f'logit "{text}" {MINUS} logit " is"' for text in (" are", " were")
+    ]
+    here, there = made(position=4), made(position=2)
+    assert [r.label for r in grid([here, there], Look()).rows] == ["position 4", "position 2"]
+    ours, theirs = made(), made(provenance={"model": "other"})
+    assert [r.label for r in grid([ours, theirs], Look()).rows] == ["lrp, tiny", "lrp, other"]
+    assert [r.label for r in grid([ours, made()], Look()).rows] == ["lrp (1)", "lrp (2)"]
+    mixed = grid([made(), made(method="alti", measures="mixture", residual=None)], Look())
+    assert [r.label for r in mixed.rows] == ["lrp", "alti"]
+    assert mixed.explains().startswith('logit " are"')  # what those explain that are about a logit
+
+
+def test_what_holds_for_all_is_said_once():
+    es = several(notes=("mind the gap",), top=())
+    lines = grid(list(es), Look()).below()
+    assert [line for line in lines if "mind the gap" in line] == ["note: mind the gap"]
+    one = grid([made(notes=("only me",)), made(method="attnlrp")], Look()).below()
+    assert "lrp: note: only me" in one
+    hidden = grid(list(several(special=(0,))), Look(hide="special")).below()
+    assert len([line for line in hidden if "hidden:" in line]) == 3  # each holds another number
+
+
+def test_the_end_of_a_row_adds_up():
+    with_parts = made(method="alti-logit", components={"mlp": np.array([0.25, 0.5])})
+    ends = dict(grid([made(), with_parts], Look()).ends())
+    assert ends["outside"] == ["", "+0.75"]
+    assert ends["residual"] == ["+0.5", "+0.5"]
+    assert [float(v) for v in ends["value"]] == pytest.approx([made().value, with_parts.value], rel=1e-3)
+    mixture = made(method="alti", measures="mixture", residual=None)
+    object.__setattr__(mixture, "relevance", np.abs(mixture.relevance))
+    assert dict(grid([made(), mixture], Look()).ends())["value"][1] == ""
+
+
+# One text in several tokenisations.
+
+
+def test_tokens_are_joined_to_pieces_that_all_have():
+    first, other = made(), wordpiece()
+    assert text_of(first) == text_of(other) == "Thekeystothecabinet"
+    drawn = grid([first, other], Look())
+    assert drawn.joined
+    assert [cell.text for cell in drawn.columns] == ["[CLS]", "The", "keys", "to", "the cabinet", "[SEP]"]
+    ours, theirs = ([cell and cell.value for cell in row.cells] for row in drawn.rows)
+    r, s = first.relevance, other.relevance
+    assert ours == pytest.approx([None, r[0], r[1], r[2], r[3] + r[4], None])
+    assert theirs == pytest.approx([s[0], s[1], s[2] + s[3], s[4], s[5] + s[6], s[7]])
+    assert any("tokenised in several ways" in line for line in drawn.below())
+    assert not grid([first, made(seed=3)], Look()).joined
+
+
+@pytest.mark.parametrize("cut", range(8))
+def test_any_two_tokenisations_align(cut):
+    """Pieces of random lengths, with tokens that are spaces: nothing is lost, and pieces read alike."""
+    text = "The old  keys were\nlying 橱柜的钥匙 on the table. "
+    rng = np.random.default_rng(cut)
+    ways = []
+    for seed in range(3):
+        places = [0, *sorted(rng.choice(range(1, len(text)), size=6 + 3 * seed, replace=False).tolist()), len(text)]
+        ways.append(made([text[a:b] for a, b in itertools.pairwise(places)], seed=seed))
+    for e, units in zip(ways, common_units(ways), strict=True):
+        assert [start for start, *_ in units] == [0, *[end for _, end, _ in units][:-1]]
+        assert units[-1][1] == len(e.tokens)
+        assert "".join(t for *_, t in units) == text
+    letters = [["".join(t.split()) for *_, t in units] for units in common_units(ways)]
+    assert letters[0] == letters[1] == letters[2]
+    for row, e in zip(grid(ways, Look()).rows, ways, strict=True):
+        assert sum(cell.value for cell in row.cells) == pytest.approx(e.relevance.sum())
+
+
+def test_a_token_that_only_one_way_has_is_blank_in_the_others():
+    strips = [c["strips"] for c in Flow(heatmap.to_html([made(), wordpiece()])).columns if "end" not in c["class"]]
+    assert strips[0][0] == ["", "", ""]
+    assert "background" in strips[0][1][0]
+    assert "[CLS]" in bare(printed([made(), wordpiece()]))
+
+
+def test_what_cannot_be_aligned_is_refused():
+    with pytest.raises(InputError, match="2 and 1 pieces"):
+        aligned_cells([view(made(["a", "b"])).cells, view(made(["a"])).cells])
+
+
+# Every format.
+
+
+def test_html_has_each_number_in_its_row_and_column():
+    es = several()
+    page = Flow(heatmap.to_html(es))
+    columns = [c for c in page.columns if "end" not in c["class"]]
+    assert [c["text"] for c in columns] == [w.strip() for w in WORDS]
+    for n, column in enumerate(columns):
+        for (style, number, _), e in zip(column["strips"], es, strict=True):
+            v = view(e)
+            assert number == v.number(e.relevance[n], MINUS)
+            assert f"#{hex_colour(v.colour(e.relevance[n]))}" in style
+    assert [c["strips"][0][2] for c in columns] == ["", "", "", "", "at"]
+    assert [c["text"] for c in page.columns if "end" in c["class"]] == ["colours to", "sum", "residual", "value"]
+
+
+def test_html_is_safe_for_any_text():
+    page = Flow(heatmap.to_html(several(NASTY)))
+    assert not {"script", "link", "img", "iframe"} & set(page.tags)
+    assert next(c["text"] for c in page.columns if "end" not in c["class"]) == NASTY[0]
+    assert not page.open
+
+
+def test_html_repeats_the_labels_as_often_as_lines_can_be():
+    page = heatmap.to_html(several())
+    gutter = re.search(r'<div class="gutter" aria-hidden="true">(.*?)</div>', page, flags=re.S)[1]
+    assert gutter.count("attnlrp") >= len(Flow(page).columns)
+    long = [made(provenance={"model": "a rather long name" + "!" * n}) for n in range(2)]
+    page = heatmap.to_html(long)
+    assert "1: lrp, a rather long name" in page
+    assert "1\n2\n" in page
+
+
+def test_a_long_text_has_no_numbers_in_it_but_in_tooltips():
+    es = several([f" w{i}" for i in range(60)])
+    columns = Flow(heatmap.to_html(es)).columns
+    assert not any(number for c in columns if "end" not in c["class"] for _, number, _ in c["strips"])
+    assert view(es[1]).number(es[1].relevance[3], MINUS) in columns[3]["title"]
+    assert Flow(heatmap.to_html(es, look=Look(numbers=True))).columns[3]["strips"][1][1]
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.parametrize("colours", ["truecolor", "standard", None])
+def test_terminal_prints_every_number_within_the_width(width, colours):
+    es = several()
+    output = bare(printed(es, width=width, colours=colours))
+    assert max(map(cell_len, output.splitlines())) <= width
+    for e in es:
+        v = view(e)
+        assert all(v.number(r, MINUS if colours else "-") in output for r in e.relevance)
+
+
+def test_terminal_puts_numbers_below_their_tokens():
+    lines = bare(printed(several(), width=120)).splitlines()
+    top = next(i for i, line in enumerate(lines) if "cabinet" in line)
+    place = lines[top].index("cabinet")
+    assert view(several()[1]).number(several()[1].relevance[4], MINUS) in lines[top + 2][place - 3 : place + 10]
+
+
+def test_terminal_escapes_what_the_encoding_lacks():
+    output = printed(several(["中", " keys"]), encoding="ascii", colours=None)
+    assert r"\u4e2d" in output
+
+
+def test_parts_of_an_input_keep_their_names():
+    es = several(segments=(Segment("question", 0, 2), Segment("context", 2, 5)))
+    assert [c["text"] for c in Flow(heatmap.to_html(es)).columns][:4] == ["question:", "The", "keys", "context:"]
+    assert "context:" in bare(printed(es))
+    assert "context:" in bare(printed(es, colours=None))
+
+
+@pytest.mark.parametrize("kind", ["png", "pdf", "svg"])
+def test_pictures(kind, tmp_path):
+    es = several([*WORDS, "\n", *[f" w{i}" for i in range(50)]])
+    getattr(es, f"to_{kind}")(tmp_path / f"a.{kind}", numbers=True)
+    data = (tmp_path / f"a.{kind}").read_bytes()
+    assert data.startswith({"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}[kind])
+    if kind == "png":
+        import PIL.Image
+
+        drawn = np.asarray(PIL.Image.open(io.BytesIO(data)).convert("RGB")).reshape(-1, 3)
+        found = set(map(tuple, np.unique(drawn, axis=0).tolist()))
+        for e in es:  # the colour of every row's strongest token
+            v = view(e)
+            assert v.colour(max(e.relevance, key=abs)) in found
+
+
+@pytest.mark.parametrize("fragment", [False, True])
+def test_latex_has_a_cell_for_each_number(fragment):
+    es = several(NASTY)
+    source = es.to_latex(fragment=fragment)
+    cells = re.findall(r"\\lrpx(?:strip|framed)\{(\w{6})\}\{\w{6}\}", source.split("newcommand{\\lrpxframed}")[1])
+    expected = [hex_colour(view(e).colour(r)) for e in es for r in e.relevance]
+    assert sorted(cells) == sorted(expected)
+    assert "colortbl" in source
+
+
+@pytest.mark.slow
+def test_latex_compiles(tmp_path):
+    if shutil.which("pdflatex") is None:
+        pytest.skip("pdflatex is not installed")
+    several(NASTY).to_latex(tmp_path / "a.tex")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "a.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stdout.decode(errors="replace")[-800:]
+
+
+def test_all_zeros_are_white_and_say_so():
+    es = several()
+    for e in es:
+        object.__setattr__(e, "relevance", np.zeros(5))
+    assert "all 0" in bare(printed(es))
+    assert "all 0" in heatmap.to_html(es)
+    assert colour(0.0) == (255, 255, 255)
