@@ -412,12 +412,12 @@ with _witness("it ended"):
         os._exit(1)
 """
 NODE_DIES = """
-import os, signal, threading
+import os, signal, sys, threading
 from lrpx.evaluation.ray_engine import connect
 if __name__ == "__main__":
     with connect(None, 1, "cpu"):
         import ray
-        for process in ray._private.worker._global_node.all_processes["gcs_server"]:
+        for process in ray._private.worker._global_node.all_processes[sys.argv[1]]:
             os.kill(process.process.pid, signal.SIGKILL)
         threading.Event().wait()
 """
@@ -438,9 +438,12 @@ def test_another_process_says_that_this_one_ended():
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
-def test_where_the_only_node_dies_it_is_said_what_to_type():
-    """Ray ends this process then, in a way that nothing in it can see."""
-    status, said = ended(NODE_DIES, RAY_gcs_rpc_server_reconnect_timeout_s="2")
+@pytest.mark.parametrize("part", ["gcs_server", "raylet"])
+def test_where_the_only_node_dies_it_is_said_what_to_type(part):
+    """Ray ends this process then, in a way that nothing in it can see; or, without its raylet, lets it wait for ever."""
+    quickly = {"period_ms": 500, "timeout_ms": 5000, "failure_threshold": 2}
+    health = {f"RAY_health_check_{name}": str(value) for name, value in quickly.items()}
+    status, said = ended(NODE_DIES, part, RAY_gcs_rpc_server_reconnect_timeout_s="2", **health)
     assert status == 1
     assert "Most likely the Ray node of this machine died" in said
-    assert "run the same command again to go on" in said
+    assert said.count("run the same command again to go on") == 1

@@ -45,6 +45,7 @@ from .selection import Part
 
 logger = logging.getLogger("lrpx")
 
+LOOK_AFTER = 2.0  # seconds, whether this machine's Ray node lives
 PATIENCE = 60.0  # seconds for machines to join, and for the workers of an earlier run to give back what they hold
 
 
@@ -215,7 +216,7 @@ def connect(address: str | None, workers: int | None, device: Any) -> Iterator[C
     on_terminate = signal.getsignal(signal.SIGTERM)
     alone = started and _start(ray, address)
     try:
-        with _witness(_ENDED):
+        with _witness(_ENDED), _ended_with_its_node(ray):
             yield _cluster(ray, workers, _kind(device), min(5.0, PATIENCE) if alone else PATIENCE)
     finally:
         if started:
@@ -229,7 +230,9 @@ _ENDED = (
     "Ray then ends what is connected to it. What was finished is kept: run the same command again to go on."
 )
 _WATCH = """
-import signal, sys
+import os, signal, sys
+if hasattr(os, "fork") and os.fork():
+    os._exit(0)  # no child of the process that it watches: Ray ends those too
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 if not sys.stdin.read():
     print(sys.argv[1], file=sys.stderr, flush=True)
@@ -244,6 +247,30 @@ def _witness(message: str) -> Iterator[None]:
         yield
     finally:
         other.communicate("left")
+
+
+@contextmanager
+def _ended_with_its_node(ray: Any) -> Iterator[None]:
+    """End this process if its Ray node dies inside the block, which ``_witness`` says.
+
+    Ray ends a process that computes, after some seconds. Where nothing is computed at that time, or Ray Data begins anew, it waits
+    for ever, in code that cannot be interrupted.
+    """
+    left = threading.Event()
+
+    def watch() -> None:
+        while not left.wait(LOOK_AFTER):
+            own = ray.get_runtime_context().get_node_id()
+            if any(node["NodeID"] == own and not node["Alive"] for node in ray.nodes()):
+                os._exit(1)
+
+    other = threading.Thread(target=watch, daemon=True)
+    other.start()
+    try:
+        yield
+    finally:
+        left.set()
+        other.join()
 
 
 def _ray(module: str = "ray") -> Any:
