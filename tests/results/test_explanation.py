@@ -265,8 +265,25 @@ def test_frames_that_there_are_not():
     pytest.importorskip("pandas", reason="pandas is not installed")
     with pytest.raises(InputError, match=r'no table of \'neurons\': give "tokens", "layers" or "heads"'):
         explanation().to_frame(of="neurons")
-    with pytest.raises(InputError, match=r"by alti-logit has no relevance of heads. .* heads=True\)"):
-        explanation(by_head=None).to_frame(of="heads")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({}, 'which the method does not find. Take one that does: explainer(text, method="attnlrp", heads=True).'),
+        (
+            {"heads": None},
+            "not computed for long texts, or while compiling, unless it is asked for: explainer(text, heads",
+        ),
+        ({"heads": False}, "heads=False was given. Type: explainer(text, heads=True)."),
+        ({"heads": True}, "heads=True was asked for, and it was not found in this pass."),
+    ],
+)
+def test_a_frame_of_heads_that_are_not_there_says_why(options, why):
+    pytest.importorskip("pandas", reason="pandas is not installed")
+    with pytest.raises(InputError, match=r"by alti-logit has no relevance of heads") as caught:
+        explanation(by_head=None, provenance={"options": options}).to_frame(of="heads")
+    assert why in str(caught.value)
 
 
 def test_frame_without_pandas(monkeypatch):

@@ -199,8 +199,9 @@ class Explanation(Shown):
         """
         pd = import_optional("pandas", "to_frame()", extra="viz")
         if of != "tokens":
+            options = self.provenance.get("options", {})
             arrays = {name: numbers for name in INSIDE if (numbers := getattr(self, name)) is not None}
-            return pd.DataFrame(rows_of(of, arrays, readable_texts(self.units), self.method))
+            return pd.DataFrame(rows_of(of, arrays, readable_texts(self.units), self.method, options))
         columns = {"text": readable_texts(self.units), "token": self.tokens, "token_id": self.token_ids}
         return pd.DataFrame({**columns, "relevance": self.relevance})
 
