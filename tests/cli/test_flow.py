@@ -81,9 +81,20 @@ def test_files(flow, folder, name, start):
         (["--layers", "7"], "give numbers of blocks from 0 to 1"),
         (["--method", "alti-logit"], "there is no flow of it"),
         (["--format", "latex"], "latex is for lrpx explain"),
+        (["--target", "1", "--target", "12"], "--target is repeated, and lrpx flow follows one prediction"),
     ],
 )
 def test_wrong_use(flow, options, message):
     code, out, err = flow(TEXT, *options)
     assert (code, out) == (2, "")
     assert message in err
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("format", ["json", "terminal"])
+def test_a_note_is_one_line_where_no_header_shows_it(flow, monkeypatch, format):
+    monkeypatch.setattr("lrpx.explainer.flow.misspelt", lambda *_: ["Look at device='cpu'."])
+    code, out, err = flow(TEXT, "--target", "1", "--format", format)
+    assert code == 0
+    assert err == ("lrpx: note: Look at --device cpu.\n" if format == "json" else "")
+    assert ("Look at --device cpu." if format == "terminal" else "Look at device='cpu'.") in out

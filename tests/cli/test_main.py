@@ -3,6 +3,7 @@
 import inspect
 import io
 import json
+import logging
 import os
 import re
 import warnings
@@ -350,6 +351,27 @@ def test_targets_as_texts_or_ids(lrpx_command):
     assert (found["contrast"][1], found["position"]) == ("12", 0)
 
 
+def test_several_predictions_of_one_text(lrpx_command, models):
+    given = ["--target", "12", "--target", " the", "--contrast-id", "7", "--position", "0", "--position", "2"]
+    for text in ([TEXT], []):
+        found = json.loads(lrpx_command("explain", *text, *given, "--format", "json", stdin=TEXT.encode())[1])
+        expected = lrpx.explain(
+            models / "gpt2", None, TEXT, target=["12", " the"], contrast=7, position=[0, 2], heads=False
+        )
+        assert [lrpx.Explanation.from_dict(e).relevance.tolist() for e in found] == [
+            e.relevance.tolist() for e in expected
+        ]
+    code, out, _ = lrpx_command("explain", TEXT, "--target", "12", "--target", " the")
+    assert code == 0
+    assert 'logit "12"' in out
+    assert 'logit " the"' in out
+    code, out, err = lrpx_command("explain", TEXT, "the", "--target", "12", "--target", " the")
+    assert (code, out) == (2, "")
+    assert err.startswith(
+        "lrpx: --target is repeated, which is for one text, and there are 2. In JSON lines, each text"
+    )
+
+
 def test_places_and_norms(lrpx_command):
     blocks = ["--at", "input", "--at", "transformer.h.0"]
     (found,) = json.loads(lrpx_command("explain", TEXT, *blocks, "--format", "json")[1])
@@ -369,8 +391,21 @@ def test_dtype_and_device(lrpx_command):
 def test_verbose_says_what_is_loaded(lrpx_command):
     code, _, err = lrpx_command("explain", TEXT, "-v")
     assert code == 0
-    if err:  # a logger that the test runner has set up already keeps its own stream
-        assert "GPT2LMHeadModel" in err
+    assert "GPT2LMHeadModel" in err
+
+
+def test_what_is_logged_is_one_line_in_the_words_of_the_command(lrpx_command, monkeypatch):
+    """Of every command, also those without --verbose."""
+
+    def logs(*_, **__):
+        logging.getLogger("lrpx.any").warning("it does not fit, once more (checkpoint=%s)", True)
+        raise InputError("the end")
+
+    monkeypatch.setattr("lrpx.report.write", logs)
+    code, out, err = lrpx_command("report", "runs")
+    assert (code, out) == (2, "")
+    assert err == "lrpx: note: it does not fit, once more (--checkpoint)\nlrpx: the end\n"
+    assert all(type(handler) is logging.NullHandler for handler in logging.getLogger("lrpx").handlers)
 
 
 @pytest.mark.parametrize(

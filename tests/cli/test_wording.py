@@ -28,6 +28,7 @@ OPTIONS = options_of([typer.main.get_command(app)])
         ("device_map='auto' or attn_implementation='sdpa'", "--device-map auto or --attn-implementation sdpa"),
         ("recomputed (checkpoint=True)", "recomputed (--checkpoint)"),
         ("fast=False", "--no-fast"),
+        ("explainer(text, target=[...])", "explainer(text, --target ...)"),
         ("at=['input', 'h.*'] is", "--at input --at 'h.*' is"),
         ("target=' \\'s' is", """--target ' '"'"'s' is"""),
     ],

@@ -10,9 +10,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from . import options
+from .wording import in_command_syntax, options_of
 
 
 def check(
+    context: typer.Context,
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="Hub id, folder, GGUF file, or smollm2-135m.")
     ] = options.DEFAULT_MODEL,
@@ -39,10 +41,10 @@ def check(
         token=token,
     )
     report = run(loaded, reader)
-    console = Console()
+    console, typed = Console(), options_of([context.find_root().command])
     marks = {True: "[green]holds[/]", False: "[red]FAILS[/]", None: "[dim]note [/]"}
     for ok, line in report.lines:
-        console.print(marks[ok], escape(line), soft_wrap=True, highlight=False)
+        console.print(marks[ok], escape(in_command_syntax(line, typed)), soft_wrap=True, highlight=False)
     if report.hits:
         kinds = sorted(set().union(*report.hits.values()))
         table = Table("operations met", *report.hits, box=None, pad_edge=False)

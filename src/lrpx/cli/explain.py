@@ -53,25 +53,25 @@ def explain(
         typer.Option("--choice", metavar="TEXT", help="What may follow the text, for multiple choice. Repeatable."),
     ] = None,
     target: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--target",
             metavar="TOKEN",
             help="The token to explain, or several; a leading space matters. Or a label, an answer, a choice. Default: the top "
-            "prediction.",
+            "prediction. Repeatable, for one text: each is explained. So are the next four.",
         ),
     ] = None,
     contrast: Annotated[
-        str | None, typer.Option("--contrast", metavar="TOKEN", help="Explain why the target and not this token.")
+        list[str] | None, typer.Option("--contrast", metavar="TOKEN", help="Explain why the target and not this token.")
     ] = None,
     target_id: Annotated[
-        int | None, typer.Option("--target-id", metavar="ID", help="The target as a token id.")
+        list[int] | None, typer.Option("--target-id", metavar="ID", help="The target as a token id.")
     ] = None,
     contrast_id: Annotated[
-        int | None, typer.Option("--contrast-id", metavar="ID", help="The contrast as a token id.")
+        list[int] | None, typer.Option("--contrast-id", metavar="ID", help="The contrast as a token id.")
     ] = None,
     position: Annotated[
-        int | None,
+        list[int] | None,
         typer.Option(
             "--position", metavar="N", help="Whose prediction, counted over the tokens. Default: the last, or the mask."
         ),
@@ -134,7 +134,11 @@ def explain(
 
     [b]lrpx explain "The keys to the cabinet" --target " are" --contrast " is"[/b]
 
-    The same as a picture, by another method, for a model of the Hub:
+    Several predictions of one text:
+
+    [b]lrpx explain "The keys to the cabinet" --target " are" --target " were" --contrast " is"[/b]
+
+    A picture, by another method, for a model of the Hub:
 
     [b]lrpx explain "The keys to the cabinet" --method lrp -m gpt2 -o keys.png[/b]
 
@@ -172,10 +176,22 @@ def explain(
     _check_options(methods, given)
     if heads is None and any("heads" in get_method(name).options for name in methods):
         given["heads"] = False  # thousands of numbers that nobody asked for
-    asked_target = options.text_or_id("target", target, target_id)
-    asked_contrast = options.text_or_id("contrast", contrast, contrast_id)
+    typed = {
+        "target": options.text_or_id("target", target, target_id),
+        "contrast": options.text_or_id("contrast", contrast, contrast_id),
+        "position": options.one_or_several(position),
+        "text_pair": text_pair,
+        "question": question,
+        "choices": choice,
+    }
     pictures = image if image and not text and file is None else None  # to classify, without a text
     texts = _images_of(pictures) if pictures else texts_of(text, file, jsonl=jsonl, chat=chat)
+    several = [name for name in ("target", "contrast", "position") if isinstance(typed[name], list)]
+    if several and len(texts) > 1:
+        raise InputError(
+            f"--{several[0]} is repeated, which is for one text, and there are {len(texts)}. In JSON lines, each text has its own: "
+            f'{{"text": "...", "{several[0]}": ...}}.'
+        )
     if image and not pictures and len(texts) > 1:
         raise InputError(
             f"--image is for one text, and there are {len(texts)}. In JSON lines, messages hold images: "
@@ -206,14 +222,6 @@ def explain(
     explainer = Explainer(
         loaded, tokenizer, batch_tokens=batch_tokens, fast=fast, compile=compile, checkpoint=checkpoint
     )
-    typed = {
-        "target": asked_target,
-        "contrast": asked_contrast,
-        "position": position,
-        "text_pair": text_pair,
-        "question": question,
-        "choices": choice,
-    }
     asked: dict[str, Any] = {
         name: [value if getattr(one, name) is None else getattr(one, name) for one in texts]
         for name, value in typed.items()
@@ -222,7 +230,7 @@ def explain(
     if kind is Format.terminal and output is None:
         warnings.simplefilter("ignore", LrpxWarning)  # the header of the map says the same
     asked = {name: values for name, values in asked.items() if any(value is not None for value in values)}
-    alone = len(texts) == 1 and not texts[0].origin
+    alone = len(texts) == 1 and (bool(several) or not texts[0].origin)
     if image and not pictures:
         given["images"] = list(image) if alone else [list(image)]
     asked["text"] = [one.text for one in texts]

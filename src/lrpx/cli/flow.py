@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Annotated, Any
 
 import typer
 
-from ..errors import InputError
+from ..errors import InputError, LrpxWarning
 from ..files import json_line
 from ..methods import methods_with_options
 from . import options
 from .output import Format, destination, plain_text, write_text
 from .texts import texts_of
+from .wording import in_command_words
 
 FORMATS = (Format.terminal, Format.json, Format.html, Format.png)
 
 
 def flow(
+    context: typer.Context,
     text: Annotated[str | None, typer.Argument(metavar="TEXT", help="- or nothing: standard input.")] = None,
     target: Annotated[
-        str | None, typer.Option("--target", metavar="TOKEN", help="Default: the model's top prediction.")
+        list[str] | None, typer.Option("--target", metavar="TOKEN", help="Default: the model's top prediction.")
     ] = None,
     contrast: Annotated[
-        str | None, typer.Option("--contrast", metavar="TOKEN", help="Explain logit(target) - logit(contrast).")
+        list[str] | None, typer.Option("--contrast", metavar="TOKEN", help="Explain logit(target) - logit(contrast).")
     ] = None,
     target_id: Annotated[
-        int | None, typer.Option("--target-id", metavar="ID", help="The target as a token id.")
+        list[int] | None, typer.Option("--target-id", metavar="ID", help="The target as a token id.")
     ] = None,
     contrast_id: Annotated[
-        int | None, typer.Option("--contrast-id", metavar="ID", help="The contrast as a token id.")
+        list[int] | None, typer.Option("--contrast-id", metavar="ID", help="The contrast as a token id.")
     ] = None,
     position: Annotated[
         int | None, typer.Option("--position", metavar="N", help="Whose logits. Default: the last token, or the mask.")
@@ -90,8 +93,13 @@ def flow(
         raise InputError(f"{kind.name} is for lrpx explain; lrpx flow has {', '.join(f.name for f in FORMATS)}.")
     given: dict[str, Any] = {"at": at, "rules": rules}
     methods_with_options([method], given)  # refused before a model is loaded
-    asked_target = options.text_or_id("target", target, target_id)
-    asked_contrast = options.text_or_id("contrast", contrast, contrast_id)
+    typed = {
+        "target": options.text_or_id("target", target, target_id),
+        "contrast": options.text_or_id("contrast", contrast, contrast_id),
+    }
+    for role, value in typed.items():
+        if isinstance(value, list):
+            raise InputError(f"--{role} is repeated, and lrpx flow follows one prediction. Type it once for each.")
     from ..explainer.flow import keep_of
 
     keep_of(share, threshold)
@@ -110,10 +118,11 @@ def flow(
         revision=revision,
         token=token,
     )
+    if kind is Format.terminal and output is None:
+        warnings.simplefilter("ignore", LrpxWarning)  # the header says the same
     found = Explainer(loaded, tokenizer, checkpoint=checkpoint).flow(
         one.text,
-        target=asked_target,
-        contrast=asked_contrast,
+        **typed,
         position=position,
         between=between or None,
         layers=layers or None,
@@ -122,6 +131,8 @@ def flow(
         method=method,
         **given,
     )
+    if kind is not Format.json:
+        found = in_command_words(found, context.find_root().command)
     if kind is Format.png:
         assert output is not None
         found.to_png(output)

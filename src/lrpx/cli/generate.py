@@ -37,11 +37,12 @@ def generate(
     ] = False,
     objective: options.ObjectiveOption = "logit",
     contrast: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--contrast",
             metavar="WHAT",
-            help="Subtracted at each position: mean (the mean logit), top10 (that of the ten largest; any number) or a token.",
+            help="Subtracted at each position: mean (the mean logit), top10 (that of the ten largest; any number) or a token. "
+            "Repeatable: a token for each generated one.",
         ),
     ] = None,
     span: Annotated[
@@ -125,7 +126,7 @@ def generate(
         target_prefix=target_prefix,
         method=method,
         objective=objective,  # type: ignore[arg-type]
-        contrast=contrast,
+        contrast=options.one_or_several(contrast),
         spans=spans,
         hops=hops,
         images=list(image) if image else None,

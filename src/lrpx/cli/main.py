@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Annotated, Any
 
@@ -20,7 +22,7 @@ from .explain import explain
 from .flow import flow
 from .generate import generate
 from .similarity import similarity
-from .wording import ERROR, NOTE, tell
+from .wording import ERROR, NOTE, SAID, tell
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -106,7 +108,7 @@ app.command()(cli_benchmark.report)
 
 def main() -> None:
     """Run the command line; an error that a person can mend is one line on stderr, exit status 2."""
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _log_shown():
         warnings.showwarning = partial(_show_warning, warnings.showwarning)
         try:
             app(prog_name="lrpx")
@@ -121,3 +123,23 @@ def _show_warning(otherwise: Callable[..., None], message: Warning | str, catego
         tell(NOTE, str(message), typer.main.get_command(app))
     else:
         otherwise(message, category, *place)
+
+
+class _Lines(logging.Handler):
+    """What lrpx logs, as one line each."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write it to standard error."""
+        kind = NOTE if record.levelno >= logging.WARNING else SAID
+        tell(kind, record.getMessage(), typer.main.get_command(app))
+
+
+@contextmanager
+def _log_shown() -> Iterator[None]:
+    """What lrpx logs is shown meanwhile."""
+    logger, lines = logging.getLogger("lrpx"), _Lines()
+    logger.addHandler(lines)
+    try:
+        yield
+    finally:
+        logger.removeHandler(lines)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -159,6 +158,11 @@ CheckpointOption = Annotated[
 Tf32Option = Annotated[bool, _option("--tf32", help="TF32 matrix products in float32 models: faster, three digits.")]
 
 
+def one_or_several(values: list[Any] | None) -> Any:
+    """A repeatable option as Python takes it: nothing, the value, or a list where it was given several times."""
+    return None if not values else values[0] if len(values) == 1 else values
+
+
 def set_precision(tf32: bool) -> None:
     """Use TF32 for float32 matrix products in this process, if asked for."""
     if tf32:
@@ -168,17 +172,16 @@ def set_precision(tf32: bool) -> None:
 
 
 def set_logging(verbose: bool) -> None:
-    """Send what lrpx logs to standard error; ``verbose``: also what is loaded and chosen."""
-    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s", stream=sys.stderr)
+    """Of what lrpx logs, show warnings; ``verbose``: also what is loaded and chosen."""
     logging.getLogger("lrpx").setLevel(logging.INFO if verbose else logging.WARNING)
 
 
-def text_or_id(role: str, text: Any, token_id: int | None) -> Any:
-    """What ``--target`` and ``--target-id``, or their like for another role, ask for.
+def text_or_id(role: str, texts: list[str] | None, ids: list[int] | None) -> Any:
+    """What ``--target`` and ``--target-id``, or their like for another role, ask for: a value, or a list of several.
 
     Raises:
         InputError: Both are given.
     """
-    if text is not None and token_id is not None:
+    if texts and ids:
         raise InputError(f"give --{role} or --{role}-id, not both.")
-    return text if token_id is None else token_id
+    return one_or_several(texts or ids)

@@ -24,11 +24,11 @@ _REPEATED = {"choices": "choice"}  # lists of the library -> the option that is 
 _AS_ID = {"target": "--target-id", "contrast": "--contrast-id"}  # where the token is given as a number
 
 
-ERROR, NOTE = "[bold red]lrpx:[/]", "[yellow]lrpx: note:[/]"
+ERROR, NOTE, SAID = "[bold red]lrpx:[/]", "[yellow]lrpx: note:[/]", "lrpx:"
 
 
 def tell(kind: str, message: str, command: Any) -> None:
-    """Write one line to standard error: an ``ERROR`` or a ``NOTE``, with the options of ``command`` (of click) and below."""
+    """Write one line to standard error: an ``ERROR``, a ``NOTE`` or ``SAID``, with the options of ``command`` (of click) and below."""
     line = escape(in_command_syntax(message, options_of([command])))
     Console(stderr=True).print(f"{kind} {line}", soft_wrap=True, highlight=False)
 
@@ -70,6 +70,8 @@ def in_command_syntax(message: str, options: Mapping[str, str]) -> str:
 
 
 def _typed(name: str, value: Any, option: str) -> str:
+    if value is ...:
+        return f"{option} ..."
     if isinstance(value, list):
         return " ".join(_typed(name, one, option) for one in value) or option
     if value is True or value is None:
