@@ -450,8 +450,13 @@ def test_each_method_gets_the_options_that_it_takes(gpt2):
         explainer(TEXT, method=["attnlrp", "lrp"], norm="l2")
     with pytest.raises(lrpx.InputError, match="give the name of a method"):
         explainer(TEXT, method=[])
-    with pytest.raises(lrpx.InputError, match="no text given"):
-        explainer(None)
+    for nothing in ((), (None,)):
+        with pytest.raises(lrpx.InputError, match="no text given"):
+            explainer(*nothing)
+    with pytest.raises(lrpx.InputError, match="images= are those of a text, and no text is given: explainer"):
+        explainer(images=["cat.png"])
+    with pytest.raises(lrpx.InputError, match="no prompt given"):
+        explainer.generate(images=["cat.png"])
 
 
 def test_refresh_forgets_what_is_kept():

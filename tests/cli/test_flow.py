@@ -93,7 +93,7 @@ def test_wrong_use(flow, options, message):
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("format", ["json", "terminal"])
 def test_a_note_is_one_line_where_no_header_shows_it(flow, monkeypatch, format):
-    monkeypatch.setattr("lrpx.explainer.flow.misspelt", lambda *_: ["Look at device='cpu'."])
+    monkeypatch.setattr("lrpx.explainer.flow.averages_in_generate", lambda *_: ("Look at device='cpu'.",))
     code, out, err = flow(TEXT, "--target", "1", "--format", format)
     assert code == 0
     assert err == ("lrpx: note: Look at --device cpu.\n" if format == "json" else "")

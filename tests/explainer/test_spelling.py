@@ -94,13 +94,22 @@ def test_a_contrast_that_is_called_like_an_average(explainer):
     tokenizer = tiny_tokenizers.byte_level()
     tokenizer.add_tokens(["mean"])
     renamed = lrpx.Explainer(tiny_tokenizers.gpt2(tokenizer), tokenizer)
-    with pytest.warns(lrpx.LrpxWarning, match="the contrast is the token 'mean', not the average of logits") as caught:
+    with pytest.warns(lrpx.LrpxWarning, match="the contrast is the text 'mean', not an average of logits") as caught:
         e = renamed(TEXT, contrast="mean")
     assert e.contrast.id == tokenizer.convert_tokens_to_ids("mean")
     assert e.notes[0] == str(caught[0].message)
     generated = renamed.generate(TEXT, max_new_tokens=1, contrast="mean")
     assert generated.contrast == "mean"
     assert not any("average" in note for note in generated.notes)
+
+
+@pytest.mark.parametrize("name", ["average", "top0", "Mean", "top_10"])
+def test_what_an_average_may_be_called_too(explainer, name):
+    """Text with a note in a call; in ``generate`` an error that says how averages are called."""
+    assert any(f"the contrast is the text {name!r}, not an average" in note for note in notes(explainer, contrast=name))
+    with pytest.raises(lrpx.InputError, match=f'contrast=\'{name}\': the averages of logits are "mean" and "top10"'):
+        explainer.generate(TEXT, max_new_tokens=1, contrast=name)
+    assert notes(explainer, contrast=" is") == []
 
 
 def test_a_word_of_a_masked_model_is_no_average():

@@ -1,6 +1,7 @@
 """Encoder-decoder models as users call them: sources, targets, generated text and what is refused."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -118,9 +119,21 @@ def test_a_prefix_as_text_and_as_ids(bart):
     assert as_text.token_ids == as_ids.token_ids
     np.testing.assert_array_equal(as_text.relevance, as_ids.relevance)
     assert as_text.target.text == "Ġis"
+    assert not any("start token" in note for note in (*as_text.notes, *as_ids.notes))
     both = bart([TEXT, "The key"], target=" is", target_prefix=["The key", "The"])
     np.testing.assert_allclose(both[0].relevance, as_text.relevance, atol=1e-9)
     assert both[1].tokens == ["<s>", "The", "Ġkey", "</s>", "</s>", "The"]
+
+
+def test_a_prefix_of_ids_without_the_start_token_is_noted(bart):
+    ids = bart.tokenizer("The key", add_special_tokens=False)["input_ids"]
+    said = rf"target_prefix= begins with id {ids[0]}, and the decoder begins with its start token, {EOS}\. .* put {EOS} before"
+    for call in (bart, partial(bart.generate, max_new_tokens=1)):
+        with pytest.warns(lrpx.LrpxWarning, match=said) as caught:
+            found = call(TEXT, target_prefix=ids)
+        assert str(caught[0].message) in found.notes
+        for fine in ([EOS, *ids], "The key", None):
+            assert not any("start token" in note for note in call(TEXT, target_prefix=fine).notes)
 
 
 def test_a_batch_is_each_alone(t5):

@@ -234,6 +234,19 @@ def test_a_pair_in_one_string_is_noted_where_it_is_sure(explainer):
     assert explainer("the film", text_pair="was good").notes == ()
 
 
+def test_a_tuple_of_two_strings_is_noted_as_what_it_is(explainer):
+    """Two texts, as a list would be, and easily meant as a pair."""
+    texts = ("The film", "was not good")
+    with pytest.warns(LrpxWarning, match="a tuple of two strings is two texts") as caught:
+        both = explainer(texts)
+    assert len(caught) == 1
+    assert [e.text for e in both] == [*texts]
+    assert all(e.notes == (str(caught[0].message),) for e in both)
+    for given in (list(texts), (*texts, "a dog")):
+        assert all(e.notes == () for e in explainer(given))
+    assert all(e.notes == () for e in explainer(texts, text_pair="sleeps"))
+
+
 def test_several_methods_make_one_grid(explainer):
     several = explainer(TEXT, method=["lrp", "attnlrp", "gradient"])
     assert [e.method for e in several] == ["lrp", "attnlrp", "gradient"]

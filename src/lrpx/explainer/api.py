@@ -68,6 +68,11 @@ _HOME = {  # options that are often typed in the wrong one of three places -> wh
     },
     **{name: f"It is one of the call: explainer(text, {name}=...)." for name in CallOptions.__annotations__},
 }
+NO_TEXT = "no text given: explainer(text), or lrpx.explain(model, tokenizer, text)."
+IMAGES_ALONE = (
+    'images= are those of a text, and no text is given: explainer("What is in the picture?", images=["cat.png"]). A model that '
+    'classifies images is given them instead of a text: explainer("cat.png").'
+)
 MANY_CALLS = 8  # of ``explain`` with one model on a GPU, before the log says what an ``Explainer`` would save
 
 
@@ -151,11 +156,11 @@ class Explainer:
     ) -> Explanations: ...
     @overload
     def __call__(
-        self, text: Text, *, method: OneMethod | Methods | None = None, **options: Unpack[CallOptions]
+        self, text: Text | None = None, *, method: OneMethod | Methods | None = None, **options: Unpack[CallOptions]
     ) -> Explanation | Explanations: ...
     def __call__(
         self,
-        text: Text,
+        text: Text | None = None,
         *,
         text_pair: Part = None,
         question: Part = None,
@@ -236,7 +241,7 @@ class Explainer:
         options |= {"at": at, "norm": norm, "direct": direct, "rules": rules, "heads": heads}
         chosen = methods_with_options(self.method if method is None else method, options)
         if text is None:
-            raise InputError("no text given: explainer(text), or lrpx.explain(model, tokenizer, text).")
+            raise InputError(NO_TEXT if images is None else IMAGES_ALONE)
         several_methods = isinstance(method, list | tuple)
         texts = read_texts(
             self._runner,
@@ -263,7 +268,7 @@ class Explainer:
 
     def generate(
         self,
-        prompt: str | Ids | Chat,
+        prompt: str | Ids | Chat | None = None,
         *,
         images: Images = None,
         max_new_tokens: int | None = None,
@@ -308,6 +313,7 @@ class Explainer:
             >>> g = lrpx.Explainer(model, tokenizer).generate("The keys to the cabinet", max_new_tokens=8)
             >>> g[0].show(), g.span(0, 3).show()
         """
+        from ..tasks.text2text import begins_otherwise
         from .generation import Asked, continuation_of, explain_continuation, generate, read_prompt
 
         _check_names(options, Explainer.generate.__kwdefaults__ or ())
@@ -320,11 +326,12 @@ class Explainer:
         if generation_config is not None and continuation is not None:
             raise InputError("generation_config and continuation are both given: nothing is generated. Leave one out.")
         encoded = read_prompt(self.model, self.reader, prompt, target_prefix, generation_config, images)
-        notes: tuple[str, ...] = ()
+        notes = begins_otherwise(self.model, self.tokenizer, encoded, generation_config)
         if continuation is None:
             new = generate(self.model, self.tokenizer, encoded, max_new_tokens, generation_config)
         else:
-            new, notes = continuation_of(self._runner, encoded, continuation, self.tokenizer)
+            new, misspelt = continuation_of(self._runner, encoded, continuation, self.tokenizer)
+            notes += misspelt
         asked = Asked(objective, contrast, spans, weights, hops, notes)
         return explain_continuation(
             self._runner, self.tokenizer, encoded, new, chosen, settings, asked, progress, self.batch_tokens
@@ -488,7 +495,7 @@ def explain(
     methods_with_options(method, options)  # refused before a model is loaded
     Execution(fast, compile, checkpoint)
     if text is None:
-        raise InputError("no text given: lrpx.explain(model, tokenizer, text).")
+        raise InputError(NO_TEXT if images is None else IMAGES_ALONE)
     explainer = Explainer(
         model, tokenizer, batch_tokens=batch_tokens, fast=fast, compile=compile, checkpoint=checkpoint
     )

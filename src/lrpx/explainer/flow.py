@@ -23,6 +23,7 @@ from ..text.targets import SeveralTokens
 from ..text.tokenization import encode
 from ..text.units import predicted_token, special_ids
 from .predictions import LIKELIEST, misspelt_token
+from .spelling import averages_in_generate
 
 
 @dataclass(frozen=True)
@@ -113,9 +114,10 @@ def explain_flow(
 def _doubts(
     predicted: Predictions | None, given: Mapping[str, Any], named: tuple[Token, Token | None], tokenizer: Any
 ) -> list[str]:
-    """Warnings about a target or contrast, given as a string, that was probably meant with another leading space."""
+    """Warnings about a target or contrast, given as a string, that was probably meant otherwise."""
     found: list[str] = []
     if predicted is not None:
+        found += averages_in_generate(given["contrast"])
         for (role, text), token, chance in zip(
             given.items(), named, (predicted.target, predicted.contrast), strict=True
         ):

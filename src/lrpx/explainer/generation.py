@@ -30,7 +30,7 @@ from ..models.signature import ModelSignature, filler, padding_id
 from ..passes.dispatch import PassRunner
 from ..passes.forward_backward import PassSpec
 from ..passes.many_targets import FEW, ManyTargets, check_reads_forward, explain_many
-from ..passes.scoring import AVERAGES, Average, Objective, Scoring
+from ..passes.scoring import AVERAGES, LIKE_AVERAGES, Average, Objective, Scoring
 from ..passes.validation import own_failures_named
 from ..results.explanation import Token
 from ..results.generation import GenerationExplanation
@@ -326,6 +326,11 @@ def _contrast(
         if count is not None and count > vocabulary:
             raise InputError(f"contrast={given!r}: the vocabulary has {vocabulary} tokens.")
         return Average(count)
+    if isinstance(given, str) and LIKE_AVERAGES.fullmatch(given):
+        raise InputError(
+            f'contrast={given!r}: the averages of logits are "mean" and "top10" (of the ten largest; any number from 1). If you '
+            "mean the token of this name, give its id."
+        )
     each = given if isinstance(given, list) else [given] * len(targets)
     if len(each) != len(targets):
         raise InputError(

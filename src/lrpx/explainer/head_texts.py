@@ -54,6 +54,7 @@ class HeadTexts(Texts):
         """
         self.task, self.runner, self.batch_tokens = task, runner, batch_tokens
         self.asked: dict[int, AskedScore] = {}
+        self._of_all = () if asked.get("text_pair", text) is not None else _like_a_pair(text)
         super().__init__(runner.model, task.tokenizer, text, asked, **options)
 
     def _read(self, model: PreTrainedModel) -> dict[int, Any]:
@@ -80,7 +81,9 @@ class HeadTexts(Texts):
         notes = self._known_notes(model)
         for (i, asked_of_it), known in zip(self.asked.items(), notes, strict=True):
             longest = max(asked_of_it.rows, key=lambda row: len(row.token_ids))
-            self.items[i] = replace(longest, position=asked_of_it.span[0], notes=(*known, *asked_of_it.notes))
+            self.items[i] = replace(
+                longest, position=asked_of_it.span[0], notes=(*self._of_all, *known, *asked_of_it.notes)
+            )
 
     def _asked(self, i: int, rows: Sequence[Encoded], asked: dict[str, Any], said: Sequence[np.ndarray]) -> AskedScore:
         """What is explained of a text: a score, or a function of all scores."""
@@ -170,6 +173,16 @@ class HeadTexts(Texts):
 
     def _doubts(self, i: int, e: Explanation, result: Attribution) -> tuple[Sequence[str], Sequence[str]]:
         return (), self.asked[i].remarks
+
+
+def _like_a_pair(text: Any) -> tuple[str, ...]:
+    """A note on a tuple of two strings: several texts, as any tuple or list, and easily meant as a pair."""
+    if not isinstance(text, tuple) or len(text) != 2 or not all(isinstance(one, str) for one in text):
+        return ()
+    return (
+        "a tuple of two strings is two texts, each explained by itself. If they are a pair: explainer(text, text_pair=other). "
+        "A list of two texts has no such note.",
+    )
 
 
 def _of_the_text(result: Attribution, item: Item) -> Attribution:

@@ -9,8 +9,9 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from ..tasks.sound import read_sound, split_sound
-from ..tasks.text2text import asked_of_pair, one_prefix_each
+from ..tasks.text2text import asked_of_pair, begins_otherwise, one_prefix_each
 from .several_tokens import read_item
+from .spelling import averages_in_generate
 from .texts import Texts
 
 
@@ -48,11 +49,13 @@ class PairTexts(Texts):
         prefixes = one_prefix_each(self._prefix, len(self.given))
         for (i, source), known in zip(read.items(), notes, strict=True):
             with self._trying(i):
-                asked = {name: column[i] for name, column in columns.items()}
-                self._check(asked, self.explains[i])
-                self.encoded[i], asked = asked_of_pair(model, self.tokenizer, source, prefixes[i], asked)
+                asked_of_it = {name: column[i] for name, column in columns.items()}
+                self._check(asked_of_it, self.explains[i])
+                self.encoded[i], asked = asked_of_pair(model, self.tokenizer, source, prefixes[i], asked_of_it)
                 item, several = read_item(self.signature, self.tokenizer, self.encoded[i], self.objective, asked)
-                self.items[i] = replace(item, notes=(*known, *item.notes))
+                begun = begins_otherwise(model, self.tokenizer, self.encoded[i])
+                called = averages_in_generate(asked_of_it["contrast"])
+                self.items[i] = replace(item, notes=(*known, *item.notes, *begun, *called))
                 if several is not None:
                     self.together[i] = several
                     self._given[i] = asked

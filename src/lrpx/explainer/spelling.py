@@ -18,7 +18,7 @@ from ..models.positions import fresh_rotations
 from ..models.signature import ModelSignature
 from ..passes.dispatch import PassRunner
 from ..passes.forward_backward import exact_dtype, explained_logits
-from ..passes.scoring import AVERAGES
+from ..passes.scoring import LIKE_AVERAGES
 from ..text.batching import Item, pad
 from ..text.targets import with_other_space
 from ..text.tokenization import Encoded
@@ -64,12 +64,12 @@ def misspelt_continuation(
 
 
 def averages_in_generate(contrast: Any) -> tuple[str, ...]:
-    """A note where a contrast is a token that is called like an average of logits, which it would be in ``generate``."""
-    if not isinstance(contrast, str) or not AVERAGES.fullmatch(contrast):
+    """A note where a contrast is text that can be taken for an average of logits, which ``generate`` subtracts."""
+    if not isinstance(contrast, str) or not LIKE_AVERAGES.fullmatch(contrast):
         return ()
     return (
-        f"the contrast is the token {contrast!r}, not the average of logits that is called so for generated text. For that use "
-        f"generate(), with the target as continuation= and contrast={contrast!r}.",
+        f"the contrast is the text {contrast!r}, not an average of logits. For that use generate(), with the target as "
+        'continuation= and contrast="mean", or "top10".',
     )
 
 

@@ -37,6 +37,9 @@ Objective = Literal["logit", "logprob"]
 
 
 AVERAGES = re.compile(r"mean|top([1-9]\d*)")  # how they are called
+LIKE_AVERAGES = re.compile(
+    r"mean|average|avg|top[-_ ]?k?\d*", re.IGNORECASE
+)  # what else people call them; and a token, rarely
 
 
 @dataclass(frozen=True)

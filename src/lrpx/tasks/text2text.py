@@ -54,6 +54,29 @@ def read_pair(
     return replace(source.followed_by(start, tokenizer), begun=begun)
 
 
+def begins_otherwise(model: PreTrainedModel, tokenizer: Any, pair: Encoded, config: Any = None) -> tuple[str, ...]:
+    """A note on a prefix that was given as ids, and does not begin with the token that the decoder starts with.
+
+    Args:
+        model: As for ``read_pair``.
+        tokenizer: Likewise.
+        pair: What that returned.
+        config: As for ``start_tokens``.
+    """
+    if not pair.source or pair.begun is not None:
+        return ()
+    try:
+        [start, *_] = start_tokens(model, tokenizer, config)
+    except InputError:
+        return ()
+    if (first := pair.token_ids[pair.source]) == start:
+        return ()
+    return (
+        f"target_prefix= begins with id {first}, and the decoder begins with its start token, {start}. Ids are all that it has "
+        f"read: put {start} before them, or give the prefix as a string.",
+    )
+
+
 def start_tokens(model: PreTrainedModel, tokenizer: Any = None, config: Any = None) -> tuple[int, ...]:
     """With which tokens the decoder begins when the model generates: its start token, then what generation forces.
 
