@@ -111,8 +111,14 @@ def test_the_page_has_every_edge_and_node():
     assert {a["data-at"] for a in nodes} == {"0,-1", "1,1", "2,1", "3,0", "3,1"}
     assert {a["data-from"] for a in edges} | {a["data-to"] for a in edges} == {a["data-at"] for a in nodes}
     assert float(max(edges, key=lambda a: float(a["stroke-width"]))["data-v"]) == 3
+    drawings = [a for tag, a in parser.found if tag == "svg"]
+    assert [a["class"] for a in drawings] == ["names", "places", "graph"]
+    names, places, graph = drawings
+    assert places["width"] == graph["viewbox"].split()[0] == names["viewbox"].split()[0]  # side by side, and above
     assert "http" not in page.replace("http://www.w3.org/2000/svg", "")  # nothing is loaded
-    assert "<script" not in made()._repr_html_()
+    fragment = made()._repr_html_()
+    assert "<script" not in fragment
+    assert ("max-height:calc" in page, "max-height:calc" in fragment) == (True, False)  # a notebook's cell scrolls by itself
 
 
 def test_a_text_cannot_break_the_page():

@@ -189,8 +189,8 @@ def explain(
     several = [name for name in ("target", "contrast", "position") if isinstance(typed[name], list)]
     if several and len(texts) > 1:
         raise InputError(
-            f"--{several[0]} is repeated, which is for one text, and there are {len(texts)}. In JSON lines, each text has its own: "
-            f'{{"text": "...", "{several[0]}": ...}}.'
+            f"--{several[0]} is repeated, which is for one text, and there are {len(texts)}. In JSON lines, each text has its "
+            f'own: {{"text": "...", "{several[0]}": ...}}.'
         )
     if image and not pictures and len(texts) > 1:
         raise InputError(

@@ -28,7 +28,10 @@ ERROR, NOTE, SAID = "[bold red]lrpx:[/]", "[yellow]lrpx: note:[/]", "lrpx:"
 
 
 def tell(kind: str, message: str, command: Any) -> None:
-    """Write one line to standard error: an ``ERROR``, a ``NOTE`` or ``SAID``, with the options of ``command`` (of click) and below."""
+    """Write one line to standard error, in the words of a command of click and those below it.
+
+    ``kind``: ``ERROR``, ``NOTE`` or ``SAID``.
+    """
     line = escape(in_command_syntax(message, options_of([command])))
     Console(stderr=True).print(f"{kind} {line}", soft_wrap=True, highlight=False)
 

@@ -253,8 +253,8 @@ def _witness(message: str) -> Iterator[None]:
 def _ended_with_its_node(ray: Any) -> Iterator[None]:
     """End this process if its Ray node dies inside the block, which ``_witness`` says.
 
-    Ray ends a process that computes, after some seconds. Where nothing is computed at that time, or Ray Data begins anew, it waits
-    for ever, in code that cannot be interrupted.
+    Ray ends a process that computes, after some seconds. Where nothing is computed at that time, or Ray Data begins anew, it
+    waits for ever, in code that cannot be interrupted.
     """
     left = threading.Event()
 

@@ -2,11 +2,13 @@
 
 An edge is as wide as its relevance, red where it raises the value and blue where it lowers it. Pointing at, tapping or moving the
 focus to a node marks its edges and says their numbers; arrow keys move. Without the script, tooltips and the table remain.
+Names of places and tokens are drawings of their own, which stay in sight while the graph scrolls.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from html import escape
 
 from .colours import BLUE, RED, hex_colour
@@ -16,18 +18,24 @@ from .view import MINUS, short
 
 ROW, GAP, LEFT = 22, 14, 104  # pixels
 FEW = 16  # columns; fewer stand further apart
-LABEL = 18  # characters of a token below its column
+LABEL = 18  # characters of a token above its column
 STRONGEST = 200  # edges in the table
 
 _STYLE = f"""
-.lrpx .flow{{background:#fff;color:#1b1c1f;border:1px solid var(--lrpx-line);border-radius:6px;margin:10px 0;overflow-x:auto;
+.lrpx .flow{{background:#fff;color:#1b1c1f;border:1px solid var(--lrpx-line);border-radius:6px;margin:10px 0;overflow:auto;
 position:relative;-webkit-overflow-scrolling:touch}}
+.lrpx .flow .grid{{display:grid;width:max-content;grid-template-columns:auto auto}}
+.lrpx .flow .places,.lrpx .flow .names{{position:sticky;background:#fff;z-index:1}}
+.lrpx .flow .places{{left:0}}
+.lrpx .flow .names{{top:0}}
+.lrpx .flow .corner{{position:sticky;left:0;top:0;background:#fff;z-index:2}}
 .lrpx .flow svg{{display:block;font:11px system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans",sans-serif}}
 .lrpx .flow line.up{{stroke:#{hex_colour(RED)}}}
 .lrpx .flow line.down{{stroke:#{hex_colour(BLUE)}}}
 .lrpx .flow line{{stroke-linecap:round;stroke-opacity:.8;forced-color-adjust:none}}
 .lrpx .flow .rule{{stroke:#eceef1;stroke-width:1;stroke-opacity:1}}
 .lrpx .flow text{{fill:#5d6169}}
+@media print{{.lrpx .flow{{max-height:none!important;overflow:visible}}}}
 .lrpx .flow text.token{{fill:#1b1c1f;unicode-bidi:plaintext}}
 .lrpx .flow .up circle{{fill:#{hex_colour(RED)}}}
 .lrpx .flow .down circle{{fill:#{hex_colour(BLUE)}}}
@@ -75,7 +83,9 @@ nodes.forEach((n,i)=>{n.setAttribute("role","button");n.tabIndex=i?-1:0});
 def page(view: FlowView) -> str:
     """A complete page."""
     title = f"{view.method}: {view.what}"
-    wide = f"<style>section.lrpx{{max-width:{max(960, _width(view) + 60)}px}}</style>\n"
+    wide = (
+        f"<style>section.lrpx{{max-width:{max(960, _width(view) + 60)}px}}.lrpx .flow{{max-height:calc(100vh - 7em)}}</style>\n"
+    )
     return document(title, f"<style>{STYLE}{_STYLE}</style>\n{wide}{_section(view, script=True)}")
 
 
@@ -94,7 +104,7 @@ def _section(view: FlowView, *, script: bool) -> str:
         *(f'<p class="soft">note: {escape(remark)}</p>\n' for remark in view.remarks),
         '<p class="soft how" hidden>Point at, tap or tab to a node to see what it takes and gives; arrow keys move, Escape shows '
         "all.</p>\n",
-        f'<div class="flow">{_svg(view)}</div>\n',
+        f'<div class="flow" style="scroll-padding:{_above(view) + 16}px 16px 16px {LEFT + 16}px">{_graph(view)}</div>\n',
         f'<p class="soft said" aria-live="polite">width: relevance, up to {short(view.scale).lstrip("+")} · red raises the '
         "value, blue lowers it · a gap between columns: tokens that are not drawn</p>\n",
         f'<details><summary>The strongest edges between different tokens</summary><div class="scroll">{_table(view)}</div>'
@@ -129,20 +139,51 @@ def _width(view: FlowView) -> int:
     return int(_columns(view)[-1] + _column(view) / 2 + 24)
 
 
-def _svg(view: FlowView) -> str:
-    x = _columns(view)
-    logit = x[int(view.start)]
+def _above(view: FlowView) -> int:
+    """The height of the names of the tokens."""
+    return min(LABEL, max(map(len, view.labels))) * 7 + 14
+
+
+def _svg(kind: str, x: int, width: int, height: int, content: Iterable[str], about: str = "") -> str:
+    """A drawing that begins at ``x`` of the graph's coordinates."""
+    box = f'width="{width}" height="{height}" viewBox="{x} 0 {width} {height}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" class="{kind}" {box}{about}>\n{"".join(content)}</svg>'
+
+
+def _graph(view: FlowView) -> str:
+    """The names of the tokens, and below them the names of the places and the graph."""
     y = [14 + ROW * row for row in range(len(view.rows))]
-    below = min(LABEL, max(map(len, view.labels))) * 7 + 14
-    width, height = _width(view), y[-1] + below + 8
-    scale = view.scale or 1.0
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'role="group" aria-label="graph of {len(view.nodes)} tokens at {len(view.rows) - 1} places">\n'
-    ]
-    for row, name in enumerate(view.rows):
-        parts.append(f'<line class="rule" x1="{LEFT - 8}" x2="{width - 8}" y1="{y[row]}" y2="{y[row]}"/>')
-        parts.append(f'<text x="{LEFT - 14}" y="{y[row] + 4}" text-anchor="end">{escape(name)}</text>\n')
+    width, height = _width(view), y[-1] + 12
+    places = (
+        f'<text x="{LEFT - 14}" y="{y[row] + 4}" text-anchor="end">{escape(name)}</text>\n'
+        for row, name in enumerate(view.rows)
+    )
+    about = f' role="group" aria-label="graph of {len(view.nodes)} tokens at {len(view.rows) - 1} places"'
+    drawn = (
+        '<div class="corner"></div>',
+        _svg("names", LEFT, width - LEFT, _above(view), _names(view)),
+        _svg("places", 0, LEFT, height, places),
+        _svg("graph", LEFT, width - LEFT, height, _nodes_and_edges(view, y), about),
+    )
+    return f'<div class="grid">{"".join(drawn)}</div>'
+
+
+def _names(view: FlowView) -> Iterator[str]:
+    """The tokens, each above its column."""
+    end = _above(view) - 4
+    for column, (x, label) in enumerate(zip(_columns(view), view.labels, strict=True)):
+        text = label if len(label) <= LABEL else label[: LABEL - 1] + "…"
+        tip = f"{label} (position {view.columns[column]})"
+        yield (
+            f'<text class="token" transform="translate({x + 4:g} {end}) rotate(-90)">{escape(text)}'
+            f"<title>{escape(tip)}</title></text>\n"
+        )
+
+
+def _nodes_and_edges(view: FlowView, y: list[int]) -> list[str]:
+    x, scale, end = _columns(view), view.scale or 1.0, _width(view) - 8
+    logit = x[int(view.start)]
+    parts = [f'<line class="rule" x1="{LEFT}" x2="{end}" y1="{here}" y2="{here}"/>\n' for here in y]
     for edge in view.edges:
         from_x = logit if edge.row == 0 else x[edge.upper]
         size = 0.6 + 8.4 * abs(edge.relevance) / scale
@@ -160,15 +201,7 @@ def _svg(view: FlowView) -> str:
     for row, column in sorted(view.nodes):
         value = view.nodes[row, column]
         parts.append(_node(f"{row},{column}", x[column], y[row], value, scale, view.node_text(row, column)))
-    for column, label in enumerate(view.labels):
-        text = label if len(label) <= LABEL else label[: LABEL - 1] + "…"
-        place = f"{x[column] + 4:g} {y[-1] + 12}"
-        tip = f"{label} (position {view.columns[column]})"
-        parts.append(
-            f'<text class="token" transform="translate({place}) rotate(-90)" text-anchor="end">{escape(text)}'
-            f"<title>{escape(tip)}</title></text>\n"
-        )
-    return "".join([*parts, "</svg>"])
+    return parts
 
 
 def _node(at: str, x: float, y: float, value: float, scale: float, text: str) -> str:
