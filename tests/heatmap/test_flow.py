@@ -118,7 +118,10 @@ def test_the_page_has_every_edge_and_node():
     assert "http" not in page.replace("http://www.w3.org/2000/svg", "")  # nothing is loaded
     fragment = made()._repr_html_()
     assert "<script" not in fragment
-    assert ("max-height:calc" in page, "max-height:calc" in fragment) == (True, False)  # a notebook's cell scrolls by itself
+    assert ("max-height:calc" in page, "max-height:calc" in fragment) == (
+        True,
+        False,
+    )  # a notebook's cell scrolls by itself
 
 
 def test_a_text_cannot_break_the_page():

@@ -83,10 +83,8 @@ nodes.forEach((n,i)=>{n.setAttribute("role","button");n.tabIndex=i?-1:0});
 def page(view: FlowView) -> str:
     """A complete page."""
     title = f"{view.method}: {view.what}"
-    wide = (
-        f"<style>section.lrpx{{max-width:{max(960, _width(view) + 60)}px}}.lrpx .flow{{max-height:calc(100vh - 7em)}}</style>\n"
-    )
-    return document(title, f"<style>{STYLE}{_STYLE}</style>\n{wide}{_section(view, script=True)}")
+    size = f"section.lrpx{{max-width:{max(960, _width(view) + 60)}px}}.lrpx .flow{{max-height:calc(100vh - 7em)}}"
+    return document(title, f"<style>{STYLE}{_STYLE}{size}</style>\n{_section(view, script=True)}")
 
 
 def fragment(view: FlowView) -> str:
