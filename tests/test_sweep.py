@@ -101,7 +101,9 @@ def test_refuses_by_name(family):
 # Which factor got it: conservation cannot see relevance that went to the gate instead of the signal.
 
 GATED_BY_NAME = re.compile(r"gate|w1$|v1$")  # of a module beside the activation
-GATED = re.compile(r"Gat(e|ing)|Router|DbrxExpertGLU|ModernBert(Decoder)?MLP|JetMoeMoE")  # of the class around it
+GATED = re.compile(
+    r"Gat(e|ing)|Router|DbrxExpertGLU|ModernBert(Decoder)?MLP|JetMoeMoE|RecurrentBlock|HybridMLP"
+)  # of the class around it
 
 
 class Constant(nn.Module):

@@ -51,7 +51,7 @@ def sweeps() -> list[Sweep]:
 
     def why(family: str) -> str:
         kind = _type(family)
-        if family in tiny.STATE_SPACE:
+        if family in tiny.STATE_SPACE - tiny.SELECTIVE:
             return _RECURRENT
         return REFUSED.get(
             kind, "it reads audio codes from several codebooks, not text" if family in swept.MUSIC else _NO_CAUSE

@@ -75,6 +75,12 @@ recurrent_gemma rwkv xlstm zamba zamba2
 STATE_SPACE: set[str] = {family for family in FAMILIES if family.split(":")[1] in _RECURRENT.split()}
 """Families that mix tokens by a state-space model, linear attention, a recurrence or (LFM) a short convolution."""
 
+_SELECTIVE = """
+bamba falcon_h1 falcon_mamba granitemoehybrid jamba mamba mamba2 nemotron_h recurrent_gemma zamba zamba2
+"""
+SELECTIVE: set[str] = {family for family in STATE_SPACE if family.split(":")[1] in _SELECTIVE.split()}
+"""Those of them whose mixers are known (``recognition/mixers.py``)."""
+
 FLOAT32_ONLY: dict[str, str] = {
     "text2text:fsmt": "fills its mask with float64's smallest number through a float32 tensor",
     "text2text:led": "makes NaN of a float64 mask in its softmax, which is in float32",

@@ -22,7 +22,7 @@ REFUSED = {  # whose token relevance is explained, but not the flow: why
 }
 AROUND = {  # which have ways around the residual stream
     *("causal:dory", "causal:gemma3n_text", "causal:gemma4", "causal:gemma4_text", "causal:zaya", "masked:neomme"),
-    *("causal:inkling2_loop_text", "causal:inkling2_text"),
+    *("causal:inkling2_loop_text", "causal:inkling2_text", "causal:zamba", "causal:zamba2"),
 }
 
 TWO_TEXTS = [f for f in tiny.FAMILIES if f.startswith("masked:") and tiny.configuration(f).is_encoder_decoder]

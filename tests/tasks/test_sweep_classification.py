@@ -117,7 +117,7 @@ def test_forward_is_bit_identical_and_relevance_adds_up(family):
 
 
 # What enters their first block is also passed on beside it, or is of another shape.
-MOVED_EARLIER = ("squeezebert", "funnel", "longformer", "flaubert", "xlm")
+MOVED_EARLIER = ("squeezebert", "funnel", "longformer", "flaubert", "xlm", "zamba", "zamba2")
 SATURATED = ("mobilebert",)  # the tanh of its pooler, in a model this small
 
 
@@ -205,7 +205,7 @@ def test_a_text_in_a_batch_gets_what_it_gets_alone(family):
 
 
 # transformers gives NaN where a row of the attention mask hides everything; earlier releases count positions from the padding.
-LEFT_FAILS = ("bloom", "gemma2", "mpt", *("biogpt", "doge") * tiny_heads.OLD)
+LEFT_FAILS = ("bloom", "gemma2", "mpt", *("biogpt", "doge", "zamba", "zamba2") * tiny_heads.OLD)
 
 
 @families(

@@ -27,15 +27,12 @@ from ..models.stacks import encoder_of
 from ..propagation.propagate import Propagation
 from ..propagation.rulesets import RuleSet, get_rules
 from ..recognition.foreign import foreign_nodes, nodes_above
+from ..recognition.mixers import known_mixers, unknown_mixers
+from .checkpointing import outer_blocks
 from .hidden_states import items_of, layer_count
 
 NORMS = ("layer_norm", "rms_norm", "unit_norm", "normaliser", "division")
 ALTERNATIVE = 'Load it with attn_implementation="sdpa", or call model.set_attn_implementation("sdpa").'
-# Mixers that are neither attention nor MLP; their own rules are not written yet.
-STATE_SPACE = re.compile(
-    r"[MmB]amba|SSM|[Dd]elta[Nn]et|DeltaAttention|FalconH1Mixer|[Rr]wkv|RWKV|RgLru|RecurrentBlock|ShortConv$|LinearAttention|"
-    r"LightningAttention|x?LSTM|Retention|Hyena"
-)
 # The name of a module that attends from a decoder to an encoder.
 CROSSING = re.compile(r"(^|\.)(encoder_?attn|encoder_?attention|EncDecAttention|cross_?attn|cross_?attention)$")
 
@@ -78,15 +75,10 @@ def check_model(model: PreTrainedModel, rules: str | RuleSet) -> None:
         )
     if not rules:
         return
-    mixers = [
-        kind
-        for kind in dict.fromkeys(kind.__name__ for kind in dict.fromkeys(map(type, modules)))
-        if STATE_SPACE.search(kind)
-    ]
+    mixers = unknown_mixers(model)
     if mixers:
-        mixer = next((kind for kind in mixers if not re.search(r"Norm|Model$|ForCausalLM$", kind)), mixers[0])
         raise UnsupportedModelError(
-            f"{name} mixes tokens with {mixer}, a state-space or linear-attention layer, which has no propagation rules yet. "
+            f"{name} mixes tokens with {mixers[0]}, a state-space or linear-attention layer, which has no propagation rules yet. "
             'The methods "gradient" and "gradient-x-input" work.'
         )
 
@@ -169,14 +161,17 @@ def check_rules_took_effect(
     attentions = mode.met["attention"] + mode.met["softmax"]
     # MobileBERT has next to none; a batch norm is a constant factor.
     has_norms = sum("Norm" in m and not re.search("NoNorm|BatchNorm", m) for m in kinds) >= layers
-    has_attention = any(re.search("(?<!fl)att", m, re.IGNORECASE) for m in kinds)  # FNet has none; flatten is none
-    if (has_norms and norms < layers) or (has_attention and attentions < layers + crossing):
-        absent = [kind for kind in (*NORMS, "attention") if mode.met[kind] and kind not in mode.rules]
-        if absent:
-            raise InputError(
-                f"the rule set has no rule for {', '.join(absent)}, which {name} computes. Start from a whole one: "
-                "{**lrpx.propagation.rulesets.LRP, ...}."
-            )
+    attending = layers if _attend(modules) else 0  # FNet does not
+    if known_mixers(modules):  # which say themselves that they were followed
+        attending = sum(_attend(modules_of(block)) for block in outer_blocks(model))
+    absent = [kind for kind in (*NORMS, "attention", "selector") if mode.met[kind] and kind not in mode.rules]
+    too_few = (has_norms and norms < layers) or (attending and attentions < attending + crossing)
+    if absent and (too_few or "selector" in absent):
+        raise InputError(
+            f"the rule set has no rule for {', '.join(absent)}, which {name} computes. Start from a whole one: "
+            "{**lrpx.propagation.rulesets.LRP, ...}."
+        )
+    if too_few:
         also = f" and {crossing} cross-attentions" if crossing else ""
         raise UnsupportedModelError(
             f"{name}: with {layers} blocks{also}, the rules met {norms} normalisers and {attentions} attentions. It computes "
@@ -185,6 +180,11 @@ def check_rules_took_effect(
     unseen = [*(+mode.unknown), *foreign_nodes(values)]
     if unseen:
         refuse_unseen(model, unseen)
+
+
+def _attend(modules: Sequence[nn.Module]) -> bool:
+    """Whether there is an attention among modules, by their names."""
+    return any(re.search("(?<!fl)att", type(m).__name__, re.IGNORECASE) for m in modules)  # flatten is none
 
 
 def refuse_unseen(model: PreTrainedModel, what: Sequence[str]) -> NoReturn:

@@ -25,6 +25,7 @@ from ..recognition.call import Call, tensors_in
 from ..recognition.composed import COMPOSED
 from ..recognition.foreign import note_foreign
 from ..recognition.gates import ranked
+from ..recognition.mixers import follow_mixers
 from ..recognition.operations import Operation, operation_of
 from ..recognition.recogniser import Recogniser
 from .jacobians import Scale
@@ -105,11 +106,6 @@ class Propagation(TorchFunctionMode):
         self.hits[kind] += 1
         return ranked(_follow(rule, call), call.rank)
 
-    def here(self) -> Propagation | None:
-        """What applies these rules in this thread now, in which another one may use the model: maybe nothing."""
-        modes = [m for m in internals.function_modes() if isinstance(m, Propagation) and m.recognise is self.recognise]
-        return modes[-1] if modes else None
-
 
 def _follow(rule: Rule, call: Call) -> Tensor:
     """What a rule returns; ``InputError`` for one that is no rule."""
@@ -159,7 +155,8 @@ def propagate(
     with ExitStack() as stack:
         stack.enter_context(frozen(modules))
         for module, name in activation_modules(modules).items() if "activation" in active.rules else ():
-            make_one_operation(module, name, active.here, stack)
+            make_one_operation(module, name, active, stack)
+        follow_mixers(modules, active, stack)
         if unknown != "ignore" and active.rules:
             stack.callback(model.register_forward_hook(partial(note_foreign, active.unknown)).remove)
         stack.enter_context(active)

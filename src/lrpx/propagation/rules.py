@@ -54,8 +54,7 @@ def constant_gate(call: Call) -> Tensor:
 
 def constant_denominator(call: Call) -> Any:
     """``a / b``: ``b`` normalises and is a constant (App. D.5)."""
-    _, denominator = call.fraction
-    return call.detached(lambda t: t is denominator)()
+    return call.detached(lambda t: t is call.fraction[1])()
 
 
 def layer_norm(call: Call) -> Tensor:
@@ -121,6 +120,11 @@ def uniform_attention(call: Call) -> Tensor:
     return scale_gradient(back(), outer * inner)
 
 
+def share(call: Call) -> Tensor:
+    """A factor of a recurrence (``recognition/mixers.py``): what is written takes 1/2, n that select take 1/(2n) each."""
+    return scale_gradient(call(), 1 / call.argument(1, "count"), shared=True)
+
+
 # Rules for layers that multiply by weights, an option that vision models want: ``{**LRP, "linear": gamma(0.25)}``. Contributions
 # are ``z_ij = x_i w_ji``; the output ``z_j`` is their sum with the bias, ``z_j^+`` and ``z_j^-`` are those of one sign.
 def epsilon(epsilon: float = 1e-6) -> Rule:
@@ -141,10 +145,7 @@ def gamma(gamma: float = 0.25) -> Rule:
 
 
 def alpha_beta(alpha: float = 1, beta: float = 0) -> Rule:
-    r"""LRP-alpha-beta (App. D.2): :math:`R_i = \sum_j (\alpha z_{ij}^+ / z_j^+ - \beta z_{ij}^- / z_j^-) R_j`.
-
-    ``InputError`` if alpha - beta is not 1: relevance would not be conserved.
-    """
+    r"""LRP-alpha-beta (App. D.2), alpha - beta = 1: :math:`R_i = \sum_j (\alpha z_{ij}^+/z_j^+ - \beta z_{ij}^-/z_j^-) R_j`."""
     _check("alpha_beta(2, 1)", alpha, beta)
     if abs(alpha - beta - 1) > 1e-9:
         raise InputError(f"alpha_beta({alpha}, {beta}): alpha - beta has to be 1, as in alpha_beta(2, 1).")

@@ -25,6 +25,7 @@ LRP: RuleSet = {
     "product": rules.signal_take_all,
     "contraction": rules.signal_take_all,
     "attention": rules.constant_attention,
+    "selector": rules.constant,  # of a recurrence, as softmax of attention
 }
 LRP_UNIFORM_GATE: RuleSet = {**LRP, "product": rules.uniform}
 ATTNLRP: RuleSet = {
@@ -32,6 +33,7 @@ ATTNLRP: RuleSet = {
     "product": rules.uniform,
     "contraction": rules.uniform,
     "attention": rules.uniform_attention,
+    **dict.fromkeys(("selector", "written"), rules.share),
 }
 RULESETS: dict[str, RuleSet] = {"lrp": LRP, "attnlrp": ATTNLRP, "lrp-uniform-gate": LRP_UNIFORM_GATE}
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import cache
 from typing import Any, NamedTuple, Protocol
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from .._torch_internals import no_dispatch_modes, no_function_modes
+from .._torch_internals import function_modes, no_dispatch_modes, no_function_modes
 from .call import Call
 from .gates import Edge, edge_of, edges_of
 from .operations import operation_named, operation_of, operation_of_node
@@ -31,6 +31,10 @@ class Applies(Protocol):
     """What applies rules: ``propagation.propagate.Propagation``."""
 
     unknown: Counter[str]
+
+    @property
+    def rules(self) -> Mapping[str, Callable[[Call], Any]]:
+        """Kind of operation -> rule."""
 
     @property
     def recognise(self) -> Callable[[str, Call], Call]:
@@ -167,20 +171,26 @@ class _Called(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def make_one_operation(module: nn.Module, name: str, here: Callable[[], Applies | None], stack: ExitStack) -> None:
+def running(active: Applies) -> Applies | None:
+    """What applies the rules of ``active`` in this thread now: maybe another mode, maybe none (others may use the model)."""
+    modes: list[Any] = [m for m in function_modes() if getattr(m, "recognise", None) is active.recognise]
+    return modes[-1] if modes else None
+
+
+def make_one_operation(module: nn.Module, name: str, active: Applies, stack: ExitStack) -> None:
     """Until ``stack`` unwinds, let ``module`` compute on a detached input; a rule then connects input and output.
 
     Args:
         module: One of ``activation_modules``.
         name: Of a function like it.
-        here: Gives what applies rules now; ``None``: nothing does, in another thread for example. The call that it is given
-            computes what the module does, with its gradient unless that is switched off.
+        active: What applies rules. The call that it is given computes what the module does, with its gradient unless that is
+            switched off.
         stack: Removes the hooks.
     """
     operation, inputs = operation_named(name), list[Tensor | None]()
 
     def before(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        if here() is None:
+        if running(active) is None:
             return None
         x = args[0] if len(args) == 1 and isinstance(args[0], Tensor) and args[0].requires_grad else None
         inputs.append(x)
@@ -188,16 +198,16 @@ def make_one_operation(module: nn.Module, name: str, here: Callable[[], Applies 
             return args if x is None else (x.detach(),)
 
     def after(_: nn.Module, args: tuple[Any, ...], y: Any) -> Any:
-        active = here()
-        if active is None or (x := inputs.pop()) is None:
+        now = running(active)
+        if now is None or (x := inputs.pop()) is None:
             return y
 
         def function(given: Tensor) -> Any:  # a rule that wants the gradient, or another value, has it computed anew
             return y if given is x and not torch.is_grad_enabled() else module.forward(given)
 
         with no_function_modes():  # as wherever a rule is called: what it does is not looked at
-            call = Call(function, (x,), {}, active.unknown, operation.kind, operation.rank)
-            return active.apply(active.recognise(name, call))
+            call = Call(function, (x,), {}, now.unknown, operation.kind, operation.rank)
+            return now.apply(now.recognise(name, call))
 
     stack.callback(module.register_forward_pre_hook(before).remove)
     stack.callback(module.register_forward_hook(after).remove)

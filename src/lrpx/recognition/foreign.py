@@ -15,8 +15,8 @@ _KNOWN_NODES = re.compile(
     r"(torch::autograd::(AccumulateGrad|Copy\w+)|GeneratedBackwardFor_transformers_grouped_mm\w*|\w*Backward\d*)$"
 )
 
-# Ours, and those of quantised linear layers, whose gradients ``models.quantised`` has tried.
-_KNOWN_FUNCTIONS = ("lrpx.propagation.", *(f"{package}." for package in KERNELS))
+# Ours, those of quantised linear layers, whose gradients ``models.quantised`` has tried, and a root with a bounded gradient.
+_KNOWN_FUNCTIONS = ("lrpx.propagation.", *(f"{p}." for p in KERNELS), "transformers.models.recurrent_gemma.")
 
 
 def nodes_above(values: Tensor, *stop: Any) -> list[Any]:

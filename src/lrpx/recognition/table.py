@@ -23,6 +23,9 @@ NAMES = {
     "product": "mul multiply addcmul",
     "contraction": "matmul linalg_matmul bmm einsum mm mv dot inner outer tensordot",
     "attention": "scaled_dot_product_attention",
+    # No function of PyTorch, but tensors of a recurrence: what selects, and what is written (``mixers.py``).
+    "selector": "",
+    "written": "",
     # Linear in the one operand that carries gradient; a product where several do.
     "linear": "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d grouped_mm grouped_mm_fallback "
     "addmm baddbmm addbmm addmv addr",
