@@ -216,7 +216,7 @@ def test_it_is_neither_captured_nor_compiled():
     [
         (
             {"target": lambda logits: 3.0},
-            r"function <lambda> returned float. It gets the logits at one position, \[304\]",
+            r"function <lambda> returned float. It gets the logits, \[304\]",
         ),
         ({"target": lambda logits: logits[:2]}, r"returned a tensor of shape \[2\] and dtype float64"),
         ({"target": lambda logits: None}, "returned NoneType"),

@@ -246,10 +246,43 @@ def test_what_reads_text_is_refused_for_an_image_classifier(explainer, model):
         lrpx.explain(model.vit, None, torch.zeros(3, 16, 16))
 
 
+def test_an_image_takes_one_label(explainer):
+    with pytest.raises(lrpx.InputError, match="one image takes one target"):
+        explainer(BYTES, target=["fox", "owl"])
+
+
+def cat_or_dog(logits):
+    return logits[:2].logsumexp(0) - logits[2:].logsumexp(0)
+
+
+def test_a_function_of_the_labels(explainer, model, processor):
+    """Against a backward pass by hand, a function that is a label, and among images with labels."""
+    pixels = processor(images=BYTES, return_tensors="pt")["pixel_values"].double().requires_grad_()
+    value = cat_or_dog(model(pixel_values=pixels).logits[0])
+    (gradient,) = torch.autograd.grad(value, pixels)
+    e = explainer(BYTES, target=cat_or_dog, method="gradient-x-input", at="pixels")
+    assert e.value == pytest.approx(float(value.detach()))
+    np.testing.assert_allclose(e.layers["pixels"], (gradient * pixels)[0].detach(), atol=1e-10)
+    told = e.target.text, e.target.id, e.explains, e.target_probability, len(e.top)
+    assert told == ("cat_or_dog", -1, "function", None, 5)
+    same = explainer(BYTES, target=lambda logits: logits[2])
+    np.testing.assert_allclose(same.relevance, explainer(BYTES, target="fox").relevance, atol=1e-10)
+    several = explainer([BYTES, BYTES[::-1]], target=[cat_or_dog, "fox"], explains=["a pet", None])
+    assert [each.target.text for each in several] == ["a pet", "fox"]
+    np.testing.assert_allclose(several[0].relevance, explainer(BYTES, target=cat_or_dog).relevance, atol=1e-10)
+    np.testing.assert_allclose(several[1].relevance, explainer(BYTES[::-1], target="fox").relevance, atol=1e-10)
+    assert "a pet" in several[0].to_html()
+
+
 @pytest.mark.parametrize(
-    ("target", "message"),
-    [(["fox", "owl"], "one image takes one target"), (lambda logits: logits[0], "the target is a function")],
+    ("asked", "message"),
+    [
+        ({"target": cat_or_dog, "contrast": "fox"}, "takes no contrast='fox'"),
+        ({"contrast": cat_or_dog}, "the contrast is the function cat_or_dog"),
+        ({"target": lambda logits: logits}, r"It gets the logits, \[5\]"),
+        ({"target": "fox", "explains": "x"}, "a name for the function"),
+    ],
 )
-def test_an_image_takes_one_label(explainer, target, message):
+def test_which_functions_cannot_be_used(explainer, asked, message):
     with pytest.raises(lrpx.InputError, match=message):
-        explainer(BYTES, target=target)
+        explainer(BYTES, **asked)

@@ -82,9 +82,3 @@ def test_of_regression_with_several_values():
 def test_what_cannot_be_used(asked, message):
     with pytest.raises((InputError, lrpx.errors.UnsupportedModelError), match=message):
         of("SequenceClassification")(TEXT, **asked)
-
-
-def test_answers_and_choices_have_no_functions():
-    explainer = lrpx.Explainer(classifier("QuestionAnswering"), tokenizer())
-    with pytest.raises(InputError, match="is for question-answering: functions are for labels and tokens"):
-        explainer("wolfgang lives in berlin", question="who lives in berlin ?", target=two_against_one)

@@ -113,3 +113,71 @@ def test_views_name_prompt_choice_and_contrast(explainer):
     page = explainer(PROMPT, choices=CHOICES).to_html()
     for name in ("prompt", "choice", "contrast"):
         assert f"{name}:" in page
+
+
+# Functions of the logits of all choices.
+
+
+def how_sure(logits):
+    return logits.log_softmax(0)[1]
+
+
+@pytest.mark.parametrize("method", ["attnlrp", "gradient-x-input"])
+def test_a_function_of_all_choices(explainer, method):
+    """By the chain rule: each choice's own map, times how much the function grows with its logit."""
+    e, logits = explainer(PROMPT, choices=CHOICES, target=how_sure, method=method), torch.tensor(logits_of(explainer))
+    weights = torch.func.grad(how_sure)(logits).numpy()
+    alone = [explainer(PROMPT, choices=[choice], method=method) for choice in CHOICES]
+    assert e.value == pytest.approx(float(how_sure(logits)))
+    parts = [weight * one.relevance for weight, one in zip(weights, alone, strict=True)]
+    np.testing.assert_allclose(e.relevance[:4], sum(part[:4] for part in parts), atol=1e-10)
+    np.testing.assert_allclose(e.relevance[4:], np.concatenate([part[4:] for part in parts]), atol=1e-10)
+    assert e.residual == pytest.approx(e.value - e.relevance.sum())
+    assert [s.name for s in e.segments] == ["prompt", "choice 0", "choice 1", "choice 2"]
+    assert [e.tokens[s.start : s.end] for s in e.segments[1:]] == [["runs"], ["sleeps", "."], ["is", "great"]]
+    assert (e.target.text, e.contrast, e.explains, e.span) == ("how_sure", None, "function", (0, 0))
+    assert "position 0" not in e.to_html()
+
+
+def test_gradient_x_input_of_a_function_is_autograds(explainer):
+    """All choices in one pass of the model, as users of transformers call it, with one gradient through all of them."""
+    rows = explainer.tokenizer([PROMPT] * 3, CHOICES, return_tensors="pt", padding=True)
+    words = explainer.model.get_input_embeddings()(rows["input_ids"]).detach()[None].requires_grad_()
+    given = {name: rows[name][None] for name in ("attention_mask", "token_type_ids")}
+    value = how_sure(explainer.model(inputs_embeds=words, **given).logits[0])
+    (gradient,) = torch.autograd.grad(value, words)
+    expected = (gradient * words)[0].sum(-1).detach()
+    e = explainer(PROMPT, choices=CHOICES, target=how_sure, method="gradient-x-input", at="embedding")
+    np.testing.assert_allclose(e.relevance[:4], expected[:, :4].sum(0), atol=1e-10)
+    own = [row[4 : int(mask.sum())] for row, mask in zip(expected, rows["attention_mask"], strict=True)]
+    np.testing.assert_allclose(e.relevance[4:], torch.cat(own), atol=1e-10)
+
+
+def test_a_function_that_is_a_difference_is_a_contrast(explainer):
+    e = explainer(PROMPT, choices=CHOICES[:2], target=lambda logits: logits[1] - logits[0], explains="second or first")
+    same = explainer(PROMPT, choices=CHOICES[:2], target=1, contrast=0)
+    assert (e.value, e.residual) == (pytest.approx(same.value), pytest.approx(same.residual))
+    np.testing.assert_allclose(e.relevance[:4], same.relevance[:4], atol=1e-10)
+    both = explainer([PROMPT, "it"], choices=CHOICES[:2], target=[how_sure, 1])
+    np.testing.assert_allclose(both[0].relevance, explainer(PROMPT, choices=CHOICES[:2], target=how_sure).relevance)
+    np.testing.assert_allclose(both[1].relevance, explainer("it", choices=CHOICES[:2], target=1).relevance, atol=1e-10)
+    one = explainer(PROMPT, choices=["runs"], target=lambda logits: 2 * logits[0])
+    np.testing.assert_allclose(one.relevance, 2 * explainer(PROMPT, choices=["runs"]).relevance, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"target": how_sure, "contrast": 0}, "takes no contrast=0"),
+        ({"target": how_sure, "position": 2}, "a choice has one logit"),
+        ({"target": lambda logits: logits}, r"It gets the logits, \[3\]"),
+        ({"target": how_sure, "method": "gradient"}, "does not decompose the logit"),
+        (
+            {"target": lambda logits: logits[0], "choices": ["runs"], "method": "gradient"},
+            "does not decompose the logit",
+        ),
+    ],
+)
+def test_which_functions_cannot_be_used(explainer, asked, message):
+    with pytest.raises(InputError, match=message):
+        explainer(PROMPT, **{"choices": CHOICES, **asked})

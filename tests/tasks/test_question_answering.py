@@ -176,3 +176,78 @@ def test_without_a_first_token_of_its_own_nothing_stands_for_no_answer():
     mass = np.exp(start[context]).sum() * np.exp(end[context]).sum()
     assert e.target_probability == pytest.approx(np.exp(start[first] + end[last]) / mass)
     assert e.notes == ()
+
+
+# Functions of all logits.
+
+
+def any_start_in_front(logits):
+    """Not linear, of many logits: the log-probability that the answer starts among the first ten tokens."""
+    starts, ends = logits.unbind(-1)
+    return starts.log_softmax(0)[:10].logsumexp(0) + ends[-1]
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_function_of_the_logits_of_all_tokens(side):
+    """Against a backward pass by hand; a function that is an answer; and in a batch with answers and padding."""
+    reader = tokenizer(padding_side=side)
+    explainer = lrpx.Explainer(classifier("QuestionAnswering"), reader)
+    names = (QUESTION, CONTEXT) if side == "right" else (CONTEXT, QUESTION)
+    model, ids = explainer.model, reader(*names, return_tensors="pt")
+    rows = model.get_input_embeddings()(ids["input_ids"]).detach().requires_grad_()
+    given = {name: ids[name] for name in ("attention_mask", "token_type_ids")}
+    output = model(inputs_embeds=rows, **given)
+    shapes = []
+
+    def asked(logits):
+        shapes.append(tuple(logits.shape))
+        return any_start_in_front(logits)
+
+    e = explainer(CONTEXT, question=QUESTION, target=asked, method="gradient-x-input", at="embedding")
+    length = ids["input_ids"].shape[1]
+    assert set(shapes) == {(length, 2)}
+    value = any_start_in_front(torch.stack([output.start_logits[0], output.end_logits[0]], -1))
+    (gradient,) = torch.autograd.grad(value, rows)
+    assert e.value == pytest.approx(float(value.detach()))
+    np.testing.assert_allclose(e.relevance, (gradient * rows)[0].sum(-1).detach(), rtol=0, atol=1e-10)
+    assert (e.target.text, e.explains, e.span, len(e.top)) == ("asked", "function", (0, 0), 5)
+
+    first, last = (7, 8) if side == "right" else (1, 2)
+    answer = explainer(CONTEXT, question=QUESTION, target=(first, last))
+    same = explainer(CONTEXT, question=QUESTION, target=lambda logits: logits[first, 0] + logits[last, 1])
+    np.testing.assert_allclose(same.relevance, answer.relevance, rtol=0, atol=1e-10)
+
+    several = explainer(
+        [CONTEXT, "he is in Paris", CONTEXT],
+        question=QUESTION,
+        target=[any_start_in_front, any_start_in_front, (first, last)],
+        method=["gradient-x-input", "attnlrp"],
+        at="embedding",
+    )
+    np.testing.assert_allclose(several[0].relevance, e.relevance, rtol=0, atol=1e-10)
+    alone = explainer("he is in Paris", question=QUESTION, target=any_start_in_front, method="attnlrp", at="embedding")
+    np.testing.assert_allclose(several[3].relevance, alone.relevance, rtol=0, atol=1e-10)
+    assert several[5].target.text == "Wolfgang"
+
+
+def test_a_function_is_shown_without_a_mark(explainer):
+    e = explainer(CONTEXT, question=QUESTION, target=any_start_in_front, explains="an early start")
+    page = e.to_html()
+    assert "an early start" in page
+    assert "position 0" not in page
+    assert abs(e.value - e.relevance.sum() - e.residual) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"target": any_start_in_front, "contrast": "Berlin"}, "takes no contrast='Berlin'"),
+        ({"target": any_start_in_front, "position": 2}, "the explained answer says it"),
+        ({"target": lambda logits: logits}, r"It gets the logits, \[18, 2\]"),
+        ({"target": lambda logits: logits[0, 0] / 0}, "returned -?inf: finite numbers"),
+        ({"target": (7, 8), "explains": "x"}, "a name for the function"),
+    ],
+)
+def test_which_functions_cannot_be_used(explainer, asked, message):
+    with pytest.raises(InputError, match=message):
+        explainer(CONTEXT, question=QUESTION, **asked)

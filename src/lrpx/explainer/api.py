@@ -199,7 +199,8 @@ class Explainer:
                 prediction. Of a causal model a string may be several tokens (``" playing golf"``), whose scores are added
                 up. For several texts, one for all or a list. For one text a list means several explanations, from one forward
                 pass. Anything else is a function of the logits at the position, ``[vocabulary]`` or ``[labels]``, that returns
-                one number: ``lambda logits: logits[ids].logsumexp(0)``.
+                one number: ``lambda logits: logits[ids].logsumexp(0)``. Of question answering it gets starts and ends
+                ``[tokens, 2]``, of multiple choice ``[choices]``.
                 Of a classifier a label, by name or id; of question answering a string of the context, or (first, last) tokens; of
                 multiple choice one of the choices, or its index.
             contrast: Explain ``logit[target] - logit[contrast]`` instead of ``logit[target]``. One or a list, as ``target``. Of

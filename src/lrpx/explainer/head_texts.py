@@ -21,8 +21,7 @@ from ..passes.plain import scores_of
 from ..results.explanation import Explanation
 from ..tasks.head_task import AskedScore, HeadTask
 from ..text.batching import Attribution, Item, Readout, pad
-from ..text.given import name_of
-from ..text.items import function_of
+from ..text.items import check_name, function_of
 from ..text.tokenization import Encoded
 from .texts import Explain, Texts
 
@@ -33,7 +32,7 @@ class HeadTexts(Texts):
     Attributes:
         task: How texts are read.
         asked: Of each text that can be used, by its index: what is explained.
-        readout: From the model's output to the scores.
+        readouts: From the model's output to the scores, or to what functions of them are given.
     """
 
     def __init__(
@@ -77,27 +76,27 @@ class HeadTexts(Texts):
                     i, rows[i], {name: column[i] for name, column in columns.items()}, said.get(i, [])
                 )
                 self.encoded[i] = self.asked[i].shown
-        self.readout: Readout = self.task.readout(list(self.asked.values()))
+        self.readouts: dict[bool, Readout] = {
+            kind: self.task.readout([one for one in self.asked.values() if (one.function is not None) == kind])
+            for kind in (False, True)
+        }
         notes = self._known_notes(model)
         for (i, asked_of_it), known in zip(self.asked.items(), notes, strict=True):
             longest = max(asked_of_it.rows, key=lambda row: len(row.token_ids))
+            own_notes = (*self._of_all, *known, *asked_of_it.notes)
             self.items[i] = replace(
-                longest, position=asked_of_it.span[0], notes=(*self._of_all, *known, *asked_of_it.notes)
+                longest, position=asked_of_it.span[0], notes=own_notes, function=asked_of_it.function
             )
 
     def _asked(self, i: int, rows: Sequence[Encoded], asked: dict[str, Any], said: Sequence[np.ndarray]) -> AskedScore:
         """What is explained of a text: a score, or a function of all scores."""
-        self._check_name(asked["target"], self.explains[i])
+        check_name(asked["target"], self.explains[i])
         function = function_of(asked["target"], asked["contrast"])
-        if function is None:
-            return self.task.ask(rows, asked, said)
-        if not self.task.functions:
-            raise InputError(
-                f"the target is the function {name_of(function)}, and {type(self.runner.model).__name__} is for "
-                f"{self.task.name}: functions are for labels and tokens."
-            )
-        found = self.task.ask(rows, asked | {"target": 0}, said)  # any label: its score is not looked at
-        return replace(found, rows=tuple(replace(row, target=None, function=function) for row in found.rows))
+        return (
+            self.task.ask(rows, asked, said)
+            if function is None
+            else self.task.ask_function(rows, asked, said, function)
+        )
 
     def _said(self, rows: dict[int, list[Encoded]]) -> dict[int, list[np.ndarray]]:
         """What the model says of each row of each text, where its task has to know."""
@@ -127,7 +126,7 @@ class HeadTexts(Texts):
                 f"{method.name} is for language models, and {type(self.runner.model).__name__} is for {self.task.name}. Type: "
                 'method="attnlrp".'
             )
-        if method.measures != "parts" and any(len(asked.rows) > 1 for asked in self.asked.values()):
+        if method.measures != "parts" and any(asked.weights for asked in self.asked.values()):
             raise InputError(
                 f"{method.name} does not decompose the logit, so what it gives for two choices cannot be subtracted. Type: "
                 'method="gradient-x-input", or give one choice.'
@@ -138,6 +137,18 @@ class HeadTexts(Texts):
         return False
 
     def _groups(self, model: PreTrainedModel, batch_tokens: int, **how: bool) -> list[list[int]]:
+        groups = self._of_like_length(model, batch_tokens, **how)
+        if self.readouts[True] == self.readouts[False]:
+            return groups
+        kinds = [[[i for i in group if (i in self._functions) == kind] for kind in (False, True)] for group in groups]
+        return [part for parts in kinds for part in parts if part]
+
+    @property
+    def _functions(self) -> set[int]:
+        """The texts of which functions are explained."""
+        return {i for i, asked in self.asked.items() if asked.function is not None}
+
+    def _of_like_length(self, model: PreTrainedModel, batch_tokens: int, **how: bool) -> list[list[int]]:
         if not finds_padding(model):
             return [[i] for i in self.items if i not in self.failed]
         if encoder_of(model) is not None:  # BART wants the same number of end tokens in all texts of a batch
@@ -153,11 +164,12 @@ class HeadTexts(Texts):
     def _attributions(
         self, function: Explain, group: list[int], model: PreTrainedModel, settings: dict[str, Any]
     ) -> list[Attribution]:
-        rows = {i: self.task.items(self.asked[i], self.readout) for i in group}
+        readout = self.readouts[group[0] in self._functions]
+        rows = {i: self.task.items(self.asked[i], readout) for i in group}
         everything = [row for own in rows.values() for row in own]
-        batch = pad(everything, model, likeliest=self.task.likeliest, readout=self.readout)
+        batch = pad(everything, model, likeliest=self.task.likeliest, readout=readout)
         results = iter(map(_of_the_text, function(batch, **settings), everything))
-        return [_together([next(results) for _ in own], self.asked[i].shared) for i, own in rows.items()]
+        return [_together([next(results) for _ in own], self.asked[i]) for i, own in rows.items()]
 
     def _explanation(
         self, i: int, result: Attribution, method: Method, settings: dict[str, Any], about: dict[str, Any]
@@ -167,7 +179,7 @@ class HeadTexts(Texts):
         if (function := self.items[i].function) is not None:
             told |= {"target": self._named_function(i, function), "explains": "function"}
             told |= {"target_probability": None, "target_rank": None}
-        if asked.span[1] - asked.span[0] > 1:
+        if asked.span[1] - asked.span[0] != 1:
             told["span"] = asked.span
         return self._made(i, result, method, settings, about, told)
 
@@ -206,32 +218,32 @@ def _of_the_text(result: Attribution, item: Item) -> Attribution:
     )
 
 
-def _together(results: list[Attribution], shared: int) -> Attribution:
-    """What one row gives, or minus what a second one gives; their first ``shared`` tokens are the same."""
-    if len(results) == 1:
+def _together(results: list[Attribution], asked: AskedScore) -> Attribution:
+    """What the rows give, times their weights, added up; their first tokens may be those of all."""
+    if len(results) == 1 and not asked.weights:
         return results[0]
-    first, second = results
+    shared, weighted = asked.shared or len(results[0].relevance), list(zip(asked.weights, results, strict=True))
 
-    def joined(a: np.ndarray, b: np.ndarray, axis: int) -> np.ndarray:
-        a, b = np.moveaxis(a, axis, 0), np.moveaxis(b, axis, 0)
-        parts = [a[:shared] - b[:shared], a[shared:], -b[shared:]]
-        return np.moveaxis(np.concatenate(parts), 0, axis)
+    def joined(name: str, of: str | None = None, axis: int = -1) -> np.ndarray:
+        each = [getattr(r, name) if of is None else getattr(r, name)[of] for _, r in weighted]
+        parts = [weight * np.moveaxis(one, axis, 0) for weight, one in zip(asked.weights, each, strict=True)]
+        all_of_all = sum(part[:shared] for part in parts)
+        return np.moveaxis(np.concatenate([all_of_all, *(part[shared:] for part in parts)]), 0, axis)
 
-    def both(name: str) -> np.ndarray | None:
-        a, b = getattr(first, name), getattr(second, name)
-        return None if a is None or b is None else joined(a, b, -1)
+    def if_known(name: str) -> np.ndarray | None:
+        return None if any(getattr(r, name) is None for r in results) else joined(name)
 
-    assert first.residual is not None
-    assert second.residual is not None
+    residuals = [r.residual for r in results if r.residual is not None]
+    assert len(residuals) == len(results)
     return replace(
-        first,
-        relevance=joined(first.relevance, second.relevance, 0),
-        value=first.value - second.value,
-        residual=first.residual - second.residual,
-        layers={name: joined(first.layers[name], second.layers[name], 0) for name in first.layers},
-        by_layer=both("by_layer"),
-        by_attention=both("by_attention"),
-        by_mlp=both("by_mlp"),
-        by_head=both("by_head"),
-        notes=tuple(dict.fromkeys((*first.notes, *second.notes))),
+        results[0],
+        relevance=joined("relevance"),
+        value=sum(weight * r.value for weight, r in weighted) + asked.constant,
+        residual=sum(w * part for w, part in zip(asked.weights, residuals, strict=True)) + asked.constant,
+        layers={name: joined("layers", name, 0) for name in results[0].layers},
+        by_layer=if_known("by_layer"),
+        by_attention=if_known("by_attention"),
+        by_mlp=if_known("by_mlp"),
+        by_head=if_known("by_head"),
+        notes=tuple(dict.fromkeys(note for r in results for note in r.notes)),
     )

@@ -81,6 +81,10 @@ class ImageScores(Images):
                 f"{type(self.model).__name__} scores how well an image and a text fit, and no text is given. Type: "
                 'explainer(image, target="a photo of a cat"), perhaps with contrast="a photo of a dog".'
             )
+        if callable(target) or callable(contrast):
+            raise InputError(
+                f"{type(self.model).__name__} scores texts and has no labels: target and contrast are texts."
+            )
         if target == contrast:
             raise InputError(f"target and contrast are both {target!r}: their difference is 0. Give two that differ.")
         given = {"target": target, "contrast": contrast}

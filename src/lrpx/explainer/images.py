@@ -23,15 +23,15 @@ from ..models.placement import entry_device
 from ..models.signature import task_of
 from ..passes.dispatch import PassRunner
 from ..passes.hidden_states import place_first
-from ..results.explanation import NO_TOKEN, Explanation, Unit
+from ..results.explanation import NO_TOKEN, Explanation, Token, Unit
 from ..results.images import ImagePatches
 from ..tasks.image_input import ImageInput, as_image, read_image, split_images
 from ..tasks.labels import Labels
 from ..tasks.patches import Grid, Seen, cells, default_place, noted_patches, own_tokens
 from ..tasks.text_classification import LabelScores
-from ..text.batching import Attribution, Batch, Readout
-from ..text.given import as_python, short
-from ..text.items import one_each
+from ..text.batching import Attribution, Batch, Function, Readout
+from ..text.given import as_python, name_of, short
+from ..text.items import check_name, function_of, one_each
 from .collected import Collected
 from .texts import Explain, other_rules
 
@@ -50,7 +50,7 @@ def check_images_asked(model: PreTrainedModel, asked: Mapping[str, Any], objecti
     """
     name = type(model).__name__
     for part, value in asked.items():
-        if part not in ("target", "contrast") and value is not None:
+        if part not in ("target", "contrast", "explains") and value is not None:
             raise InputError(f"{part}= is for texts, and {name} reads images. Leave it out.")
     if objective != "logit":
         raise InputError(f"objective={objective!r} is for language models. {name} is explained by its logits.")
@@ -61,6 +61,7 @@ class Images(Collected):
 
     Attributes:
         items: Target and contrast of each image that can be used, by its index.
+        functions: What is explained of it in place of a label, and the name of that.
     """
 
     of = "image"
@@ -68,7 +69,7 @@ class Images(Collected):
     def __init__(
         self, runner: PassRunner, processor: Any, image: Any, asked: Mapping[str, Any], *, collect: bool
     ) -> None:
-        """Read what a user gave; ``asked`` has ``target`` and ``contrast``, for all images or each.
+        """Read what a user gave; ``asked`` has ``target``, ``contrast`` and ``explains``, for all images or each.
 
         Raises:
             InputError: Something cannot be used. Of several images, it names the one.
@@ -80,15 +81,18 @@ class Images(Collected):
         for name in ("target", "contrast"):
             if not self.several and isinstance(as_python(asked[name]), list):
                 raise InputError(f"{name}={short(asked[name])}: one image takes one {name}. Call it once for each.")
-            if callable(asked[name]):
-                raise InputError(f"the {name} is a function, which is for logits of texts. Of an image give a label.")
-        columns = {name: one_each(asked[name], name, len(self.given)) for name in ("target", "contrast")}
+        columns = {name: one_each(asked[name], name, len(self.given)) for name in ("target", "contrast", "explains")}
         self.images: dict[int, ImageInput] = {}
         self.items: dict[int, tuple[int | None, int | None]] = {}
+        self.functions: dict[int, tuple[Function, str]] = {}
         for i, one in enumerate(self.given):
             with self._trying(i):
                 self.images[i] = read_image(one, processor, self.model)
-                self.items[i] = self._ask(i, columns["target"][i], columns["contrast"][i])
+                target, contrast, name = (column[i] for column in columns.values())
+                check_name(target, name)
+                self.items[i] = self._ask(i, target, contrast)
+                if callable(target):
+                    self.functions[i] = (target, name or name_of(target))
 
     @cached_property
     def labels(self) -> Labels:
@@ -105,7 +109,7 @@ class Images(Collected):
         Raises:
             InputError: One of them cannot be used.
         """
-        return self.labels.pair(target, contrast)
+        return (None, None) if function_of(target, contrast) is not None else self.labels.pair(target, contrast)
 
     def explained_by(
         self, method: Method, settings: dict[str, Any], runner: PassRunner, batch_tokens: int, progress: bool | None
@@ -169,7 +173,9 @@ class Images(Collected):
             for column in (targets, contrasts)
         )
         chosen = None not in targets
-        return function(replace(batch, targets=asked, contrasts=against, chosen=chosen, likeliest=SHOWN), **settings)
+        functions = tuple(self.functions[i][0] if i in self.functions else None for i in group)
+        batch = replace(batch, targets=asked, contrasts=against, chosen=chosen, likeliest=SHOWN)
+        return function(replace(batch, functions=functions if any(functions) else ()), **settings)
 
     def _groups(self, batch_tokens: int) -> list[list[int]]:
         """Indices of images of one size to explain in one batch."""
@@ -242,7 +248,12 @@ class Images(Collected):
 
     def _told(self, i: int, result: Attribution) -> dict[str, Any]:
         """Target and contrast, and their probabilities."""
-        return self.labels.told(result.target, self.items[i][1], result.predictions)
+        told = self.labels.told(result.target, self.items[i][1], result.predictions)
+        if i not in self.functions:
+            return told
+        name = self.functions[i][1]
+        of_function = {"target": Token(NO_TOKEN, name, name), "explains": "function"}
+        return {**told, **of_function, "target_probability": None, "target_rank": None}
 
     @staticmethod
     def _patches(grid: Grid, image: ImageInput) -> ImagePatches:

@@ -29,7 +29,7 @@ from ..results.generation import explained
 from ..tasks.image_text import check_method, encode_with_images, images_of_each
 from ..text.batching import Attribution, Function, Item, allowed_waste, pad
 from ..text.given import name_of, split
-from ..text.items import groups_of, lists_of, one_each
+from ..text.items import check_name, groups_of, lists_of, one_each
 from ..text.suspect import notes_of
 from ..text.tokenization import Encoded, encoder
 from ..text.units import predicted_token, special_ids
@@ -145,18 +145,7 @@ class Texts(Collected):
                 f"the target is the function {name_of(function)}, which is explained as it is. Leave out "
                 f"objective={self.objective!r}, and use logits.log_softmax(0) in the function."
             )
-        self._check_name(function, explains)
-
-    def _check_name(self, target: Any, name: Any) -> None:
-        """Refuse ``explains=`` for what is no function.
-
-        Raises:
-            InputError: The target is a token or a label, or the name is no string.
-        """
-        if name is not None and not (callable(target) and isinstance(name, str)):
-            raise InputError(
-                f"explains={name!r}: a name for the function that is given as target. Tokens and labels have their own."
-            )
+        check_name(function, explains)
 
     def explained_by(
         self,

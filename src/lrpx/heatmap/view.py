@@ -206,7 +206,7 @@ class View:
 
     def marked(self) -> str:
         """What the mark of the explained position means; empty where no token's prediction is explained."""
-        if not self.target:
+        if not self.target or self.span[0] == self.span[1]:
             return ""
         if self.measures == "mixture":
             return f"position {self.position}"

@@ -21,19 +21,32 @@ from ..text.given import name_of
 def score_of(function: Function, logits: Tensor, exact: torch.dtype) -> Tensor:
     """The function's value as a scalar of the dtype ``exact``, with the function's gradient at the logits ``[n]``.
 
-    The function gets a copy in float32, or in the model's dtype if that is wider, and may change it.
+    Raises:
+        InputError: See ``value_and_gradient``.
+    """
+    value, gradient = value_and_gradient(function, logits)
+    with no_function_modes(), torch.enable_grad():
+        linear = (logits.to(exact) * gradient.to(exact)).sum()
+        return linear + (value.to(linear) - linear.detach())
+
+
+def value_and_gradient(function: Function, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The function's value, a scalar, and its gradient at the logits ``[n]``, without their graph.
+
+    The function gets a copy in float32, or in the model's dtype if that is wider, and may change it. One that does not take them
+    as they are has a ``shape`` that says what it takes.
 
     Raises:
         InputError: It does not return one number that depends on the logits, or its value or gradient is not finite.
     """
-    name = name_of(function)
+    name, shape = name_of(function), list(getattr(function, "shape", logits.shape))
     with no_function_modes(), torch.enable_grad():
         leaf = logits.detach().to(torch.promote_types(logits.dtype, torch.float32), copy=True).requires_grad_()
         value = function(leaf.clone())
         if not isinstance(value, Tensor) or value.numel() != 1 or value.is_complex():
             raise InputError(
-                f"the function {name} returned {_shown(value)}. It gets the logits at one position, [{len(logits)}], and has "
-                "to return a tensor with one number: lambda logits: logits[ids].logsumexp(0)."
+                f"the function {name} returned {_shown(value)}. It gets the logits, {shape}, and has to return a tensor with "
+                "one number: lambda logits: logits[ids].logsumexp(0)."
             )
         gradient = torch.autograd.grad(value.sum(), leaf, allow_unused=True)[0] if value.requires_grad else None
         if gradient is None:
@@ -48,8 +61,7 @@ def score_of(function: Function, logits: Tensor, exact: torch.dtype) -> Tensor:
                 raise InputError(
                     f"the function {name} has a gradient that is not finite where it is {value.item():.4g}."
                 )
-        linear = (logits.to(exact) * gradient.to(exact)).sum()
-        return linear + (value.detach().reshape(()).to(linear) - linear.detach())
+        return value.detach().reshape(()), gradient
 
 
 def with_functions(functions: Sequence[Function | None], scores: Tensor, picked: Tensor) -> Tensor:

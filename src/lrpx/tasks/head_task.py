@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +16,7 @@ from ..models.shifted import decoder_reads
 from ..models.signature import ModelSignature
 from ..models.stacks import encoder_of
 from ..results.explanation import Prediction, Token
-from ..text.batching import Attribution, Item, Readout
+from ..text.batching import Attribution, Function, Item, Readout
 from ..text.items import check_readable, read_extras
 from ..text.tokenization import Encoded, encoder
 
@@ -36,8 +36,11 @@ class AskedScore:
 
     Attributes:
         shown: The tokens of the explanation.
-        rows: What the model reads. Of two, what the second one gives is subtracted; the first ``shared`` tokens are those of
-            both.
+        rows: What the model reads. Of several, what each one gives is multiplied by its weight and added up; the first
+            ``shared`` tokens are those of all.
+        weights: Of several rows, one each.
+        constant: Added to the value of several rows, and a part of no token.
+        function: What is explained in place of a score.
         span: The positions that are marked, as (start, stop).
         answers: Of question answering: target and contrast as (first, last) tokens, or ``None``.
         told: Fields of the ``Explanation`` that are known before it is computed.
@@ -48,6 +51,9 @@ class AskedScore:
     shown: Encoded
     rows: tuple[Item, ...]
     span: tuple[int, int]
+    weights: tuple[float, ...] = ()
+    constant: float = 0.0
+    function: Function | None = None
     shared: int = 0
     answers: tuple[tuple[int, int] | None, ...] = ()
     told: dict[str, Any] = field(default_factory=dict)
@@ -64,14 +70,12 @@ class HeadTask(ABC):
 
     Attributes:
         parts: What a call is given beside the text, such as ``question``.
-        functions: Whether a function of the scores may be the target: where they are those of labels.
         likeliest: How many of the best scores the pass is to tell, with their probabilities.
         whole: The readout of all that the model says of a text, if that has to be known before a target is.
     """
 
     name: ClassVar[str]
     parts: ClassVar[tuple[str, ...]] = ()
-    functions: ClassVar[bool] = False
     likeliest: int = 0
     whole: Readout | None = None
 
@@ -104,6 +108,18 @@ class HeadTask(ABC):
         Raises:
             InputError: A target, a contrast or a position that cannot be used.
         """
+
+    def ask_function(
+        self, rows: Sequence[Encoded], asked: Mapping[str, Any], said: Sequence[np.ndarray], function: Function
+    ) -> AskedScore:
+        """The same as ``ask``, for a function of the scores in place of a target; there is no contrast.
+
+        Raises:
+            InputError: A position or a function that cannot be used.
+        """
+        found = self.ask(rows, {**asked, "target": 0}, said)  # any label: its score is not looked at
+        own = tuple(replace(row, target=None, function=function) for row in found.rows)
+        return replace(found, rows=own, function=function)
 
     @abstractmethod
     def readout(self, asked: Sequence[AskedScore]) -> Readout:

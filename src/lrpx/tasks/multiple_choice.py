@@ -4,6 +4,9 @@ Each choice gets one logit, and a softmax over the choices makes them probabilit
 adding a number to all of them changes no prediction. So what is explained is a difference, ``logit[target] - logit[contrast]``,
 by default that of the best choice and the next best. The map shows the prompt once, with what it adds to the one minus what it
 adds to the other, then the two choices. One choice alone, ``choices=["..."]``, is explained by its logit.
+
+A function of the logits of all choices is explained by its gradient: what each choice's logit owes to the tokens, times how much
+the function grows with it.
 """
 
 from __future__ import annotations
@@ -13,12 +16,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ..errors import InputError, nearest
 from ..models.pooling import pooled
+from ..passes.functions import value_and_gradient
 from ..results.explanation import Segment, Token, Unit
-from ..text.batching import Batch, Readout
+from ..text.batching import Batch, Function, Readout
 from ..text.given import as_python, short
 from ..text.pairs import BETWEEN, encode_pair
 from ..text.tokenization import Encoded
@@ -71,8 +76,7 @@ class MultipleChoice(HeadTask):
 
     def ask(self, rows: Sequence[Encoded], asked: Mapping[str, Any], said: Sequence[np.ndarray]) -> AskedScore:
         """The choice that is given, or the best one; compared with the one that is given, or the best other one."""
-        if asked["position"] is not None:
-            raise InputError(f"position={asked['position']!r}: a choice has one logit. Leave position out.")
+        _check_position(asked["position"])
         names = asked["choices"].values
         scores = np.array([float(logit[0]) for logit in said])
         target, contrast = (_resolve(asked[role], role, names) for role in ("target", "contrast"))
@@ -94,19 +98,49 @@ class MultipleChoice(HeadTask):
         if contrast is not None:
             told |= named(tokens[contrast], (float(shares[contrast]), rank_of(scores, contrast)), "contrast")
             items.append(self.item(rows[contrast], target=0))
-            shown, shared = _together(rows[target], rows[contrast], names[contrast])
+            shown, shared = _together([rows[target], rows[contrast]], ["choice", "contrast"], [names[contrast]])
         return AskedScore(
             shown=shown,
             rows=tuple(items),
+            weights=(1.0, -1.0) if len(items) > 1 else (),
             span=pooled(self.model, rows[target].token_ids),
             shared=shared,
             told=told,
             notes=tuple(dict.fromkeys(note for item in items for note in item.notes)),
         )
 
+    def ask_function(
+        self, rows: Sequence[Encoded], asked: Mapping[str, Any], said: Sequence[np.ndarray], function: Function
+    ) -> AskedScore:
+        """A function of the logits of all choices ``[C]``: as good as a weighted sum of them, near the logits as they are."""
+        _check_position(asked["position"])
+        names = asked["choices"].values
+        scores = np.array([float(logit[0]) for logit in said])
+        value, gradient = value_and_gradient(function, torch.from_numpy(scores).to(self.model.dtype))
+        weights = gradient.double().cpu().numpy()
+        items = [self.item(row, target=0) for row in rows]
+        shown, shared = _together(rows, [f"choice {n}" for n in range(len(rows))], names[1:])
+        tokens = [Token(n, name, name) for n, name in enumerate(names)]
+        return AskedScore(
+            shown=shown,
+            rows=tuple(items),
+            weights=tuple(weights.tolist()),
+            constant=float(value) - float(weights @ scores),
+            function=function,
+            span=(0, 0),
+            shared=shared,
+            told={"top": best_of(softmax(scores), tokens)} if len(rows) > 1 else {},
+            notes=tuple(dict.fromkeys(note for item in items for note in item.notes)),
+        )
+
     def readout(self, asked: Sequence[AskedScore]) -> Readout:
         """The logit of the choice."""
         return ChoiceScore()
+
+
+def _check_position(position: Any) -> None:
+    if position is not None:
+        raise InputError(f"position={position!r}: a choice has one logit. Leave position out.")
 
 
 def _resolve(given: Any, role: str, names: Sequence[str]) -> int | None:
@@ -123,32 +157,42 @@ def _resolve(given: Any, role: str, names: Sequence[str]) -> int | None:
     raise InputError(f"{role}={given!r}: give one of the choices, or its index from 0 to {len(names) - 1}.")
 
 
-def _together(first: Encoded, second: Encoded, choice: str) -> tuple[Encoded, int]:
-    """The prompt, one choice and another one as the tokens of one map, and how many of them are of both rows.
+def _together(rows: Sequence[Encoded], names: Sequence[str], others: Sequence[str]) -> tuple[Encoded, int]:
+    """The prompt and several choices as the tokens of one map, and how many of them are of all rows.
+
+    Args:
+        rows: The prompt with each choice.
+        names: How the segment of each choice is called.
+        others: The choices after the first.
 
     Raises:
-        InputError: The tokenizer does not read the prompt in the same way before both.
+        InputError: The tokenizer does not read the prompt in the same way before all of them.
     """
-    begin = first.segments[-1].start
-    same = first.token_ids[:begin] == second.token_ids[:begin] and first.segments[:-1] == second.segments[:-1]
-    if not same or second.segments[-1].start != begin:
-        raise InputError(
-            "the tokenizer reads the prompt in another way before another choice, so they cannot be compared."
-        )
-    length, rest = len(first.token_ids), len(second.token_ids) - begin
-    move = length - begin
-    units = [Unit(unit.start + move, unit.end + move, unit.text) for unit in second.units if unit.start >= begin]
-    if sum(unit.end - unit.start for unit in units) != rest:
-        raise InputError("a character of the prompt and the choice is split over tokens of both.")
-    own = second.segments[-1]
+    first, begin = rows[0], rows[0].segments[-1].start
+    units, segments = list(first.units), [*first.segments[:-1], first.segments[-1]._replace(name=names[0])]
+    ids, tokens = list(first.token_ids), list(first.tokens)
+    for row, name in zip(rows[1:], names[1:], strict=True):
+        same = first.token_ids[:begin] == row.token_ids[:begin] and first.segments[:-1] == row.segments[:-1]
+        if not same or row.segments[-1].start != begin:
+            raise InputError(
+                "the tokenizer reads the prompt in another way before another choice, so they cannot be compared."
+            )
+        move, own = len(ids) - begin, row.segments[-1]
+        more = [Unit(unit.start + move, unit.end + move, unit.text) for unit in row.units if unit.start >= begin]
+        if sum(unit.end - unit.start for unit in more) != len(row.token_ids) - begin:
+            raise InputError("a character of the prompt and the choice is split over tokens of both.")
+        units += more
+        segments.append(Segment(name, own.start + move, own.end + move))
+        ids += row.token_ids[begin:]
+        tokens += row.tokens[begin:]
     shown = replace(
         first,
-        token_ids=first.token_ids + second.token_ids[begin:],
-        tokens=[*first.tokens, *second.tokens[begin:]],
-        units=[*first.units, *units],
-        spans=[*first.spans, *[None] * rest],
+        token_ids=tuple(ids),
+        tokens=tokens,
+        units=units,
+        spans=[*first.spans, *[None] * (len(ids) - len(first.token_ids))],
         extras={},
-        text=f"{first.text}{BETWEEN}{choice}",
-        segments=(*first.segments, Segment("contrast", own.start + move, own.end + move)),
+        text=BETWEEN.join([str(first.text), *others]),
+        segments=tuple(segments),
     )
     return shown, begin

@@ -2,7 +2,8 @@
 
 Without a target, the best answer is explained: of the spans of the context of up to ``LONGEST`` tokens, the one of the highest
 score. Its probability is that of transformers' pipeline: the softmax of the starts times the softmax of the ends, over the
-context and the first token, which stands for "no answer" if the tokenizer puts it there.
+context and the first token, which stands for "no answer" if the tokenizer puts it there. A function as target gets the logits of
+all tokens, ``[T, 2]``: starts, and ends.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..results.explanation import Prediction, Token
-from ..text.batching import Batch, Item, Readout
-from ..text.given import as_python
+from ..text.batching import Batch, Function, Item, Readout
+from ..text.given import as_python, name_of
 from ..text.pairs import encode_pair
 from ..text.tokenization import Encoded
 from .head_task import SHOWN, AskedScore, HeadTask, One, named, softmax
@@ -33,6 +34,46 @@ class StartsAndEnds(Readout):
     def __call__(self, output: Any, batch: Batch) -> Tensor:
         """Both logits of each token."""
         return torch.stack([output.start_logits, output.end_logits], -1)
+
+
+def _of_own_tokens(output: Any, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """Start and end logits ``[B, T]`` with the tokens of the text first, in their order; and how many these are, ``[B, 1]``."""
+    mask = batch.inputs["attention_mask"].to(output.start_logits.device)
+    length = mask.shape[1]
+    own = (torch.arange(length, device=mask.device) + mask.argmax(1, keepdim=True)) % length
+    starts, ends = (logits[:, :length].gather(1, own) for logits in (output.start_logits, output.end_logits))
+    return starts, ends, mask.sum(1, keepdim=True)
+
+
+@dataclass(frozen=True)
+class AllAnswerLogits(Readout):
+    """The logits of starts and ends in turns, ``[B, 2 T]``, the tokens of the text first: for functions of them."""
+
+    def __call__(self, output: Any, batch: Batch) -> Tensor:
+        """Start and end of the first token, of the second one, and so on."""
+        starts, ends, _ = _of_own_tokens(output, batch)
+        return torch.stack([starts, ends], -1).flatten(1)
+
+
+@dataclass(frozen=True)
+class OfTokens:
+    """A function of start and end logits ``[T, 2]``, as one of ``AllAnswerLogits``."""
+
+    function: Function
+    tokens: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """What the function gets."""
+        return self.tokens, 2
+
+    @property
+    def __name__(self) -> str:
+        return name_of(self.function)
+
+    def __call__(self, logits: Tensor) -> Any:
+        """The value."""
+        return self.function(logits[: 2 * self.tokens].reshape(self.shape))
 
 
 @dataclass(frozen=True)
@@ -50,14 +91,12 @@ class AnswerScores(Readout):
 
     def __call__(self, output: Any, batch: Batch) -> Tensor:
         """``start_logits[start] + end_logits[end]``, ``[B, T * longest]``; minus infinity where the text has ended."""
-        mask = batch.inputs["attention_mask"].to(output.start_logits.device)
-        rows, length = mask.shape
-        places = torch.arange(length, device=mask.device)
-        own = (places + mask.argmax(1, keepdim=True)) % length  # where the tokens of the text are, the first one first
-        starts, ends = (logits[:, :length].gather(1, own) for logits in (output.start_logits, output.end_logits))
-        stops = places.unsqueeze(1) + torch.arange(self.longest, device=mask.device)  # [T, longest]
+        starts, ends, count = _of_own_tokens(output, batch)
+        rows, length = starts.shape
+        first = torch.arange(length, device=starts.device).unsqueeze(1)
+        stops = first + torch.arange(self.longest, device=starts.device)  # [T, longest]
         sums = starts.unsqueeze(2) + ends[:, stops.clamp(max=length - 1)]
-        inside = stops.unsqueeze(0) < mask.sum(1).view(-1, 1, 1)
+        inside = stops.unsqueeze(0) < count.unsqueeze(2)
         return sums.masked_fill(~inside, -torch.inf).reshape(rows, -1)
 
 
@@ -90,10 +129,7 @@ class QuestionAnswering(HeadTask):
     def ask(self, rows: Sequence[Encoded], asked: Mapping[str, Any], said: Sequence[np.ndarray]) -> AskedScore:
         """The answer that is given, or the best one."""
         [encoded], [logits] = rows, said
-        if asked["position"] is not None:
-            raise InputError(
-                f"position={asked['position']!r}: the explained answer says it. Give target=, a string or (start, end) tokens."
-            )
+        _check_position(asked["position"])
         found = _Answers(encoded, logits)
         remarks: list[str] = []
         spans: dict[str, tuple[int, int]] = {}
@@ -122,16 +158,36 @@ class QuestionAnswering(HeadTask):
             answers=answers,
         )
 
-    def readout(self, asked: Sequence[AskedScore]) -> AnswerScores:
-        """The scores of answers, up to the longest that is asked about."""
+    def ask_function(
+        self, rows: Sequence[Encoded], asked: Mapping[str, Any], said: Sequence[np.ndarray], function: Function
+    ) -> AskedScore:
+        """A function of the logits of all tokens, which is about no one of them."""
+        [encoded], [logits] = rows, said
+        _check_position(asked["position"])
+        item = replace(self.item(encoded), function=OfTokens(function, len(encoded.token_ids)))
+        told = {"top": _Answers(encoded, logits).top()}
+        return AskedScore(shown=encoded, rows=(item,), span=(0, 0), told=told, notes=item.notes, function=function)
+
+    def readout(self, asked: Sequence[AskedScore]) -> Readout:
+        """The scores of answers, up to the longest that is asked about; or all logits, for functions."""
+        if any(one.function for one in asked):
+            return AllAnswerLogits()
         lengths = [span[1] - span[0] + 1 for one in asked for span in one.answers if span]
         return AnswerScores(1 << (max([LONGEST, *lengths]) - 1).bit_length())  # few values, so that passes can be kept
 
     def items(self, asked: AskedScore, readout: Readout) -> tuple[Item, ...]:
         """Answers as ids of the scores."""
-        assert isinstance(readout, AnswerScores)
+        if not isinstance(readout, AnswerScores):
+            return asked.rows
         ids = [None if span is None else readout.id_of(*span) for span in asked.answers]
         return (replace(asked.rows[0], target=ids[0], contrast=ids[1]),)
+
+
+def _check_position(position: Any) -> None:
+    if position is not None:
+        raise InputError(
+            f"position={position!r}: the explained answer says it. Give target=, a string or (start, end) tokens."
+        )
 
 
 class _Answers:

@@ -40,7 +40,6 @@ class TextClassification(HeadTask):
     """See the top of this file."""
 
     name = "text-classification"
-    functions = True
     parts = ("text_pair",)
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any) -> None:

@@ -51,7 +51,6 @@ class TokenClassification(HeadTask):
     """See the top of this file."""
 
     name = "token-classification"
-    functions = True
     likeliest = SHOWN
     whole = AllLabelScores()
 

@@ -72,6 +72,18 @@ def function_of(target: Any, contrast: Any) -> Function | None:
     return function
 
 
+def check_name(target: Any, name: Any) -> None:
+    """Refuse ``explains=`` for what is no function.
+
+    Raises:
+        InputError: The target is a token or a label, or the name is no string.
+    """
+    if name is not None and not (callable(target) and isinstance(name, str)):
+        raise InputError(
+            f"explains={name!r}: a name for the function that is given as target. Tokens and labels have their own."
+        )
+
+
 def _check_source(signature: ModelSignature, encoded: Encoded) -> None:
     """Refuse a source that the encoder cannot read.
 
