@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from support import CORE, slow_but
+import transformers
+from safetensors.torch import save_file
+from support import CORE, lift_float32_norms, slow_but
 from tiny_tokenizers import word_piece
 from transformers import BertConfig, BertModel, CLIPConfig, CLIPModel, T5Config, T5ForConditionalGeneration
 
@@ -15,8 +17,7 @@ import lrpx
 from lrpx.check import check
 from lrpx.errors import InputError, UnsupportedModelError
 from lrpx.explainer.similarity import seeds_of
-from lrpx.models.sentence_encoder import stored_pooling
-from lrpx.passes.embeddings import POOLINGS
+from lrpx.models.sentence_encoder import POOLINGS, stored_embedding
 
 FIRST, OTHER = "the keys to the cabinet", "the key is old"
 # The families that embedding models are made of, and the makes that differ from them.
@@ -207,6 +208,7 @@ def beside(model, folder, modules, config=None):
     model.config._name_or_path = str(folder)
 
 
+DENSE = ("2_Dense", "sentence_transformers.models.Dense")
 KINDS = [("", "sentence_transformers.models.Transformer"), ("1_Pooling", "sentence_transformers.models.Pooling")]
 
 
@@ -229,7 +231,7 @@ def model(explainer):
 )
 def test_reads_how_the_model_pools(explainer, model, tmp_path, config, expected):
     beside(model, tmp_path, [*KINDS, ("2_Normalize", "sentence_transformers.models.Normalize")], config)
-    assert stored_pooling(model) == expected
+    assert stored_embedding(model).pooling == expected
     e = explainer.similarity(FIRST, OTHER)
     assert e.provenance["pooling"] == expected
     assert e.value == explainer.similarity(FIRST, OTHER, pooling=expected).value
@@ -238,7 +240,9 @@ def test_reads_how_the_model_pools(explainer, model, tmp_path, config, expected)
 @pytest.mark.parametrize(
     ("modules", "config", "message"),
     [
-        ([*KINDS, ("2_Dense", "sentence_transformers.models.Dense")], {"pooling_mode_mean_tokens": True}, "Dense"),
+        ([*KINDS, ("2_CNN", "sentence_transformers.models.CNN")], {"pooling_mode_mean_tokens": True}, "CNN"),
+        ([KINDS[0], DENSE, KINDS[1]], {"pooling_mode_mean_tokens": True}, "Dense"),
+        ([*KINDS, ("3", "x.Normalize"), DENSE], {"pooling_mode_mean_tokens": True}, "Dense after Normalize"),
         (KINDS, {"pooling_mode_weightedmean_tokens": True}, "weightedmean"),
         (KINDS, {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, "pools in a way"),
     ],
@@ -246,7 +250,139 @@ def test_reads_how_the_model_pools(explainer, model, tmp_path, config, expected)
 def test_refuses_what_it_does_not_follow(model, tmp_path, modules, config, message):
     beside(model, tmp_path, modules, config)
     with pytest.raises(UnsupportedModelError, match=message):
-        stored_pooling(model)
+        stored_embedding(model)
+
+
+def dense(folder, name, size, activation="torch.nn.modules.activation.Tanh", *, bias=True, binary=False, **config):
+    """A layer as sentence-transformers writes it; returns it as a module."""
+    made = torch.nn.Linear(*size, bias=bias, dtype=torch.float64)
+    (folder / name).mkdir()
+    config |= {"in_features": size[0], "out_features": size[1], "bias": bias, "activation_function": activation}
+    (folder / name / "config.json").write_text(json.dumps(config))
+    weights = {f"linear.{key}": value.detach().clone() for key, value in made.state_dict().items()}
+    if binary:
+        torch.save(weights, folder / name / "pytorch_model.bin")
+    else:
+        save_file(weights, folder / name / "model.safetensors")
+    return torch.nn.Sequential(made, getattr(torch.nn, activation.rpartition(".")[2])()).requires_grad_(False)
+
+
+class WithLayers(torch.nn.Module):
+    """An encoder with layers after the pooling: an explicit twin, whose embedding is its output."""
+
+    def __init__(self, encoder, layers):
+        super().__init__()
+        self.encoder, self.layers = encoder, torch.nn.Sequential(*layers)
+
+    def forward(self, rows):
+        return self.layers(self.encoder(inputs_embeds=rows).last_hidden_state.mean(1))[0]
+
+
+@pytest.fixture
+def with_layers(model, tmp_path):
+    torch.manual_seed(0)
+    beside(model, tmp_path, [*KINDS, DENSE, ("3_Dense", "x.Dense"), ("4", "x.Normalize")], {"pooling_mode": "mean"})
+    identity = "torch.nn.modules.linear.Identity"
+    layers = [
+        dense(tmp_path, "2_Dense", (32, 24)),
+        dense(tmp_path, "3_Dense", (24, 12), identity, bias=False, binary=True, module_input_name="sentence_embedding"),
+    ]
+    return WithLayers(model, layers)
+
+
+@pytest.mark.parametrize("rules", ["lrp", "attnlrp", "gradient-x-input"])
+def test_layers_after_the_pooling(explainer, with_layers, rules):
+    """Against backward passes of the twin, one for each number of the embedding; the tanh follows the identity rule."""
+    e = explainer.similarity(FIRST, OTHER, method=rules, at="embedding", pairs=True)
+    cut, found = e.segments[0].end, []
+    for ids in (e.token_ids[:cut], e.token_ids[cut:]):
+        x = explainer.model.get_input_embeddings()(torch.tensor([ids])).detach().requires_grad_()
+        with lrpx.propagate(with_layers, {} if rules == "gradient-x-input" else rules):
+            embedding = with_layers(x)
+            each = [torch.autograd.grad(number, x, retain_graph=True)[0] for number in embedding]
+        found.append((torch.stack([(x * g).sum(-1)[0] for g in each]).detach().numpy(), embedding.detach().numpy()))
+    (r_a, a), (r_b, b) = found
+    lengths = np.linalg.norm(a) * np.linalg.norm(b)
+    assert len(a) == 12
+    assert math.isclose(e.value, a @ b / lengths, rel_tol=1e-12)
+    np.testing.assert_allclose(e.pairs, r_a.T @ r_b / lengths, atol=1e-12)
+    if rules != "gradient-x-input":
+        np.testing.assert_allclose(e.relevance, np.concatenate([b @ r_a, a @ r_b]) / lengths / 2, atol=1e-12)
+    assert (e.provenance["pooling"], e.provenance["layers_after_pooling"]) == ("mean", 2)
+    without = explainer.similarity(FIRST, OTHER, pooling="mean", method=rules)  # no more than the pooling
+    assert abs(without.value - e.value) > 1e-3
+    assert without.provenance["layers_after_pooling"] == 0
+
+
+def test_gradient_x_input_through_the_layers_is_what_scaling_a_token_changes(explainer, with_layers):
+    e = explainer.similarity(FIRST, OTHER, method="gradient-x-input", at="embedding")
+    cut, rows = e.segments[0].end, explainer.model.get_input_embeddings()(torch.tensor([e.token_ids])).detach()
+
+    def value(token, by):
+        factors = torch.ones(1, len(e.tokens), 1, dtype=torch.float64)
+        factors[0, token] += by
+        with torch.no_grad():
+            a, b = (with_layers(part) for part in ((rows * factors)[:, :cut], (rows * factors)[:, cut:]))
+        return float(a @ b / (a.norm() * b.norm()))
+
+    for token in (0, 2, cut, len(e.tokens) - 1):
+        slope = (value(token, 1e-5) - value(token, -1e-5)) / 2e-5
+        assert math.isclose(e.relevance[token], slope, rel_tol=1e-6, abs_tol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"activation_function": "my.own.Activation"}, UnsupportedModelError, "2_Dense .* is not followed.*my.own"),
+        ({"module_input_name": "token_embeddings"}, UnsupportedModelError, "token_embeddings"),
+        ({"in_features": 16}, InputError, r"linear.weight \[24, 16\]"),
+        (None, InputError, "weights of the layer 2_Dense .* are missing"),
+    ],
+)
+def test_layers_that_cannot_be_used(explainer, with_layers, tmp_path, change, error, message):
+    if change is None:
+        (tmp_path / "2_Dense" / "model.safetensors").unlink()
+    else:
+        file = tmp_path / "2_Dense" / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(error, match=message):
+        explainer.similarity(FIRST, OTHER)
+
+
+T5_SIZES = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 2, "num_heads": 2, "vocab_size": 97}
+
+
+@pytest.mark.parametrize("kind", ["T5", "MT5", "UMT5"])
+def test_the_encoder_of_a_pair_by_itself(kind):
+    """As sentence-t5 is: against single backward passes; and under LRP everything adds up, as T5 has no biases."""
+    torch.manual_seed(0)
+    made = getattr(transformers, f"{kind}EncoderModel")(getattr(transformers, f"{kind}Config")(**T5_SIZES))
+    explainer = lrpx.Explainer(made.double().eval(), None)
+    first, other = [5, 17, 42, 8], [17, 9, 42]
+    with lift_float32_norms(made):
+        e = explainer.similarity(first, other, pooling="mean", pairs=True, at="embedding")
+        (r_a, a), (r_b, b) = (by_hand(made, ids, "attnlrp", "mean") for ids in (first, other))
+        under_lrp = explainer.similarity(first, other, pooling="mean", method="lrp")
+    lengths = np.linalg.norm(a) * np.linalg.norm(b)
+    assert math.isclose(e.value, a @ b / lengths, rel_tol=1e-9)
+    np.testing.assert_allclose(e.pairs, r_a.T @ r_b / lengths, atol=1e-9)
+    np.testing.assert_allclose(e.relevance, np.concatenate([b @ r_a, a @ r_b]) / lengths / 2, atol=1e-9)
+    assert abs(under_lrp.residual) < 1e-7
+    assert abs(e.residual) > 1e-5
+
+
+def test_a_saved_encoder_is_loaded_as_one(tmp_path):
+    """sentence-t5's configuration says that it is an encoder-decoder model, and its architecture that it is not."""
+    model = transformers.T5EncoderModel(T5Config(**T5_SIZES)).eval()
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text()) | {"is_encoder_decoder": True}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    word_piece().save_pretrained(tmp_path)
+    explainer = lrpx.Explainer(str(tmp_path))
+    assert type(explainer.model).__name__ == "T5EncoderModel"
+    ids = [5, 17, 42, 8], [17, 9, 42]
+    found = explainer.similarity(*ids, pooling="mean").value
+    assert math.isclose(found, lrpx.Explainer(model, None).similarity(*ids, pooling="mean").value, rel_tol=1e-5)
 
 
 def test_what_is_not_from_the_hub_is_not_looked_for_there(monkeypatch):
@@ -260,7 +396,7 @@ def test_what_is_not_from_the_hub_is_not_looked_for_there(monkeypatch):
         ("org/other", None),
     ]:
         model.config._name_or_path, model.config._commit_hash = name, commit
-        assert stored_pooling(model) is None
+        assert stored_embedding(model) is None
     assert asked == ["org/name", "org/other"]
 
 

@@ -400,7 +400,8 @@ class Explainer:
                 has to be given it.
             metric: The ``"cosine"`` of the two embeddings, or their ``"dot"`` product.
             pooling: How the hidden states of a text's tokens become its embedding: their ``"mean"``, the first (``"cls"``) or
-                the ``"last"`` one, or the ``"max"`` of each number. Default: what sentence-transformers wrote beside the model.
+                the ``"last"`` one, or the ``"max"`` of each number. Default: what sentence-transformers wrote beside the model,
+                with the layers after the pooling.
             pairs: Also ``Explanation.pairs``: what each token of ``text`` contributes together with each of ``other``. Takes a
                 backward pass for each number of both embeddings.
             method: ``"lrp"``, ``"attnlrp"``, ``"lrp-uniform-gate"`` or ``"gradient-x-input"``. Default: the explainer's.

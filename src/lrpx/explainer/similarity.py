@@ -21,11 +21,11 @@ from ..methods import Method
 from ..methods.generated import check_decomposes, how
 from ..models.heads import IMAGE_TEXT_SCORE
 from ..models.lock import lock_of
-from ..models.sentence_encoder import stored_pooling
+from ..models.sentence_encoder import POOLINGS, Embedding, stored_embedding
 from ..models.signature import ModelSignature, padding_id, takes, task_of
 from ..models.stacks import encoder_of
 from ..passes.dispatch import PassRunner
-from ..passes.embeddings import POOLINGS, embedding_of, explain_embedding
+from ..passes.embeddings import embedding_of, explain_embedding
 from ..passes.many_targets import ManyTargets
 from ..results.explanation import NO_TOKEN, Explanation, Segment, Token, Unit
 from ..text.batching import Batch, Item, pad
@@ -74,7 +74,7 @@ def explain_similarity(
             f"{type(model).__name__} does not make one embedding of a text by a single stack of blocks: similarity() is for "
             "encoders and decoders that read text alone."
         )
-    pooling = _pooling(model, asked.pooling)
+    made = _embedding(model, asked.pooling)
     spec, combine = how(method, settings)
     signature = ModelSignature.of(model)
     both = [_encoded(tokenizer, text, name) for text, name in zip(texts, ("text", "other"), strict=True)]
@@ -85,7 +85,7 @@ def explain_similarity(
         warn(note)
     batches = [pad([_item(one, signature)], model) for one in both]
     with lock_of(model):
-        a, b = (_numbers(embedding_of(model, batch, pooling)) for batch in batches)
+        a, b = (_numbers(embedding_of(model, batch, made)) for batch in batches)
         value, seeds = seeds_of(a, b, asked.metric, halves=bool(spec.rules))
 
         def relevance(which: int, batch: Batch) -> tuple[np.ndarray, np.ndarray | None, tuple[str, ...]]:
@@ -94,7 +94,7 @@ def explain_similarity(
                 each = many.relevance(np.eye(seed.shape[1]), combine) if asked.pairs else None  # [D, T]
                 return (many.relevance(seed, combine) if each is None else seed @ each)[0], each, many.notes
 
-            return explain_embedding(runner, batch, spec, pooling, ask)
+            return explain_embedding(runner, batch, spec, made, ask)
 
         found = [relevance(which, batch) for which, batch in enumerate(batches)]
     pairs = None
@@ -124,7 +124,7 @@ def explain_similarity(
         text=None if None in given else "\n".join(map(str, given)),
         pairs=pairs,
         notes=(*dict.fromkeys((*notes, *found[0][2], *found[1][2])),),
-        provenance={**about, "metric": asked.metric, "pooling": pooling},
+        provenance={**about, "metric": asked.metric, "pooling": made.pooling, "layers_after_pooling": len(made.layers)},
     )
 
 
@@ -149,17 +149,19 @@ def _lengths(a: np.ndarray, b: np.ndarray, metric: str) -> float:
     return lengths
 
 
-def _pooling(model: Any, given: Any) -> str:
-    if given is None:
-        given = stored_pooling(model)
-        if given is None:
+def _embedding(model: Any, pooling: Any) -> Embedding:
+    """How hidden states become an embedding: as stored beside the model, or pooled as the user says, and no more."""
+    if pooling is None:
+        stored = stored_embedding(model)
+        if stored is None:
             raise InputError(
                 f"{type(model).__name__} does not say how the hidden states of its tokens become one embedding. Say it: "
                 'pooling="mean" (most sentence encoders), "cls", "last" or "max".'
             )
-    if given not in POOLINGS:
-        raise InputError(f"pooling={given!r}. {nearest(str(given), POOLINGS)}")
-    return str(given)
+        return stored
+    if pooling not in POOLINGS:
+        raise InputError(f"pooling={pooling!r}. {nearest(str(pooling), POOLINGS)}")
+    return Embedding(str(pooling))
 
 
 def _encoded(tokenizer: Any, text: Any, name: str) -> Encoded:

@@ -41,6 +41,13 @@ class Head:
 
 
 NO_HEAD = Head("feature-extraction", "AutoModel", ("MODEL_MAPPING_NAMES",), (), explained=True)  # it gives embeddings
+TEXT_ENCODER = Head(  # the encoder alone of a family of encoder-decoder models
+    "feature-extraction",
+    "AutoModelForTextEncoding",
+    (),
+    ("T5EncoderModel", "T5GemmaEncoderModel", "SwitchTransformersEncoderModel"),
+    pairs=True,
+)
 IMAGE_TEXT_SCORE = "zero-shot-image-classification"
 
 HEADS = (
@@ -83,6 +90,7 @@ HEADS = (
         (),
     ),
     NO_HEAD,
+    TEXT_ENCODER,
 )
 
 # Of encoder-decoder models alone: transformers lists in these tables also models that read sound and go on from a text.
@@ -107,7 +115,9 @@ def auto_class_of_pair(model_type: str, architecture: str | None) -> str | None:
 
     for auto_class, table in _PAIRS.items():
         known: dict[str, str] = dict(getattr(modeling_auto, table))
-        bare = architecture is None or (architecture.endswith("Model") and architecture not in known.values())
+        bare = architecture is None or (
+            architecture.endswith("Model") and architecture not in known.values() and not TEXT_ENCODER.has(architecture)
+        )
         if architecture in known.values() or (bare and model_type in known):
             return auto_class
     return None

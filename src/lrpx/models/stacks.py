@@ -44,11 +44,11 @@ class Stack:
 
 
 def encoder_of(model: PreTrainedModel) -> nn.Module | None:
-    """The encoder of an encoder-decoder model, ``None`` for any other."""
+    """The encoder of an encoder-decoder model, ``None`` for any other, such as the encoder of one by itself."""
     if not getattr(model.config, "is_encoder_decoder", False):
         return None
     encoder: nn.Module | None = model.get_encoder()
-    return None if encoder is model else encoder
+    return None if model in (encoder, model.get_decoder()) else encoder
 
 
 def stacks_of(model: PreTrainedModel, modules: Sequence[nn.Module] | None = None) -> list[Stack]:
@@ -76,7 +76,8 @@ def _only_words_of(model: PreTrainedModel) -> nn.Module | None:
         if hasattr(model, "vision_model"):
             return None
         raise
-    return words
+    own = getattr(getattr(model.base_model, "encoder", None), "embed_tokens", None)  # T5's encoder alone has a copy
+    return own if isinstance(own, nn.Embedding) else words
 
 
 def _outermost(module: nn.Module) -> list[list[nn.Module]]:

@@ -1,4 +1,4 @@
-"""The embedding of a text, pooled from the hidden states of its tokens, and backward passes from its D numbers.
+"""The embedding of a text, made from the hidden states of its tokens, and backward passes from its D numbers.
 
 What a sum of them, weighted, owes to each token is one backward pass; what each of them owes, D passes together.
 """
@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..errors import NonFiniteError, UnsupportedModelError
+from ..models.sentence_encoder import Embedding
 from ..text.batching import Batch, Readout
 from .dispatch import PassRunner
 from .forward_backward import PassOptions, PassSpec, accepted, exact_dtype, watched
@@ -21,21 +22,7 @@ from .many_targets import ManyTargets, with_options
 from .memory import values_at_once
 from .scoring import Scores, Scoring
 
-Pooling = Literal["mean", "cls", "last", "max"]
-POOLINGS: tuple[str, ...] = get_args(Pooling)
 Answer = TypeVar("Answer")
-
-
-def pool(states: Tensor, pooling: str) -> Tensor:
-    """One embedding ``[D]`` of the hidden states ``[T, D]`` of a text's tokens, special tokens included.
-
-    ``"mean"`` over the tokens, the first (``"cls"``) or the ``"last"`` token, or the ``"max"`` over the tokens, of each number.
-    """
-    if pooling == "mean":
-        return states.mean(0)
-    if pooling == "max":
-        return states.max(0).values
-    return states[0 if pooling == "cls" else -1]
 
 
 @dataclass(frozen=True)
@@ -49,7 +36,7 @@ class MeanEmbedding(Readout):
 
 
 def explain_embedding(
-    runner: PassRunner, batch: Batch, spec: PassSpec, pooling: str, ask: Callable[[ManyTargets], Answer]
+    runner: PassRunner, batch: Batch, spec: PassSpec, made: Embedding, ask: Callable[[ManyTargets], Answer]
 ) -> Answer:
     """Run one text forward and return what ``ask`` finds out by backward passes from its embedding.
 
@@ -59,7 +46,7 @@ def explain_embedding(
         runner: Of the model, whose lock the caller holds.
         batch: One text.
         spec: The rules, and the one place where relevance is taken.
-        pooling: One of ``POOLINGS``.
+        made: How the embedding is made of hidden states.
         ask: Calls ``ManyTargets.relevance``. It is called again if a pass has to be.
 
     Raises:
@@ -71,7 +58,7 @@ def explain_embedding(
     def attempt(options: PassOptions) -> Answer:
         many = 1 if options.checkpoint else values_at_once(model, batch)
         with watched(model, batch, spec, options) as now:
-            embedding = pool(_hidden(model, now.batch)[0], pooling)
+            embedding = made(_hidden(model, now.batch)[0])
             if not embedding.isfinite().all():
                 raise NonFiniteError(
                     f"an embedding of {type(model).__name__} has NaN or infinity in {embedding.dtype}. "
@@ -85,10 +72,10 @@ def explain_embedding(
     return with_options(runner, batch, spec, attempt)
 
 
-def embedding_of(model: PreTrainedModel, batch: Batch, pooling: str) -> Tensor:
+def embedding_of(model: PreTrainedModel, batch: Batch, made: Embedding) -> Tensor:
     """The embedding ``[D]`` of one text, by a forward pass alone."""
     with torch.no_grad():
-        return pool(_hidden(model, batch)[0], pooling)
+        return made(_hidden(model, batch)[0])
 
 
 def _hidden(model: PreTrainedModel, batch: Batch) -> Tensor:

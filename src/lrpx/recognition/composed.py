@@ -6,6 +6,8 @@ one that PyTorch computes, which may round in another way.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 from torch.nn import functional
 
@@ -32,5 +34,5 @@ def normalised_groups(
     return output if bias is None else output + bias.reshape(of_channels)
 
 
-COMPOSED = {"glu": gated_linear_unit, "group_norm": normalised_groups}
+COMPOSED: dict[str, Callable[..., Tensor]] = {"glu": gated_linear_unit, "group_norm": normalised_groups}
 """The name of a function, in ``table.py`` of the kind ``"composed"`` -> what it is made of."""
