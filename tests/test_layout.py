@@ -14,7 +14,8 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "lrpx"
 ROOMS = [
     ["lrpx"],  # __init__.py
     ["__main__"],
-    ["cli", "app"],
+    ["cli"],
+    ["app"],
     ["report"],
     ["evaluation"],
     ["explainer"],
@@ -37,7 +38,18 @@ LEVEL = {name: level for level, names in enumerate(ROOMS) for name in names}
 SIBLINGS_APART = ("methods.alti.families",)
 WITHOUT_TORCH = ("heatmap", "report", "results", "errors", "files", "version")
 HEAVY = ["torch", "transformers"]  # loaded when something is used that needs them
-NOT_ON_IMPORT = ["spacy", "datasets", "ray", "gradio", "matplotlib", "pandas", "pyarrow", "IPython", "gguf"]
+NOT_ON_IMPORT = [
+    "spacy",
+    "datasets",
+    "ray",
+    "starlette",
+    "uvicorn",
+    "matplotlib",
+    "pandas",
+    "pyarrow",
+    "IPython",
+    "gguf",
+]
 
 FILES = {path.relative_to(SOURCE).with_suffix("").parts: path for path in sorted(SOURCE.rglob("*.py"))}
 FILES = {".".join(part for part in parts if part != "__init__") or "lrpx": path for parts, path in FILES.items()}

@@ -78,3 +78,12 @@ class Pages:
 def wider_than_window(page):
     """Whether one would have to scroll sideways."""
     return page.evaluate("document.documentElement.scrollWidth > window.innerWidth")
+
+
+def until(page, expression, seconds=10):
+    """Wait for a JavaScript expression to hold. ``page.wait_for_function`` needs a policy that allows ``eval``."""
+    for _ in range(20 * seconds):
+        if page.evaluate(expression):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"{expression} does not hold after {seconds} seconds")

@@ -16,6 +16,7 @@ from rich.table import Table
 from ..errors import LrpxError, LrpxWarning
 from ..methods import METHODS
 from . import benchmark as cli_benchmark
+from .app import app as web_app
 from .check import check
 from .compare import compare
 from .explain import explain
@@ -101,6 +102,7 @@ app.command()(similarity)
 app.command()(compare)
 app.command()(methods)
 app.command()(check)
+app.command("app")(web_app)
 app.add_typer(cli_benchmark.benchmark, name="benchmark")
 app.command()(cli_benchmark.evaluate)
 app.command()(cli_benchmark.report)

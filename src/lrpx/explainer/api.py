@@ -23,7 +23,7 @@ from ..models.reader import tokenizer_of
 from ..models.usable import usable_model
 from ..passes.dispatch import Execution, PassRunner
 from ..propagation.rulesets import RuleSet
-from ..results.explanation import Explanation
+from ..results.explanation import Explanation, Prediction
 from ..results.explanations import Explanations, Failure
 from ..results.flow import RelevanceFlow
 from ..results.generation import GenerationExplanation
@@ -266,6 +266,34 @@ class Explainer:
         complete = [i for i in texts.items if i not in texts.failed]
         failures = (Failure(i, texts.given[i], error) for i, error in sorted(texts.failed.items()))
         return Explanations((found[i] for i in complete for found in by_method), failures)
+
+    def likeliest(
+        self,
+        text: str | Ids | Chat,
+        count: int = 20,
+        *,
+        position: int | None = None,
+        images: Images = None,
+        target_prefix: Prefix = None,
+    ) -> list[Prediction]:
+        """The tokens that a language model finds likeliest, the likeliest first, from one forward pass.
+
+        Args:
+            text: One text, as of a call.
+            count: How many tokens; all of the vocabulary, if it has fewer.
+            position, images, target_prefix: As of a call.
+
+        Raises:
+            InputError: Something that cannot be used, or the model is no language model.
+            UnsupportedModelError: The model cannot be explained correctly.
+
+        Example:
+            >>> for token, probability in lrpx.Explainer(model, tokenizer).likeliest("The keys to the cabinet", 3):
+            ...     print(f"{token.shown!r} {probability:.2f}")
+        """
+        from .likeliest import likeliest
+
+        return likeliest(self._runner, self.reader, text, count, position, images, target_prefix)
 
     def generate(
         self,

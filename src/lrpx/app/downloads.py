@@ -1,0 +1,76 @@
+"""Explanations as files, in every format that lrpx writes."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import heatmap
+from ..errors import InputError, nearest
+from ..heatmap import Look
+from ..results.explanation import Explanation, readable_texts
+from ..results.explanations import Explanations
+
+TYPES = {
+    "html": "text/html; charset=utf-8",
+    "png": "image/png",
+    "pdf": "application/pdf",
+    "svg": "image/svg+xml",
+    "latex": "application/x-tex",
+    "json": "application/json",
+    "csv": "text/csv; charset=utf-8",
+}
+ENDINGS = {"latex": "tex"}  # of other formats the ending is the name
+DRAWN = ("png", "pdf", "svg")  # by matplotlib
+
+
+def formats() -> dict[str, str]:
+    """Each format, with what is missing for it: empty if nothing is."""
+    missing = "" if importlib.util.find_spec("matplotlib") else 'pip install "lrpx[viz]"'
+    return {kind: missing if kind in DRAWN else "" for kind in TYPES}
+
+
+def file_name(kind: str) -> str:
+    """The name of a file of a format."""
+    return f"lrpx.{ENDINGS.get(kind, kind)}"
+
+
+def file_of(explanations: Sequence[Explanation], kind: str, look: Look) -> bytes:
+    """The explanations as a file of the format ``kind``.
+
+    Raises:
+        InputError: There is no such format, or the text is too long for a picture.
+        ImportError: What draws pictures is not installed.
+    """
+    if kind not in TYPES:
+        raise InputError(f"unknown format {kind!r}. {nearest(kind, TYPES)}")
+    if kind == "html":
+        return heatmap.to_html(list(explanations), look=look).encode("utf-8")
+    if kind == "latex":
+        return heatmap.to_latex(list(explanations), look=look).encode("utf-8")
+    if kind == "csv":
+        return _csv(explanations).encode("utf-8")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / file_name(kind)
+        if kind == "json":
+            Explanations(explanations).save(path)
+        else:
+            getattr(heatmap, f"to_{kind}")(list(explanations), path, look)
+        return path.read_bytes()
+
+
+def _csv(explanations: Sequence[Explanation]) -> str:
+    """One row per token, with the columns of ``Explanations.to_frame`` and the token's position."""
+    file = io.StringIO()
+    rows = csv.writer(file, lineterminator="\n")
+    rows.writerow(["explanation", "method", "position", "text", "token", "token_id", "relevance"])
+    for n, e in enumerate(explanations):
+        for i, text in enumerate(readable_texts(e.units)):
+            row: list[Any] = [n, e.method, i, text, e.tokens[i], e.token_ids[i], repr(float(e.relevance[i]))]
+            rows.writerow(row)
+    return file.getvalue()

@@ -1,0 +1,181 @@
+"""What the page draws of explanations: the views of ``heatmap``, as JSON.
+
+Numbers come formatted and colours computed, so the page shows what every other format shows. All text is visible text, not
+escaped: the page sets it as text, never as HTML.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError
+from ..heatmap import Look
+from ..heatmap.cells import Cell
+from ..heatmap.colours import WHITE, Rgb, colour, hex_colour, ink
+from ..heatmap.images import ImageMap, overlay
+from ..heatmap.text import legible, readable, visible
+from ..heatmap.view import DOT, MINUS, View, fixed, probability, view
+from ..results.explanation import Explanation, Prediction, Token
+
+PARTS = {"by_attention": "attention", "by_mlp": "MLP", "by_layer": "all it adds"}
+
+
+def look_of(explanations: Sequence[Explanation], look: Look, *, shared: bool) -> Look:
+    """How explanations are drawn; ``shared``: those that are parts of a logit have one scale, that of the largest."""
+    if not shared:
+        return look
+    ends = [view(e, look).scale for e in explanations if e.measures == "parts"]
+    return replace(look, scale=max(ends)) if ends and max(ends) > 0 else look
+
+
+def drawn(explanations: Sequence[Explanation], look: Look, *, shared: bool) -> list[dict[str, Any]]:
+    """Grids, below one another: explanations with the same cells are rows of one grid.
+
+    Raises:
+        InputError: Everything is hidden.
+    """
+    one_scale = look_of(explanations, look, shared=shared)
+    grids: list[dict[str, Any]] = []
+    for e in explanations:
+        v = view(e, one_scale if e.measures == "parts" else look)
+        columns = [_column(v, cell) for cell in v.cells]
+        if not grids or grids[-1]["columns"] != columns:
+            grids.append({"columns": columns, "rtl": v.rtl, "rows": []})
+        grids[-1]["rows"].append(_row(v))
+    return grids
+
+
+def _column(v: View, cell: Cell) -> dict[str, Any]:
+    """What all rows have in common."""
+    return {
+        "pieces": list(cell.pieces),
+        "gap": cell.gap,
+        "rtl": cell.rtl,
+        "explained": cell.explained,
+        "hidden": cell.hidden,
+        "segment": cell.segment,
+        "breaks": cell.breaks,
+        "image": cell.image,
+        "positions": [position for position, *_ in cell.tokens],
+        "tokens": [f"{legible(raw)} · id {i}" for _, raw, i, _ in cell.tokens],
+    }
+
+
+def _row(v: View) -> dict[str, Any]:
+    outside = [f"outside the tokens: {DOT.join(parts)}"] if (parts := v.outside(MINUS)) else []
+    return {
+        "method": v.method,
+        "what": v.explains(MINUS) + (f" = {value}" if (value := v.equals(MINUS)) else ""),
+        "sums": v.sums(MINUS),
+        "notes": list(v.notes),
+        "more": [*filter(None, [DOT.join(v.predictions)]), *v.holds(MINUS), *outside],
+        "remarks": list(v.remarks),
+        "marked": v.marked(),
+        "scale": bool(v.scale),
+        "ticks": [text for _, text in v.ticks(MINUS)] if v.scale else [],
+        "bar": [painted(colour(share)) for share in v.bar(9)],
+        "legend": v.legend(MINUS),
+        "numbers": [v.number(cell.value, MINUS) if cell.coloured else "" for cell in v.cells],
+        "colours": [painted(v.fill(cell)) for cell in v.cells],
+        "images": [_image(v, image) for image in v.images],
+    }
+
+
+def _image(v: View, image: ImageMap) -> dict[str, Any]:
+    def patch(value: float) -> str:
+        rgb, opacity = overlay(v.share(value))
+        return f"#{hex_colour(rgb)}{round(255 * opacity):02X}"
+
+    places = list(image.places())
+    return {
+        "label": image.label,
+        "caption": v.caption(image, MINUS),
+        "rows": image.rows,
+        "columns": image.columns,
+        "width": image.width,
+        "height": image.height,
+        "file": f"data:image/png;base64,{base64.b64encode(image.png).decode('ascii')}",
+        "tokens": [token for _, _, token, _ in places],
+        "numbers": [v.number(value, MINUS) for *_, value in places],
+        "colours": [patch(value) for *_, value in places],
+    }
+
+
+def painted(rgb: Rgb) -> list[str]:
+    """A colour and the ink that is legible on it."""
+    return [f"#{hex_colour(rgb)}", f"#{hex_colour(ink(rgb))}"]
+
+
+def inside(e: Explanation, positions: Sequence[int]) -> dict[str, Any]:
+    """Relevance of layers and heads at tokens, added up over them; of all tokens if there are no ``positions``.
+
+    Raises:
+        InputError: There is no such token.
+    """
+    if any(not 0 <= i < len(e.tokens) for i in positions):
+        raise InputError(f"positions {list(positions)}: the text has {len(e.tokens)} tokens.")
+    chosen = list(positions) or slice(None)
+
+    def at(numbers: np.ndarray) -> np.ndarray:
+        return np.asarray(numbers[..., chosen].sum(axis=-1), dtype=np.float64)
+
+    found = {name: at(numbers) for name in PARTS if (numbers := getattr(e, name)) is not None}
+    of_text = "all tokens" if not positions else " ".join(visible(text, quoted=True) for text in _texts(e, positions))
+    layers = {PARTS[name]: numbers for name, numbers in found.items()}
+    if layers.keys() == {"all it adds"}:  # of ALTI-Logit, whose layers are what attention gave to the tokens
+        layers = {"attention": layers["all it adds"]}
+    heads = None if e.by_head is None else at(e.by_head)
+    return {
+        "method": e.method,
+        "text": of_text,
+        "positions": list(positions),
+        "relevance": fixed(float(e.relevance[chosen].sum()), float(np.abs(e.relevance).max()), MINUS),
+        "reads": e.method == "alti-logit",
+        "layers": _table(list(layers), np.array(list(layers.values()))) if layers else None,
+        "heads": None if heads is None else _table([str(layer) for layer in range(len(heads))], heads),
+    }
+
+
+def _texts(e: Explanation, positions: Sequence[int]) -> list[str]:
+    return [text for start, end, text in e.units if any(start <= i < end for i in positions)]
+
+
+def _table(names: list[str], numbers: np.ndarray) -> dict[str, Any]:
+    """Rows of numbers on one scale of colours, and where the scale ends."""
+    largest = float(np.abs(numbers).max())
+    return {
+        "names": names,
+        "largest": fixed(largest, largest, MINUS).removeprefix("+"),
+        "numbers": [[fixed(value, largest, MINUS) for value in row] for row in numbers.tolist()],
+        "colours": [
+            [painted(colour(value / largest) if largest else WHITE) for value in row] for row in numbers.tolist()
+        ],
+    }
+
+
+def predictions(found: Sequence[Prediction], e: Explanation | None = None) -> dict[str, Any]:
+    """The likeliest tokens, and what an explanation explains of them, which is in the list wherever it stands."""
+    rows = [{**entry(token), **_likely(p)} for token, p in found]
+    chosen: dict[str, Any] = {"target": None, "contrast": None}
+    if e is not None:
+        for role, token in (("target", e.target), ("contrast", e.contrast)):
+            p = getattr(e, f"{role}_probability")
+            chosen[role] = token and entry(token)
+            if token is not None and p is not None and all(row["id"] != token.id for row in rows):
+                rows.append({**entry(token), **_likely(p)})
+    return {"tokens": rows, **chosen}
+
+
+def _likely(p: float) -> dict[str, Any]:
+    return {"p": p, "shown": probability(p).removeprefix("= ")}
+
+
+def entry(token: Token) -> dict[str, Any]:
+    """A token or label: its id, its text, and how that is shown."""
+    text = token.shown or readable(token.text)
+    return {"id": token.id, "text": text, "name": visible(text, quoted=True)}

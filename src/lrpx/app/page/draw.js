@@ -1,0 +1,170 @@
+// What the server computed -> elements. Text is set as text, never as HTML.
+
+export function el(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name === "class") made.className = value;
+    else if (name === "style") Object.assign(made.style, value);
+    else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (name in made && !name.includes("-")) made[name] = value;
+    else made.setAttribute(name, value);
+  }
+  made.append(...children.filter(child => child !== null && child !== undefined));
+  return made;
+}
+
+const paint = ([background, color]) => ({ background, color });
+
+// Buttons in a group of which one is reached by Tab, the others by the arrow keys.
+export function roving(group, selector, moved) {
+  const all = () => [...group.querySelectorAll(selector)];
+  const first = all()[0];
+  all().forEach(button => { button.tabIndex = button === first ? 0 : -1; });
+  group.onkeydown = event => {
+    const buttons = all(), here = buttons.indexOf(event.target.closest(selector));
+    if (here < 0) return;
+    const flip = getComputedStyle(group).direction === "rtl" ? -1 : 1;
+    const step = { ArrowRight: flip, ArrowLeft: -flip, ArrowDown: 1, ArrowUp: -1 }[event.key];
+    const to = step ? here + step : { Home: 0, End: buttons.length - 1 }[event.key];
+    if (to === undefined || !buttons[to]) return;
+    event.preventDefault();
+    focusIn(group, selector, buttons[to]);
+    if (moved) moved(to, event.shiftKey);
+  };
+}
+
+export function focusIn(group, selector, button) {
+  group.querySelectorAll(selector).forEach(one => { one.tabIndex = one === button ? 0 : -1; });
+  button.focus();
+}
+
+// A grid: a column per token, below it a coloured number per method. Columns wrap; the names of the rows stand at each line.
+export function grid(data, truth, pick) {
+  const several = data.rows.length > 1;
+  const box = el("div", { class: "grid", dir: data.rtl ? "rtl" : "ltr", role: "group", "aria-label": "contributions of the tokens" });
+  const marked = new Set(truth), numbers = data.columns.length <= 80;
+  data.columns.forEach((column, n) => {
+    if (column.breaks) box.append(el("span", { class: "break" }));
+    if (column.segment) box.append(el("bdi", { class: "segment" }, `${column.segment}:`));
+    const text = column.pieces.join(""), underlined = column.positions.some(i => marked.has(i));
+    const told = data.rows.map(row => `${several ? row.method + " " : ""}${row.numbers[n] || "hidden"}`).join(", ");
+    const classes = ["column", column.gap && "gap", column.explained && "explained", column.hidden && "hidden", underlined && "truth",
+      column.image && "image"].filter(Boolean).join(" ");
+    const more = [underlined && "the subject", column.explained && "explained position"].filter(Boolean).join(", ");
+    const button = el("button", {
+      type: "button", class: classes, title: [...column.tokens, told].join("\n"),
+      "aria-label": `${text}: ${told}${more ? ", " + more : ""}`, "aria-pressed": "false",
+    });
+    const alone = !several && { style: paint(data.rows[0].colours[n]) };
+    button.append(el("bdi", { class: "piece", dir: column.rtl ? "rtl" : "ltr", ...alone }, text));
+    for (const row of data.rows) {
+      if (!several) button.append(el("span", { class: "value plain" }, numbers ? row.numbers[n] : ""));
+      else button.append(el("span", { class: "value", style: paint(row.colours[n]) }, numbers ? row.numbers[n] : ""));
+    }
+    button.addEventListener("click", () => {
+      focusIn(box, ".column", button);
+      pick(column, button);
+    });
+    box.append(button);
+    if (column.pieces.length > 1 && n + 1 < data.columns.length) box.append(el("span", { class: "break" }));
+  });
+  roving(box, ".column");
+  return box;
+}
+
+// The names of the rows, left of each line of a grid. Called when the grid is on the page, and when its width changes.
+export function nameLines(box, data) {
+  box.querySelectorAll(".names").forEach(old => old.remove());
+  if (data.rows.length < 2) return;
+  const longest = Math.max(...data.rows.map(row => row.method.length));
+  const gutter = Math.min(longest * 7 + 12, box.clientWidth * 0.3);
+  box.style.paddingLeft = `${gutter}px`;
+  const lines = new Map();
+  for (const column of box.querySelectorAll(".column")) if (!lines.has(column.offsetTop)) lines.set(column.offsetTop, column);
+  for (const column of lines.values()) {
+    const names = el("div", { class: "names", "aria-hidden": "true", style: { top: "0", width: `${gutter - 8}px` } });
+    const cells = column.querySelectorAll(".value");
+    data.rows.forEach((row, i) => {
+      names.append(el("span", {
+        title: row.method,
+        style: { position: "absolute", left: "0", width: "100%", top: `${cells[i].offsetTop}px`,
+          lineHeight: `${cells[i].offsetHeight}px` },
+      }, row.method));
+    });
+    box.append(names);
+  }
+}
+
+// What stands around a grid: what is explained above it, and below it for each method its scale and its notes.
+export function header(data) {
+  const told = [...new Set(data.rows.map(row => row.what))];
+  const shared = data.rows[0].notes.filter(note => data.rows.every(row => row.notes.includes(note)));
+  return el("div", { class: "header" }, told.length === 1 ? el("bdi", { class: "what" }, told[0]) : null,
+    el("span", { class: "soft" }, shared.join(" · ")));
+}
+
+export function legend(data) {
+  const several = new Set(data.rows.map(row => row.what)).size > 1;
+  return el("div", { class: "rows" }, ...data.rows.map(row => {
+    const own = row.notes.filter(note => !data.rows.every(other => other.notes.includes(note)));
+    const more = [...row.more, ...(row.marked ? [`frame: ${row.marked}`] : [])];
+    return el("div", { class: "row" }, el("span", { class: "name" }, row.method),
+      row.scale ? bar(row) : el("span", { class: "soft" }, "every relevance is 0"),
+      several ? el("bdi", { class: "what" }, row.what) : null,
+      el("span", { class: "soft" }, [...row.sums, ...own].join(" · ")),
+      ...row.legend.map(line => el("span", { class: "soft" }, line)),
+      ...row.remarks.map(line => el("p", { class: "soft" }, `note: ${line}`)),
+      more.length ? el("details", {}, el("summary", {}, "more"), ...more.map(line => el("p", { class: "soft" }, line))) : null);
+  }));
+}
+
+function bar(row) {
+  return el("div", { class: "bar" }, el("div", { "aria-hidden": "true" }, ...row.bar.map(([background]) => el("i", { style: { background } }))),
+    el("span", {}, ...row.ticks.map(tick => el("span", {}, tick))));
+}
+
+// Images: the picture in pale grey, below its patches.
+export function pictures(data, pick) {
+  return data.rows.flatMap(row => row.images.map(image => {
+    const patches = el("div", { class: "patches", style: {
+      gridTemplate: `repeat(${image.rows},1fr) / repeat(${image.columns},1fr)` } });
+    image.colours.forEach((background, i) => patches.append(el("i", {
+      style: { background }, title: `row ${Math.floor(i / image.columns) + 1}, column ${i % image.columns + 1}: ${image.numbers[i]}`,
+      onclick: () => pick({ positions: [image.tokens[i]] }, null) })));
+    const width = Math.min(420, 420 * image.width / image.height);
+    return el("figure", { class: "picture" }, el("figcaption", {}, `${row.method} · ${image.caption}`),
+      el("div", { class: "overlay", role: "img", "aria-label": `${row.method}: ${image.caption}`,
+        style: { width: `${width}px`, aspectRatio: `${image.width} / ${image.height}` } },
+      el("img", { src: image.file, alt: "" }), patches));
+  }));
+}
+
+// Relevance of layers and heads at some tokens.
+export function inside(data) {
+  const parts = [];
+  if (data.layers) {
+    const { names, numbers, colours } = data.layers;
+    parts.push(el("p", { class: "soft" }, `What each layer's parts gave, in logits; the colours end at ±${data.layers.largest}.`));
+    parts.push(table(numbers, colours, names, "layer", "Relevance of layers"));
+  }
+  if (data.heads) {
+    parts.push(el("p", { class: "soft" },
+      `Heads: a row per layer, the first on top, and a column per head; the colours end at ±${data.heads.largest}. ` +
+      (data.reads ? "A number belongs to the token that a head reads from." : "A number belongs to the token at which a head writes.")));
+    parts.push(table(data.heads.numbers, data.heads.colours, data.heads.names, "head", "Relevance of heads"));
+  }
+  if (!parts.length) parts.push(el("p", {}, `${data.method} has no numbers for layers and heads here.`));
+  return parts;
+}
+
+function table(numbers, colours, names, what, caption) {
+  const small = numbers[0].length > 16;
+  return el("div", { class: "inside", tabindex: "0", role: "group", "aria-label": caption }, el("table", { class: small ? "small" : "" },
+    el("caption", { class: "read" }, caption),
+    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, what),
+      ...numbers[0].map((_, i) => el("th", { scope: "col" }, small && i % 4 ? "" : String(i))))),
+    el("tbody", {}, ...numbers.map((row, y) => el("tr", {}, el("th", { scope: "row" }, names[y]),
+      ...row.map((number, x) => el("td", { style: paint(colours[y][x]), title: `${what === "head" ? `layer ${names[y]}, head ${x}` : `${names[y]}, layer ${x}`}: ${number}` },
+        small ? el("span", { class: "read" }, number) : number)))))));
+}

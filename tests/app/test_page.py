@@ -1,0 +1,264 @@
+"""The page in a real browser: type, choose, click, generate, download, restore; wide and narrow, light and dark."""
+
+import json
+
+import app_tools
+import browser
+import pytest
+
+import lrpx
+
+pytestmark = pytest.mark.browser
+TEXT = app_tools.TEXT
+ATTACK = '<img src=x onerror="document.title=\'hit\'"><script>document.title="hit"</script>'
+
+
+@pytest.fixture(scope="module")
+def desk():
+    return app_tools.desk()
+
+
+@pytest.fixture(scope="module")
+def url(desk):
+    with app_tools.served(desk) as address:
+        yield address
+
+
+def settled(page):
+    """Wait until nothing is computed any more."""
+    page.wait_for_selector("#results[aria-busy=false]")
+    return page
+
+
+def explained(page, url, text=TEXT, methods=("lrp", "alti-logit")):
+    """The page with the maps of a text that was typed."""
+    page.goto(url)
+    page.fill("#text", text)
+    for method in methods:
+        page.check(f"#methods input[value={method}]")
+    page.click("#explain")
+    page.wait_for_selector(".grid")
+    return settled(page)
+
+
+def problem(page):
+    return page.inner_text("#problem") if page.is_visible("#problem") else ""
+
+
+@pytest.mark.parametrize(("width", "dark"), [(browser.DESKTOP, False), (browser.PHONE, True)])
+def test_type_choose_click_and_restore(new_page, url, desk, width, dark):
+    page = explained(new_page(width, dark=dark), url)
+    likeliest = desk.explainer.likeliest(TEXT, 3)
+    page.check("#likely tbody tr:nth-child(2) input[name=target]")
+    settled(page)
+    page.check("#likely tbody tr:nth-child(3) input[name=contrast]")
+    settled(page)
+    target, contrast = likeliest[1].token, likeliest[2].token
+    e = desk.explainer(TEXT, target=target.id, contrast=contrast.id, method="lrp")
+    assert page.inner_text(".header .what").endswith(f"= {e.value:+.4g}".replace("-", "\N{MINUS SIGN}"))
+    assert page.input_value("#target") == target.shown
+    assert page.locator(".column").count() == 5
+    assert page.locator(".column").nth(1).locator(".value").count() == 3
+    page.click(".column >> nth=1")
+    page.wait_for_selector("#inside:not([hidden])")
+    assert "keys" in page.inner_text("#inside-body")
+    assert page.locator("#inside table").count() == 2
+    assert page.get_attribute(".column >> nth=1", "aria-pressed") == "true"
+    assert not browser.wider_than_window(page)
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, background.strip("rgb()").split(","))) < 200) is dark
+    address, numbers = page.url, page.locator(".value").all_inner_texts()
+    again = new_page(width, dark=dark)
+    again.goto(address)
+    again.wait_for_selector("#inside:not([hidden])")
+    settled(again)
+    assert again.input_value("#text") == TEXT
+    assert again.locator(".value").all_inner_texts() == numbers
+    assert again.locator("#methods :checked").count() == 3
+    assert again.input_value("#contrast") == contrast.shown
+    assert not problem(again)
+
+
+def test_names_stand_at_every_line_of_a_narrow_grid(new_page, url):
+    page = explained(new_page(browser.PHONE), url, "The keys to the cabinet the keys to the cabinet")
+    lines = page.evaluate("new Set([...document.querySelectorAll('.column')].map(c => c.offsetTop)).size")
+    assert lines > 1
+    assert page.locator(".names").count() == lines
+    for n in range(lines):
+        names = page.locator(".names").nth(n)
+        assert names.inner_text().split() == ["lrp", "attnlrp", "alti-logit"]
+    tops = page.evaluate(
+        "[...document.querySelectorAll('.names')].map(n => [...n.children].map(s => Math.round(s.getBoundingClientRect().top)))"
+    )
+    cells = page.evaluate(
+        """[...new Map([...document.querySelectorAll('.column')].map(c => [c.offsetTop, c]).reverse()).values()]
+        .map(c => [...c.querySelectorAll('.value')].map(v => Math.round(v.getBoundingClientRect().top)))"""
+    )
+    assert sorted(tops) == sorted(cells)
+
+
+def test_downloads(new_page, url, tmp_path):
+    page = explained(new_page(), url)
+    for kind, name in (("json", "lrpx.json"), ("html", "lrpx.html"), ("csv", "lrpx.csv"), ("latex", "lrpx.tex")):
+        with page.expect_download() as started:
+            page.click(f"[data-format={kind}]")
+        assert started.value.suggested_filename == name
+        started.value.save_as(tmp_path / name)
+        settled(page)
+    found = lrpx.Explanations.load(tmp_path / "lrpx.json")
+    assert [e.method for e in found] == ["lrp", "attnlrp", "alti-logit"]
+    assert "alti-logit" in (tmp_path / "lrpx.html").read_text()
+
+
+def test_generated_tokens_are_clicked_and_marked(new_page, url, desk):
+    page = new_page()
+    page.goto(url)
+    page.fill("#text", TEXT)
+    page.fill("#count", "5")
+    page.click("#go-on")
+    page.wait_for_selector(".grid")
+    settled(page)
+    g = desk.explainer.generate(TEXT, max_new_tokens=5)
+    reply = page.locator("#reply button")
+    assert reply.count() == len([u for u in g.units if u.start >= g.prompt_length])
+    reply.nth(1).click()
+    browser.until(page, "document.querySelectorAll('.column').length === 6")
+    settled(page)
+    reply.nth(1).click()
+    settled(page)
+    reply.nth(3).click(modifiers=["Shift"])
+    browser.until(page, "document.querySelectorAll('.column').length === 8")
+    settled(page)
+    assert "sum of the logits of" in page.inner_text(".header .what")
+    address, what = page.url, page.inner_text(".header .what")
+    again = new_page()
+    again.goto(address)
+    again.wait_for_selector(".grid")
+    settled(again)
+    assert again.inner_text(".header .what") == what
+    assert again.locator("#reply [aria-pressed=true]").count() == 3
+
+
+def test_by_keyboard_alone(new_page, url):
+    page = new_page()
+    page.goto(url)
+    page.focus("#text")
+    page.keyboard.type(TEXT)
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector(".grid")
+    settled(page)
+    page.focus(".column")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#inside:not([hidden])")
+    assert "position 1" in page.inner_text("#inside-body")
+    assert page.evaluate("document.activeElement.className").startswith("column")
+    page.keyboard.press("End")
+    assert "cabinet" in page.evaluate("document.activeElement.innerText")
+
+
+def test_what_is_typed_is_text_and_nothing_else(new_page, url):
+    """Text of users, of links, and in errors is never HTML, and the policy would not run it either."""
+    new_page.expected = ("Content Security Policy", "404")  # of the picture that the test itself puts into the page
+    page = explained(new_page(), url, ATTACK[:38], methods=())
+    assert "".join(page.locator(".piece").all_text_contents()).startswith("<img␣src=x␣onerror=")
+    page.fill("#target", ATTACK)
+    page.click("#choose")
+    settled(page)
+    page.goto(f"{url}/#kind=text&text={ATTACK.replace('#', '')}&target={ATTACK}&method={ATTACK}&method=lrp")
+    page.reload()
+    settled(page)
+    assert page.locator("#results img, #results script").count() == 0
+    assert "hit" not in page.title()
+    assert not new_page.complaints
+    page.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=\"x\" onerror=\"document.title=1\">')")
+    page.wait_for_timeout(100)
+    assert page.title() != "1"
+
+
+def test_errors_are_shown_and_the_next_question_is_answered(new_page, url):
+    page = new_page()
+    page.goto(url)
+    page.fill("#text", "The " * 60)
+    page.click("#explain")
+    page.wait_for_selector("#problem:not([hidden])")
+    assert "tokens, and this app explains up to 40" in problem(page)
+    assert page.is_hidden("#maps")
+    page.fill("#text", TEXT)
+    page.click("#explain")
+    page.wait_for_selector(".grid")
+    assert not problem(page)
+
+
+def test_a_link_that_was_cut(new_page, url):
+    page = new_page()
+    page.goto(
+        f"{url}/#kind=nothing&text={TEXT}&span=3&continuation=x.y&messages=[&position=x&token=&method=lrp&target_id="
+    )
+    page.wait_for_selector(".grid")
+    settled(page)
+    assert page.locator(".column").count() == 5
+
+
+def test_waiting_and_leaving(new_page, url, desk, monkeypatch):
+    """A second page is told its place; when the first cancels, it is answered."""
+    import threading
+
+    gate, original = threading.Event(), desk.explanation
+
+    def slow(question, method):
+        if question.text == "slow here":
+            gate.wait(10)
+        return original(question, method)
+
+    monkeypatch.setattr(desk, "explanation", slow)
+    first, second = new_page(), new_page()
+    first.goto(url)
+    first.fill("#text", "slow here")
+    first.click("#explain")
+    browser.until(first, "document.querySelector('#told').textContent.startsWith('Explaining')")
+    second.goto(url)
+    second.fill("#text", TEXT)
+    second.click("#explain")
+    browser.until(second, "document.querySelector('#told').textContent.startsWith('Waiting: 1 question is')")
+    first.click("#cancel")
+    assert first.inner_text("#told") == "Cancelled."
+    gate.set()
+    second.wait_for_selector(".grid")
+
+
+def test_the_page_has_names_for_everything(new_page, url):
+    """Every control has a name, headings follow one another, and text has the contrast of WCAG AA, in light and dark."""
+    for dark in (False, True):
+        page = explained(new_page(dark=dark), url)
+        page.click(".column >> nth=0")
+        page.wait_for_selector("#inside:not([hidden])")
+        unnamed = page.evaluate(
+            """[...document.querySelectorAll('button,input,select,textarea')].filter(e => e.checkVisibility() &&
+            !(e.innerText.trim() || e.ariaLabel || e.labels?.length)).map(e => e.outerHTML)"""
+        )
+        assert unnamed == []
+        assert page.evaluate("[...document.querySelectorAll('h1,h2')].map(h => h.tagName)")[0] == "H1"
+        assert page.get_attribute("html", "lang") == "en"
+        weak = page.evaluate(CONTRAST)
+        assert weak == [], json.dumps(weak[:5])
+
+
+CONTRAST = """(() => {
+const rgb = c => c.match(/[\\d.]+/g).map(Number);
+const linear = x => x / 255 <= .04045 ? x / 255 / 12.92 : ((x / 255 + .055) / 1.055) ** 2.4;
+const light = c => .2126 * linear(c[0]) + .7152 * linear(c[1]) + .0722 * linear(c[2]);
+const behind = e => {
+  for (; e; e = e.parentElement) {
+    const c = rgb(getComputedStyle(e).backgroundColor);
+    if (c.length < 4 || c[3] === 1) return c;
+  }
+  return [255, 255, 255];
+};
+const written = e => [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim());
+const looked = e => e.checkVisibility() && !e.matches(':disabled, option, .read, .read *, .skip');
+return [...document.querySelectorAll('body *')].filter(e => looked(e) && written(e)).map(e => {
+  const [a, b] = [light(rgb(getComputedStyle(e).color)), light(behind(e))];
+  return [(Math.max(a, b) + .05) / (Math.min(a, b) + .05), e.textContent.trim().slice(0, 30), e.className];
+}).filter(([ratio]) => ratio < 4.5);
+})()"""

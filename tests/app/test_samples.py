@@ -1,0 +1,144 @@
+"""A benchmark is browsed: the right samples, their subject marked, and the scores of the records."""
+
+import app_tools
+import evaluation_tools
+import numpy as np
+import pytest
+
+import lrpx
+from lrpx.app.desk import Desk, Limits
+from lrpx.app.samples import PAGE, Filter, Samples, filter_of
+from lrpx.benchmark import tokenize
+from lrpx.errors import InputError
+from lrpx.evaluation.records import open_run
+from lrpx.evaluation.run import evaluate
+
+pytest.importorskip("pyarrow")
+
+
+@pytest.fixture(scope="module")
+def explainer():
+    return lrpx.Explainer(*evaluation_tools.gpt2())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, explainer):
+    """A benchmark with the records of two methods."""
+    root = tmp_path_factory.mktemp("browse")
+    sva = evaluation_tools.benchmark(root)
+    tokenize(sva, explainer.tokenizer, name="tiny", progress=False)
+    evaluate(sva, explainer.model, ["lrp", "gradient"], root / "run", tokenizer=explainer.tokenizer, progress=False)
+    return root
+
+
+@pytest.fixture(scope="module")
+def samples(folder, explainer):
+    return Samples(explainer, folder / "sva", folder / "run")
+
+
+@pytest.fixture(scope="module")
+def records(folder):
+    return open_run(folder / "run").table().to_pylist()
+
+
+def test_all_are_there_page_by_page(samples):
+    first = samples.find(Filter())
+    assert (first["count"], len(first["samples"])) == (len(samples.set), PAGE)
+    pages = [samples.find(Filter(page=n))["samples"] for n in range(first["pages"])]
+    assert [s["id"] for page in pages for s in page] == [s.sample_id for s in samples.set.samples]
+    assert samples.find(Filter(page=99))["samples"] == []
+
+
+def test_the_subject_is_marked(samples):
+    sample = samples.set.samples[0]
+    shown = samples.shown(sample)
+    assert "".join(text for text, _ in shown["pieces"]) == sample.text
+    subject = "".join(text for text, role in shown["pieces"] if role == "subject").strip()
+    assert any(subject in pair for pair in evaluation_tools.NOUNS)
+    assert shown["truth"] == sample.ground_truth
+
+
+def test_wrong_predictions_are_those_of_the_records(samples, records):
+    wrong = {row["sample_id"] for row in records if row["correct"] is False}
+    assert 0 < len(wrong) < len(samples.set)
+    found = samples.find(Filter(predicted="wrong"))
+    assert found["count"] == len(wrong)
+    assert {s["id"] for s in found["samples"]} <= wrong
+    assert samples.find(Filter(predicted="correct"))["count"] == len(samples.set) - len(wrong)
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_samples_are_sorted_by_a_metric(samples, records, descending):
+    scores = {row["sample_id"]: row["mrr"] for row in records if row["method"] == "lrp" and row["mrr"] is not None}
+    found = samples.find(Filter(method="lrp", metric="mrr", descending=descending))
+    assert found["count"] == len(scores)
+    shown = [s["score"] for s in found["samples"]]
+    assert shown == [scores[s["id"]] for s in found["samples"]]
+    np.testing.assert_array_equal(shown, sorted(scores.values(), reverse=descending)[:PAGE])
+
+
+def test_attractors_and_words(samples):
+    count = samples.find(Filter(attractors=1))["count"]
+    assert count == sum(samples.attractors[s.sample_id] == 1 for s in samples.set.samples) > 0
+    assert samples.find(Filter(attractors=3))["count"] == 0
+    dogs = samples.find(Filter(text="DOGS"))
+    assert 0 < dogs["count"] < len(samples.set)
+    assert all("dogs" in "".join(text for text, _ in s["pieces"]) for s in dogs["samples"])
+
+
+def test_a_sample_is_explained_as_its_verb_against_the_other(samples, explainer):
+    client = app_tools.client(Desk(explainer, Limits(tokens=40), samples))
+    sample = samples.set.samples[3]
+    answers = app_tools.events(client, "explain", {"kind": "sample", "sample": sample.sample_id, "methods": ["lrp"]})
+    maps, shown = app_tools.one(answers, "maps"), app_tools.one(answers, "predictions")
+    assert maps["truth"] == sample.ground_truth
+    assert (shown["target"]["id"], shown["contrast"]["id"]) == (sample.verb_id, sample.other_id)
+    e = explainer(
+        sample.input_ids, target=sample.verb_id, contrast=sample.other_id, position=sample.position, method="lrp"
+    )
+    assert maps["grids"][0]["rows"][0]["what"].endswith(f"{e.value:+.4g}".replace("-", "\N{MINUS SIGN}"))
+    swapped = {"kind": "sample", "sample": sample.sample_id, "target": sample.other_id, "contrast": sample.verb_id}
+    assert app_tools.one(app_tools.events(client, "explain", swapped), "predictions")["target"]["id"] == sample.other_id
+    [event] = [e for e in app_tools.events(client, "browse", {"attractors": 1}) if e["event"] == "samples"]
+    assert event["samples"]
+    assert (
+        "has none of this number"
+        in app_tools.events(client, "explain", {"kind": "sample", "sample": -7})[-1]["message"]
+    )
+
+
+def test_without_records(folder, explainer):
+    bare = Samples(explainer, folder / "sva")
+    assert bare.about()["records"] is False
+    with pytest.raises(InputError, match="which predictions were wrong is in the records"):
+        bare.find(Filter(predicted="wrong"))
+    with pytest.raises(InputError, match=r"no scores of lrp by mrr\. There are: none, without --records"):
+        bare.find(Filter(method="lrp", metric="mrr"))
+
+
+def test_nothing_for_this_model(folder, explainer, tmp_path):
+    other = lrpx.Explainer(*evaluation_tools.bert())
+    with pytest.raises(InputError, match=r"has no tokenised set for this model\. Make it"):
+        Samples(other, folder / "sva")
+    strange = lrpx.Explainer(evaluation_tools.gpt2(seed=1)[0], explainer.tokenizer)
+    with pytest.raises(InputError, match="no records of this model on this benchmark"):
+        Samples(strange, folder / "sva", folder / "run")
+    with pytest.raises(InputError, match=r"not a folder made by lrpx benchmark build"):
+        Samples(explainer, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (5, "a filter is a JSON object"),
+        ({"attractor": 1}, "unknown option 'attractor'. Did you mean 'attractors'"),
+        ({"attractors": "1"}, "attractors='1': expected int"),
+        ({"descending": 1}, "descending='1': expected bool"),
+        ({"predicted": "maybe"}, "give wrong or correct"),
+        ({"metric": "mrs"}, "unknown metric 'mrs'. Did you mean 'mrr'"),
+        ({"page": -1}, "pages count from 0"),
+    ],
+)
+def test_filters_that_cannot_be_used(data, message):
+    with pytest.raises(InputError, match=message):
+        filter_of(data)
