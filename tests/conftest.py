@@ -1,5 +1,7 @@
 """One thread per worker: the models are tiny, and threads that wait for each other cost more than they give."""
 
+import asyncio
+
 import browser
 import compiled_tools
 import pytest
@@ -45,16 +47,21 @@ def as_traced(monkeypatch):
 
 @pytest.fixture(scope="session")
 def chromium():
-    """One browser for all tests of this process."""
+    """One browser for all tests of this process, and Playwright's event loop."""
     if reason := browser.why_not():
         pytest.skip(reason)
     with browser.launched() as found:
-        yield found
+        loop = asyncio.get_running_loop()
+        asyncio._set_running_loop(None)
+        yield found, loop
+        asyncio._set_running_loop(loop)
 
 
 @pytest.fixture
 def new_page(chromium):
     """Opens pages: ``new_page(390, dark=True)``. The test fails if one of them logs an error, or asks another machine."""
-    pages = browser.Pages(chromium)
-    yield pages
-    pages.close()
+    found, loop = chromium
+    with browser.driving(loop):
+        pages = browser.Pages(found)
+        yield pages
+        pages.close()

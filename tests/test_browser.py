@@ -1,5 +1,7 @@
 """The fixture for pages in a real browser can fail: for an error in a page, and for a request to another machine."""
 
+import asyncio
+
 import pytest
 
 pytestmark = pytest.mark.browser
@@ -20,3 +22,7 @@ def test_a_page_has_the_width_and_the_colours_that_were_asked_for(new_page, dark
     page.set_content("<p>text</p>")
     assert page.evaluate("window.innerWidth") == 390
     assert page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches") is dark
+
+
+def test_other_tests_can_run_event_loops(chromium):
+    asyncio.run(asyncio.sleep(0))

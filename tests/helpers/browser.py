@@ -6,6 +6,7 @@ an error, and whatever it asks of another machine, makes the test fail.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib.util
 import shutil
@@ -25,6 +26,19 @@ def why_not():
     if importlib.util.find_spec("playwright") is None:
         return 'needs Playwright: pip install "lrpx[dev]"'
     return None if CHROMIUM else "needs Chromium: apt-get install chromium"
+
+
+@contextlib.contextmanager
+def driving(loop):
+    """Let Playwright's event loop count as the one that runs in this thread.
+
+    Otherwise it would for the rest of the session, and nothing else could run a loop of its own here.
+    """
+    asyncio._set_running_loop(loop)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(None)
 
 
 @contextlib.contextmanager
