@@ -73,7 +73,8 @@ def mamba2(mixer, u, select, write, gate, signal):
     decay = kept(delta, -mixer.A_log.exp()[:, None])[..., 0]
     weights = torch.einsum("bthn,bshn,btsh,bsh->btsh", c, b, decay, delta)
     y = torch.einsum("btsh,bshd->bthd", weights, shared(x, write)) + mixer.D[:, None] * x
-    y = (shared(y.flatten(2), signal) * shared(silu(z), gate)).unflatten(-1, (mixer.n_groups, -1))
+    norms = mixer.n_groups if hasattr(mixer.norm, "group_size") else 1  # earlier releases have one for all groups
+    y = (shared(y.flatten(2), signal) * shared(silu(z), gate)).unflatten(-1, (norms, -1))
     y = y * (y.square().mean(-1, keepdim=True) + mixer.norm.variance_epsilon).rsqrt().detach()
     return mixer.out_proj(y.flatten(2) * mixer.norm.weight)
 
@@ -184,15 +185,18 @@ def test_padding_changes_nothing(family):
 
 @families(IN_CHUNKS, QUICK)
 def test_the_size_of_chunks_changes_nothing(family):
-    model, found = tiny.build(family), {}
-    for rule_set in ("lrp", "attnlrp"):
-        for chunk in (3, 256):
-            changed = [m for m in model.modules() if hasattr(m, "chunk_size")]
-            for module in changed:
-                module.chunk_size = chunk
-            found[chunk] = relevance(model, batch_of(model, 9), rule_set)
+    models = [tiny.build(family) for _ in range(2)]
+    for model, chunk in zip(models, (3, 256), strict=True):
+        changed = [m for m in model.modules() if hasattr(m, "chunk_size")]
         assert changed
-        close(found[3], found[256])
+        for module in changed:
+            module.chunk_size = chunk
+    with torch.no_grad():
+        logits = [model(**batch_of(model, 9).inputs).logits for model in models]
+    if not torch.allclose(*logits, rtol=0, atol=1e-4):
+        pytest.skip("this transformers computes other logits in other chunks")
+    for rule_set in ("lrp", "attnlrp"):
+        close(*(relevance(model, batch_of(model, 9), rule_set) for model in models))
 
 
 class Columns(nn.Module):
@@ -240,7 +244,7 @@ def test_the_gradient_is_that_of_finite_differences(family):
     embedding = model.get_input_embeddings()(batch.ids).detach()
     gradient = run(model, batch, {}, ["embedding"]).hidden["embedding"].gradient
     direction, step = states(*embedding.shape), 3e-4
-    inputs = {name: value for name, value in batch.inputs.items() if name != "input_ids"}
+    inputs = {name: value for name, value in batch.inputs.items() if name != "input_ids"} | {"use_cache": False}
     with torch.no_grad():
         logits = [model(inputs_embeds=embedding + s * step * direction, **inputs).logits[0, -1] for s in (1, -1)]
     found = float((logits[0][11] - logits[0][13] - logits[1][11] + logits[1][13]) / (2 * step))

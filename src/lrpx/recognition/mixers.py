@@ -25,8 +25,8 @@ from torch.overrides import TorchFunctionMode
 from .._torch_internals import no_function_modes
 from .activations import Applies, running
 from .call import Call, tensors_in
-from .gates import Edge, edge_of, edges_of
-from .operations import ACTIVATION, operation_of, operation_of_node
+from .gates import Edge, edge_of, edges_of, ranked
+from .operations import ACTIVATION, SIGNAL, operation_of, operation_of_node
 
 
 @dataclass(frozen=True)
@@ -145,9 +145,10 @@ class _Selection(TorchFunctionMode):
         operation, kwargs = operation_of(func), kwargs or {}
         if operation.rank == ACTIVATION:
             self._inside = False
-        products = self._inside and operation.kind in ("product", "contraction", "linear")
-        if products and sum([t.requires_grad for t in tensors_in((*args, *kwargs.values()))]) > 1:
-            return self._product(func, args, kwargs)
+        if self._inside and operation.kind in ("product", "contraction", "linear"):
+            several = sum([t.requires_grad for t in tensors_in((*args, *kwargs.values()))]) > 1
+            output = self._product(func, args, kwargs) if several else func(*args, **kwargs)
+            return ranked(output, SIGNAL)  # for the output gate; x itself may come out of a SiLU
         output = func(*args, **kwargs)
         if operation.name in self.mixer.functions:
             return self._selector(operation.name, output)
