@@ -309,6 +309,19 @@ def test_a_rule_set_without_a_rule_for_what_selects_is_refused():
             run(model, batch_of(model, 5), {kind: rule for kind, rule in rule_set.items() if kind != "selector"})
 
 
+@pytest.mark.parametrize("rule_set", ["lrp", {}])
+def test_a_state_that_a_model_keeps_is_kept(rule_set):
+    model = tiny.build("causal:recurrent_gemma")
+    block = model.model.layers[0].temporal_block
+    with torch.no_grad():
+        model(**batch_of(model, 9).inputs, use_cache=True)
+    before = block.conv1d_state, block.rg_lru.recurrent_states
+    assert None not in before
+    run(model, batch_of(model, 5), rule_set)
+    assert block.conv1d_state is before[0]
+    assert block.rg_lru.recurrent_states is before[1]
+
+
 def test_nothing_is_left_behind(monkeypatch):
     model = tiny.build("causal:mamba")
     mixer = model.backbone.layers[0].mixer

@@ -65,6 +65,7 @@ _LIKE_A_MIXER = re.compile(
     r"LightningAttention|x?LSTM|Retention|Hyena|SelectiveScan"
 )
 _WEIGHTS = ("A_log", "dt_bias", "dt_proj", "time_decay", "recurrent_param")
+_KEPT = {"recurrent_states", "conv1d_state"}  # by RecurrentGemma, from call to call
 _PART_OF_A_MODEL = re.compile(r"Norm|Rotary|MLP$|Mlp$|Embedding")
 
 
@@ -101,7 +102,13 @@ def _look_for_unknown(module: nn.Module, found: dict[str, None]) -> bool:
 
 
 def follow_mixers(modules: Sequence[nn.Module], active: Applies, stack: ExitStack) -> None:
-    """Until ``stack`` unwinds, apply the rules for what selects and for what is written, wherever one of the table runs."""
+    """Until ``stack`` unwinds, apply the rules for what selects and for what is written, wherever one of the table runs.
+
+    A state that a module keeps for the next call is then what it was before.
+    """
+    for module in modules:
+        for name in vars(module).keys() & _KEPT:
+            stack.callback(setattr, module, name, getattr(module, name))
     for module, mixer in known_mixers(modules).items() if active.rules else ():
         _follow(module, mixer, active, stack)
 
