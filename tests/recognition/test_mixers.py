@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from lrpx._torch_internals import function_modes, hooks_of
 from lrpx.errors import InputError, UnsupportedModelError
+from lrpx.methods.lrp import explain
 from lrpx.passes.attribution import run
 from lrpx.propagation.propagate import propagate
 from lrpx.propagation.rulesets import ATTNLRP, LRP
@@ -339,3 +340,12 @@ def test_nothing_is_left_behind(monkeypatch):
         assert function_modes() == [active]
     assert function_modes() == []
     assert not any(map(hooks_of, model.modules()))
+
+
+def test_a_scan_beside_the_attention_is_no_mlp():
+    """Falcon-H1 adds both to the stream, and an MLP: what each head wrote is known, and what each block added."""
+    model = tiny.build("causal:falcon_h1")
+    found = explain(model, batch_of(model, 7), heads=True)[0]
+    assert found.by_attention is None is found.by_mlp
+    assert found.by_head.shape == (2, 4, 7)
+    assert found.by_layer.shape == (2, 7)

@@ -17,7 +17,9 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from .._torch_internals import no_function_modes
+from ..models.modules import modules_of
 from ..recognition.gates import Edge
+from ..recognition.mixers import known_mixers
 from .branches import Block, Noted
 
 logger = logging.getLogger("lrpx")
@@ -69,13 +71,14 @@ def rows_of(model: torch.nn.Module, blocks: Sequence[Block]) -> Rows:
     with no_function_modes():
         layers = bool(blocks) and all(block.followed and _hold(_ends(block)) for block in blocks)
         both = all(block.heads and block.attention and block.mlp for block in blocks)
-        branches = layers and both and all(_hold((*block.attention, *block.mlp)) for block in blocks)
+        third = bool(known_mixers(modules_of(model)))  # a scan beside the attention would count as MLP
+        branches = layers and both and not third and all(_hold((*b.attention, *b.mlp)) for b in blocks)
         written = all(_hold(block.heads) for block in blocks)
     heads = tuple(sum(noted.shape[1] for noted in block.heads) for block in blocks) if written else ()
     if not layers:
         logger.debug("%s: what its blocks add to the residual stream was not found", name)
     elif not branches:
-        logger.debug("%s: not all of its blocks add an attention and an MLP, so these are not told apart", name)
+        logger.debug("%s: not all of its blocks add an attention and an MLP alone, so these are not told apart", name)
     if not any(heads):
         logger.debug("%s: what its heads write was not found", name)
     return Rows(len(blocks), heads if any(heads) else (), branches, layers)
