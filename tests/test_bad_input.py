@@ -174,7 +174,8 @@ def test_an_unknown_method(gpt2):
         "unknown method 'Gradient_x_Input'. Did you mean 'gradient-x-input'",
         method="Gradient_x_Input",
     )
-    refused(gpt2, InputError, "unknown method None. Known: ", method=None)
+    refused(gpt2, InputError, "method=None has the type NoneType. Give the name", method=None)
+    refused(gpt2, InputError, "has the type set. Give the name of a method, or a list of names", method={"lrp"})
 
 
 def test_an_option_the_method_does_not_take(gpt2):
@@ -208,7 +209,7 @@ def test_something_that_is_no_model(gpt2, model):
         lrpx.explain(model, gpt2[1], TEXT)
     with pytest.raises(InputError, match=r"the model is of type \w*Tokeniz\w*\. Give a model of"):
         lrpx.explain(gpt2[1], gpt2[0], TEXT)
-    with pytest.raises(InputError, match=r"the model is of type tuple\. .* lrpx\.Explainer\(model, tokenizer\)"):
+    with pytest.raises(InputError, match=r"came as one, as lrpx\.load returns them\. Type a star: lrpx\.Explainer\(\*loaded\)"):
         lrpx.Explainer(gpt2)
 
 

@@ -84,7 +84,7 @@ def test_inside_inference_mode_and_with_options_of_the_explainer():
         ({"method": "alti-logit"}, "no flow of it; lrp, attnlrp, lrp-uniform-gate, gradient-x-input do"),
         ({"method": "gradient"}, "no flow of it"),
         ({"target": 5, "contrast": 5}, "their difference is 0"),
-        ({"target": [5, 6]}, "one token's logit"),
+        ({"target": [5, 6]}, r"target=\[5, 6\]: flow\(\) follows one prediction, of one token. Call it once for each"),
         ({"position": 8}, "position 8 is outside the text"),
         ({"sharee": 0.5}, "Did you mean 'share'"),
     ],

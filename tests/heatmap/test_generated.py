@@ -202,6 +202,18 @@ def test_in_the_terminal():
     assert "value: sum of logits minus mean logit" in printed(spans())
 
 
+def test_tokens_that_are_subtracted_are_named():
+    contrast = (Token(1, "Ġa", " a"), Token(2, "b"), Token(3, "<c>"))
+    g = generation(contrast=contrast)
+    lines = printed(g).splitlines()
+    assert lines[-1] == "value: logit minus that of its contrast"
+    assert [line.split("  ")[0] for line in lines[-4:-1]] == ['" Hello" - " a"', '" the" - "b"', '"re" - "<c>"']
+    page = g.to_html()
+    assert "<bdi>re</bdi> − <bdi>&lt;c&gt;</bdi></td>" in page
+    assert "sum of the logits minus that of their contrasts, of" in page
+    assert '" Hello the" - " ab"' in printed(spans(contrast=contrast))
+
+
 def test_rich_markup_in_a_text_is_text():
     assert "[bold]x[/bold]" in printed(generation((["[bold]x[/bold]"], [" [red]"])))
 
@@ -211,6 +223,7 @@ def test_rich_markup_in_a_text_is_text():
     [
         ("logit", None, "logit"),
         ("logit", "mean", "logit minus mean logit"),
+        ("logit", tuple(map(Token, range(3), REPLY)), "logit minus that of its contrast"),
         ("logprob", None, "log-probability"),
     ],
 )
@@ -297,6 +310,6 @@ def test_a_matrix_that_is_too_large(tmp_path):
 
 def test_a_contrast_of_tokens_and_special_tokens():
     g = generation(contrast=(Token(1, "x"), Token(2, "y"), Token(3, "z")), special=(0,))
-    assert generated_view(g).one == "logit"
+    assert generated_view(g).one == "logit minus that of its contrast, of"
     assert generated_view(g).cells[0].special
     assert g[0].special == (0,)

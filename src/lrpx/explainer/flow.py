@@ -16,7 +16,7 @@ from ..passes.flow import Keep, flow_of
 from ..results.explanation import Token
 from ..results.flow import FlowStep, RelevanceFlow
 from ..text.batching import Predictions, pad
-from ..text.given import split
+from ..text.given import as_python, short, split
 from ..text.items import item_of
 from ..text.suspect import notes_of
 from ..text.targets import SeveralTokens
@@ -57,6 +57,9 @@ def explain_flow(
             f"{signature.name} is for {signature.task}, and flow() follows predictions of causal and masked language models. "
             "Token relevance works: explainer(text)."
         )
+    for name in ("target", "contrast", "position"):
+        if isinstance(value := as_python(getattr(asked, name)), list):
+            raise InputError(f"{name}={short(value)}: flow() follows one prediction, of one token. Call it once for each.")
     between, at = _places(asked, settings["at"])
     spec, _ = how(method, {**settings, "at": at})
     singles, several = split(text)

@@ -174,6 +174,9 @@ class Generated(Tokens, Protocol):
     def residuals(self) -> np.ndarray | None: ...
 
     @property
+    def contrast(self) -> str | tuple[VocabularyEntry, ...] | None: ...
+
+    @property
     def probabilities(self) -> np.ndarray | None: ...
 
     @property

@@ -26,6 +26,7 @@ class Row:
     cells: tuple[int, int]  # the cells whose tokens are explained, as (start, stop)
     end: int  # cells from here on took no part
     text: str  # of the explained tokens
+    against: str  # of the tokens whose logits are subtracted; empty where there are none
     value: float
     residual: float | None
     probability: float | None
@@ -69,6 +70,7 @@ class GeneratedView:
             cells=(self.rows[0].cells[0], self.rows[-1].cells[1]),
             end=self.rows[-1].end,
             text="".join(self.text(i) for i in range(self.first, len(self.cells))),
+            against="".join(row.against for row in self.rows),
             value=sum(row.value for row in self.rows),
             residual=sum(residuals) if residuals else None,
             probability=None,
@@ -117,6 +119,7 @@ def generated_view(g: Generated) -> GeneratedView:
     text = _Text(g.tokens, g.token_ids, g.units, g.special, np.zeros(count), images=g.images)
     cells = cells_of(text, Look())  # type: ignore[arg-type]
     of_token = np.repeat(np.arange(len(cells)), [len(cell.tokens) for cell in cells])
+    contrasts = g.contrast if isinstance(g.contrast, tuple) else ()
     view = GeneratedView(
         method=g.method,
         cells=tuple(cells),
@@ -125,8 +128,8 @@ def generated_view(g: Generated) -> GeneratedView:
         rows=(),
         per_token=g.per_token,
         additive=g.measures == "parts",
-        one=legible(g.what(1)) or "logit",
-        many=legible(g.what(2)),
+        one=_minus_contrasts(legible(g.what(1)) or "logit", contrasts, "its contrast"),
+        many=_minus_contrasts(legible(g.what(2)), contrasts, "their contrasts"),
         notes=tuple(map(legible, model_and_settings(g))),
         remarks=tuple(map(legible, g.notes)),
         rtl=(
@@ -135,8 +138,8 @@ def generated_view(g: Generated) -> GeneratedView:
         ),
     )
     rows = []
-    for i, (start, stop) in enumerate(g.spans):
-        start, stop = start + g.prompt_length, stop + g.prompt_length
+    for i, span in enumerate(g.spans):
+        start, stop = (place + g.prompt_length for place in span)
         relevance = np.zeros(len(cells))
         np.add.at(relevance, of_token[: count - 1], g.relevance[i])
         explained = (int(of_token[start]), int(of_token[stop - 1]) + 1)
@@ -146,6 +149,7 @@ def generated_view(g: Generated) -> GeneratedView:
                 cells=explained,
                 end=int(of_token[stop - 2]) + 1,
                 text="".join(view.text(k) for k in range(*explained)),
+                against="".join(legible(token.shown or token.text) for token in contrasts[slice(*span)]),
                 value=float(g.values[i]),
                 residual=None if g.residuals is None else float(g.residuals[i]),
                 probability=None if likely is None else float(np.prod(likely)),
@@ -153,3 +157,8 @@ def generated_view(g: Generated) -> GeneratedView:
             )
         )
     return GeneratedView(**{**vars(view), "rows": tuple(rows)})
+
+
+def _minus_contrasts(phrase: str, contrasts: Sequence[Any], whose: str) -> str:
+    """``logit`` as what it is where those of other tokens are subtracted."""
+    return f"{phrase.removesuffix(' of')} minus that of {whose}, of" if contrasts else phrase

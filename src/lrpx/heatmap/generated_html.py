@@ -211,8 +211,9 @@ def _table(view: GeneratedView) -> str:
             for i in row.strongest(5)
         )
         p = "" if row.probability is None else escape(probability(row.probability).strip("= "))
+        against = f" {MINUS} <bdi>{escape(row.against)}</bdi>" if row.against else ""
         lines.append(
-            f'<tr><td class="text"><bdi>{escape(row.text)}</bdi></td><td>{p}</td><td>{short(row.value, MINUS)}</td>'
+            f'<tr><td class="text"><bdi>{escape(row.text)}</bdi>{against}</td><td>{p}</td><td>{short(row.value, MINUS)}</td>'
             f'<td class="text">{names}</td></tr>'
         )
     return f"<table>{''.join(lines)}</table>"

@@ -46,7 +46,8 @@ class TerminalGenerated:
             )
         for row in view.rows:
             p = [] if row.probability is None else [probability(row.probability).strip("= ")]
-            table.add_row(Text(f'"{fit(row.text)}"'), *p, short(row.value), self._strongest(row, console, plain, fit))
+            against = f' - "{fit(row.against)}"' if row.against else ""
+            table.add_row(Text(f'"{fit(row.text)}"{against}'), *p, short(row.value), self._strongest(row, console, plain, fit))
         yield table
         yield Text(f"value: {view.explained}", "dim")
 
