@@ -209,7 +209,9 @@ def test_something_that_is_no_model(gpt2, model):
         lrpx.explain(model, gpt2[1], TEXT)
     with pytest.raises(InputError, match=r"the model is of type \w*Tokeniz\w*\. Give a model of"):
         lrpx.explain(gpt2[1], gpt2[0], TEXT)
-    with pytest.raises(InputError, match=r"came as one, as lrpx\.load returns them\. Type a star: lrpx\.Explainer\(\*loaded\)"):
+    with pytest.raises(
+        InputError, match=r"came as one, as lrpx\.load returns them\. Type a star: lrpx\.Explainer\(\*loaded\)"
+    ):
         lrpx.Explainer(gpt2)
 
 

@@ -59,7 +59,9 @@ def explain_flow(
         )
     for name in ("target", "contrast", "position"):
         if isinstance(value := as_python(getattr(asked, name)), list):
-            raise InputError(f"{name}={short(value)}: flow() follows one prediction, of one token. Call it once for each.")
+            raise InputError(
+                f"{name}={short(value)}: flow() follows one prediction, of one token. Call it once for each."
+            )
     between, at = _places(asked, settings["at"])
     spec, _ = how(method, {**settings, "at": at})
     singles, several = split(text)

@@ -47,7 +47,9 @@ class TerminalGenerated:
         for row in view.rows:
             p = [] if row.probability is None else [probability(row.probability).strip("= ")]
             against = f' - "{fit(row.against)}"' if row.against else ""
-            table.add_row(Text(f'"{fit(row.text)}"{against}'), *p, short(row.value), self._strongest(row, console, plain, fit))
+            table.add_row(
+                Text(f'"{fit(row.text)}"{against}'), *p, short(row.value), self._strongest(row, console, plain, fit)
+            )
         yield table
         yield Text(f"value: {view.explained}", "dim")
 

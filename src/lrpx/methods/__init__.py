@@ -175,7 +175,9 @@ def get_method(name: str) -> Method:
         InputError: There is none; the error lists the known names and suggests the nearest.
     """
     if not isinstance(name, str):
-        raise InputError(f"method={name!r} has the type {type(name).__name__}. Give the name of a method, or a list of names.")
+        raise InputError(
+            f"method={name!r} has the type {type(name).__name__}. Give the name of a method, or a list of names."
+        )
     if name not in METHODS:
         raise InputError(f"unknown method {name!r}. {nearest(name, METHODS)}")
     return METHODS[name]

@@ -25,7 +25,9 @@ def usable_model(model: Any) -> PreTrainedModel:
             "lrpx.explain(..., compile=True) fuses the pass itself."
         )
     if isinstance(model, tuple):
-        raise InputError("model and tokenizer came as one, as lrpx.load returns them. Type a star: lrpx.Explainer(*loaded).")
+        raise InputError(
+            "model and tokenizer came as one, as lrpx.load returns them. Type a star: lrpx.Explainer(*loaded)."
+        )
     if not isinstance(model, PreTrainedModel):
         raise InputError(
             f"the model is of type {type(model).__name__}. Give a model of transformers (of a wrapper, what it wraps), or the "
