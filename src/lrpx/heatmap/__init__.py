@@ -12,12 +12,17 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
+from ..errors import InputError
 from ..files import check_ending
 from .drawable import Drawable, FlowLike, Generated
 from .look import Look
+from .matrix import MatrixView, matrices
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from .grid import Grid
+    from .view import View
 
 
 __all__ = ["Look", "html_fragment", "render", "show", "to_html", "to_latex", "to_pdf", "to_png", "to_svg"]
@@ -26,7 +31,7 @@ Drawables = Drawable | Sequence[Drawable]  # of lrpx.Explanation
 _LOOK = Look()
 
 
-def show(explanations: Drawables, look: Look = _LOOK) -> None:
+def show(explanations: Drawables, look: Look = _LOOK, of: str = "tokens") -> None:
     """Print the heatmap to the terminal; in a notebook, display it as HTML.
 
     Raises:
@@ -35,14 +40,16 @@ def show(explanations: Drawables, look: Look = _LOOK) -> None:
     from . import notebook
 
     if notebook.running():
-        notebook.display_html(html_fragment(explanations, look))
+        notebook.display_html(html_fragment(explanations, look, of))
         return
     from rich.console import Console
 
-    Console().print(render(explanations, look=look))
+    Console().print(render(explanations, look=look, of=of))
 
 
-def render(explanations: Drawables, width: int | None = None, *, look: Look = _LOOK) -> RenderableType:
+def render(
+    explanations: Drawables, width: int | None = None, *, look: Look = _LOOK, of: str = "tokens"
+) -> RenderableType:
     """The heatmap as something ``rich`` can print.
 
     On a terminal with colours each token has a coloured background. Without colours (a pipe, a file, ``NO_COLOR``) the
@@ -52,38 +59,42 @@ def render(explanations: Drawables, width: int | None = None, *, look: Look = _L
         explanations: One explanation or several.
         width: Columns to use; the console's width if ``None``.
         look: How it is drawn.
+        of: ``"tokens"``, or the matrices of ``"layers"`` or ``"heads"``.
 
     Raises:
-        InputError: The list is empty or holds something other than explanations.
+        InputError: The list is empty or holds something other than explanations, or they do not have what is drawn.
     """
     from rich.console import Group
     from rich.text import Text
 
-    from .grid import parts
     from .grid_terminal import TerminalGrid
+    from .matrix_terminal import TerminalMatrix
     from .terminal import TerminalMap
     from .view import View
 
-    drawn = [
-        TerminalMap(part, width) if isinstance(part, View) else TerminalGrid(part, width)
-        for part in parts(explanations, look)
-    ]
+    def terminal(part: View | Grid | MatrixView) -> TerminalMap | TerminalGrid | TerminalMatrix:
+        if isinstance(part, MatrixView):
+            return TerminalMatrix(part, width)
+        return TerminalMap(part, width) if isinstance(part, View) else TerminalGrid(part, width)
+
+    drawn = map(terminal, _parts(explanations, look, of))
     return Group(*[line for each in drawn for line in (Text(), each)][1:])
 
 
-def html_fragment(explanations: Drawables, look: Look = _LOOK) -> str:
+def html_fragment(explanations: Drawables, look: Look = _LOOK, of: str = "tokens") -> str:
     """The heatmap as HTML to place in a page: one ``<style>`` and one ``<section>`` per explanation, no script.
 
     Raises:
         InputError: The list is empty or holds something other than explanations.
     """
     from . import page
-    from .grid import parts
 
-    return page.fragment(parts(explanations, look))
+    return page.fragment(_parts(explanations, look, of))
 
 
-def to_html(explanations: Drawables, path: str | os.PathLike[str] | None = None, look: Look = _LOOK) -> str:
+def to_html(
+    explanations: Drawables, path: str | os.PathLike[str] | None = None, look: Look = _LOOK, of: str = "tokens"
+) -> str:
     """The heatmap as a self-contained HTML page; also written to ``path`` if given.
 
     Raises:
@@ -91,15 +102,18 @@ def to_html(explanations: Drawables, path: str | os.PathLike[str] | None = None,
             of another format do.
     """
     from . import page
-    from .grid import parts
+    from .explorer import explorer
+    from .view import checked
 
-    return _written(page.page(parts(explanations, look)), path, "html")
+    drawn = _parts(explanations, look, of)
+    return _written(page.page(drawn, explorer(checked(explanations), look, of)), path, "html")
 
 
 def to_latex(
     explanations: Drawables,
     path: str | os.PathLike[str] | None = None,
     look: Look = _LOOK,
+    of: str = "tokens",
     *,
     fragment: bool = False,
     engine: Literal["pdflatex", "lualatex"] = "pdflatex",
@@ -114,6 +128,7 @@ def to_latex(
         explanations: One explanation or several.
         path: File to write.
         look: How it is drawn.
+        of: ``"tokens"``.
         fragment: Not a document, but a file to ``\input`` in one. A comment at its top says what that needs in its preamble.
         engine: The program that will compile it.
 
@@ -124,10 +139,12 @@ def to_latex(
     from . import latex
     from .grid import parts
 
+    if of != "tokens":
+        raise InputError(f'LaTeX draws tokens, and this is of={of!r}. Type: e.to_pdf("{of}.pdf", of="{of}")')
     return _written(latex.source(parts(explanations, look), fragment=fragment, engine=engine), path, "latex")
 
 
-def to_png(explanations: Drawables, path: str | os.PathLike[str], look: Look = _LOOK) -> None:
+def to_png(explanations: Drawables, path: str | os.PathLike[str], look: Look = _LOOK, of: str = "tokens") -> None:
     """Draw the heatmap into a PNG file, with matplotlib (extra ``viz``).
 
     Text is drawn in DejaVu Sans and, for characters it lacks, in installed fonts, emoji in colour where a colour font has
@@ -138,23 +155,24 @@ def to_png(explanations: Drawables, path: str | os.PathLike[str], look: Look = _
         explanations: One explanation or several.
         path: File to write. It ends in ``.png`` or has no ending.
         look: How it is drawn.
+        of: ``"tokens"``, or of one explanation the matrix of its ``"layers"`` or ``"heads"``.
 
     Raises:
         ImportError: matplotlib is not installed.
         InputError: The list is empty or holds something else than explanations; ``path`` cannot be written, or does not end
             in ``.png``; the text is too long for a picture.
     """
-    _draw(explanations, path, look, "png")
+    _draw(explanations, path, look, of, "png")
 
 
-def to_pdf(explanations: Drawables, path: str | os.PathLike[str], look: Look = _LOOK) -> None:
+def to_pdf(explanations: Drawables, path: str | os.PathLike[str], look: Look = _LOOK, of: str = "tokens") -> None:
     """As ``to_png``, as a PDF of one page: text and colours stay sharp in a paper."""
-    _draw(explanations, path, look, "pdf")
+    _draw(explanations, path, look, of, "pdf")
 
 
-def to_svg(explanations: Drawables, path: str | os.PathLike[str], look: Look = _LOOK) -> None:
+def to_svg(explanations: Drawables, path: str | os.PathLike[str], look: Look = _LOOK, of: str = "tokens") -> None:
     """As ``to_png``, as an SVG: its letters are shapes, so it looks the same wherever it is opened."""
-    _draw(explanations, path, look, "svg")
+    _draw(explanations, path, look, of, "svg")
 
 
 def show_generated(generated: Generated) -> None:
@@ -279,11 +297,25 @@ def png_of_flow(flow: FlowLike, path: str | os.PathLike[str]) -> None:
     flow_picture.draw(flow_view(flow), check_ending(path, "png"))
 
 
-def _draw(explanations: Drawables, path: str | os.PathLike[str], look: Look, kind: str) -> None:
-    from . import picture
+def _parts(explanations: Drawables, look: Look, of: str) -> Sequence[View | Grid | MatrixView]:
     from .grid import parts
 
-    picture.draw(parts(explanations, look), path, kind)
+    return parts(explanations, look) if of == "tokens" else matrices(explanations, of, look)
+
+
+def _draw(explanations: Drawables, path: str | os.PathLike[str], look: Look, of: str, kind: str) -> None:
+    from . import generated_matrix, picture
+    from .grid import parts
+
+    if of == "tokens":
+        picture.draw(parts(explanations, look), path, kind)
+        return
+    found = matrices(explanations, of, look)
+    if len(found) > 1:
+        raise InputError(
+            f"a picture holds one matrix, and there are {len(found)} explanations. Type: es[0].to_{kind}(...)"
+        )
+    generated_matrix.draw(found[0], check_ending(path, kind), kind, look)
 
 
 def _written(text: str, path: str | os.PathLike[str] | None, kind: str) -> str:

@@ -29,3 +29,11 @@ def ink(background: Rgb) -> Rgb:
 def hex_colour(rgb: Rgb) -> str:
     """``(205, 26, 38)`` -> ``CD1A26``."""
     return "".join(f"{c:02X}" for c in rgb)
+
+
+# Of the page on which one can choose: at 1, 0 and -1, and beyond 1 and -1. The second keeps its two ends apart, in hue and in
+# lightness from white, for all common kinds of colour blindness.
+PALETTES = {
+    "red and blue": (RED, WHITE, BLUE, BEYOND_RED, BEYOND_BLUE),
+    "orange and purple": ((204, 98, 0), WHITE, (84, 39, 143), (96, 40, 0), (33, 6, 74)),
+}

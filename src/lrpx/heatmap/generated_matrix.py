@@ -53,7 +53,7 @@ LABEL = 24  # characters of a label at most
 SIZE = 9.0  # points
 
 
-def draw(view: Matrix, path: str | os.PathLike[str], kind: str) -> None:
+def draw(view: Matrix, path: str | os.PathLike[str], kind: str, look: Look = Look()) -> None:  # noqa: B008
     """Draw the matrix into the file ``path``, as one of ``picture.PICTURES``.
 
     Raises:
@@ -69,7 +69,7 @@ def draw(view: Matrix, path: str | os.PathLike[str], kind: str) -> None:
     numbers = np.full((rows, columns), np.nan)
     for line, row in zip(numbers, view.rows, strict=True):
         line[: row.end] = row.relevance[: row.end]
-    scale = Look().end_of_scale(np.abs(numbers[np.isfinite(numbers)]).tolist()) or 1.0
+    scale = look.end_of_scale(np.abs(numbers[np.isfinite(numbers)]).tolist()) or 1.0
     if max(rows, columns) * CELL * DPI > HIGHEST.get(kind, math.inf) - 3000:
         raise InputError(f"a matrix of {rows} x {columns} is too large for a picture. HTML holds it.")
     below = [_label(view.text(i)) for i in range(columns)]

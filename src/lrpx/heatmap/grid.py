@@ -58,8 +58,9 @@ class Grid:
         return len(self.columns) <= WITH_NUMBERS if self.look.numbers is None else self.look.numbers
 
     def method(self) -> str:
-        """The method of all rows, or ``""``."""
-        return _common([row.view.method for row in self.rows])
+        """The method of all rows, or what their methods begin with, or ``""``."""
+        methods = [row.view.method for row in self.rows]
+        return _common(methods) or _common([method.partition(", ")[0] for method in methods])
 
     def explains(self, sign: str = "-") -> str:
         """What all rows explain, with its value, or ``""``."""
@@ -172,9 +173,11 @@ def _labels(drawn: Sequence[View], joined: bool) -> list[str]:
     differs = len({v.explains() for v in told}) > 1
     places = len({v.span for v in drawn}) > 1 and not joined  # positions of several tokenisations do not compare
     methods = len({v.method for v in drawn}) > 1
+    beginning = _common([v.method.partition(", ")[0] + ", " for v in drawn])  # of neurons: the method
     labels = []
     for v in drawn:
-        named = [v.method] * (methods or not (differs or places))
+        method = v.method.removeprefix(beginning) if methods else v.method
+        named = [method] * (methods or not (differs or places))
         named += [v.explains(MINUS)] * (differs and v.measures != "mixture") + [v.marked_place()] * places
         labels.append(", ".join(named))
     twice = {label for label, count in Counter(labels).items() if count > 1}

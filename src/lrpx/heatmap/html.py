@@ -60,10 +60,10 @@ font-variant-numeric:tabular-nums;padding:3px 3px 0}}
 .lrpx .bar{{width:260px;max-width:100%}}
 .lrpx .bar>div{{display:flex;height:10px;border-radius:3px;border:1px solid var(--lrpx-line);overflow:hidden}}
 .lrpx .bar i{{flex:1;print-color-adjust:exact;-webkit-print-color-adjust:exact;forced-color-adjust:none;
-background:linear-gradient(90deg,#{hex_colour(BLUE)},#{hex_colour(WHITE)},#{hex_colour(RED)})}}
-.lrpx .one-sided i{{background:linear-gradient(90deg,#{hex_colour(WHITE)},#{hex_colour(RED)})}}
-.lrpx .bar .low,.lrpx .bar .high{{flex:0 0 14px;background:#{hex_colour(BEYOND_BLUE)}}}
-.lrpx .bar .high{{background:#{hex_colour(BEYOND_RED)}}}
+background:linear-gradient(90deg,var(--lrpx-low,#{hex_colour(BLUE)}),#fff,var(--lrpx-high,#{hex_colour(RED)}))}}
+.lrpx .one-sided i{{background:linear-gradient(90deg,#fff,var(--lrpx-high,#{hex_colour(RED)}))}}
+.lrpx .bar .low,.lrpx .bar .high{{flex:0 0 14px;background:var(--lrpx-below,#{hex_colour(BEYOND_BLUE)})}}
+.lrpx .bar .high{{background:var(--lrpx-above,#{hex_colour(BEYOND_RED)})}}
 .lrpx .bar span{{display:flex;justify-content:space-between}}
 .lrpx details{{margin-top:8px}}
 .lrpx summary{{cursor:pointer}}

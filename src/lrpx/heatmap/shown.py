@@ -3,56 +3,69 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
-from ..errors import names_checked
+import numpy as np
+
+from ..errors import InputError, check_names, nearest
 from . import html_fragment, show, to_html, to_latex, to_pdf, to_png, to_svg
 from .look import Group, Hide, Look, Scale
+from .matrix import Of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # of the standard library from Python 3.11 on
+
+
+class ViewOptions(TypedDict, total=False):
+    """The options of every view; ``Shown`` says what they mean."""
+
+    head: tuple[int, int] | None
+    module: str | None
+    top: int
+    scale: Scale
+    hide: Hide
+    group: Group
+    numbers: bool | None
 
 
 class Shown:
-    """What can be shown and drawn. All methods take the same options, those of ``lrpx.heatmap.Look``.
+    """What can be shown and drawn. All methods take the same options.
+
+    ``of`` says what is shown: the ``"tokens"``; ``"layers"``, a matrix of tokens and layers; ``"heads"``, one of layers and
+    heads, or with ``head=(layer, head)`` the tokens of that head; ``"neurons"``, for each module of ``Explanation.layers`` the
+    ``top`` (10) strongest neurons with their tokens, with ``module`` only of modules of this name or glob. LaTeX has no matrices.
 
     ``scale`` says where the colours end (``"robust"``, ``"max"`` or a number), ``hide`` which tokens stay without colour
     (``"special"``, ``"first"`` or both), ``group`` whether tokens are joined to ``"words"``, ``numbers`` whether each has its
-    number below it.
+    number; see ``lrpx.heatmap.Look``. All methods raise ``InputError`` for an option that is none, and for numbers that the
+    explanation does not have.
     """
 
-    @names_checked()
-    def show(
-        self, *, scale: Scale = "robust", hide: Hide = (), group: Group = "tokens", numbers: bool | None = None
-    ) -> None:
-        """Print a coloured heatmap to the terminal, or display it in a notebook.
+    def show(self, of: Of = "tokens", **options: Unpack[ViewOptions]) -> None:
+        """Print a coloured heatmap to the terminal, or display it in a notebook."""
+        show(*self._asked(of, options))
 
-        Raises:
-            InputError: An option that is none.
-        """
-        show(self._drawable(), Look(scale, hide, group, numbers))
-
-    @names_checked()
     def to_html(
-        self,
-        path: str | os.PathLike[str] | None = None,
-        *,
-        scale: Scale = "robust",
-        hide: Hide = (),
-        group: Group = "tokens",
-        numbers: bool | None = None,
+        self, path: str | os.PathLike[str] | None = None, *, of: Of = "tokens", **options: Unpack[ViewOptions]
     ) -> str:
-        """A self-contained HTML page; also written to ``path`` if given."""
-        return to_html(self._drawable(), path, Look(scale, hide, group, numbers))
+        """A self-contained HTML page; also written to ``path`` if given.
 
-    @names_checked()
+        If the relevance of layers or heads is known, the page has a script, with which one chooses text, method, layer, head and
+        token. Without the script, and in notebooks, it shows ``of``.
+        """
+        drawn, look, what = self._asked(of, options)
+        return to_html(drawn, path, look, what)
+
     def to_latex(
         self,
         path: str | os.PathLike[str] | None = None,
         *,
         fragment: bool = False,
         engine: Literal["pdflatex", "lualatex"] = "pdflatex",
-        scale: Scale = "robust",
-        hide: Hide = (),
-        group: Group = "tokens",
-        numbers: bool | None = None,
+        of: Of = "tokens",
+        **options: Unpack[ViewOptions],
     ) -> str:
         r"""A LaTeX document; also written to ``path`` if given.
 
@@ -60,55 +73,26 @@ class Shown:
             path: File to write.
             fragment: A file to ``\input`` in a paper instead of a document; a comment at its top says what it needs.
             engine: ``"pdflatex"`` prints characters outside Latin as code points, ``"lualatex"`` sets every script.
-            scale: See ``Look``, also for the others.
-            hide: Likewise.
-            group: Likewise.
-            numbers: Likewise.
-
-        Raises:
-            InputError: An option that is none.
+            of: See ``Shown``, also for the options.
+            **options: Likewise.
         """
-        look = Look(scale, hide, group, numbers)
-        return to_latex(self._drawable(), path, look, fragment=fragment, engine=engine)
+        drawn, look, what = self._asked(of, options)
+        return to_latex(drawn, path, look, what, fragment=fragment, engine=engine)
 
-    @names_checked()
-    def to_png(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        scale: Scale = "robust",
-        hide: Hide = (),
-        group: Group = "tokens",
-        numbers: bool | None = None,
-    ) -> None:
+    def to_png(self, path: str | os.PathLike[str], *, of: Of = "tokens", **options: Unpack[ViewOptions]) -> None:
         """Draw the heatmap into a PNG file (needs the extra ``viz``)."""
-        to_png(self._drawable(), path, Look(scale, hide, group, numbers))
+        drawn, look, what = self._asked(of, options)
+        to_png(drawn, path, look, what)
 
-    @names_checked()
-    def to_pdf(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        scale: Scale = "robust",
-        hide: Hide = (),
-        group: Group = "tokens",
-        numbers: bool | None = None,
-    ) -> None:
+    def to_pdf(self, path: str | os.PathLike[str], *, of: Of = "tokens", **options: Unpack[ViewOptions]) -> None:
         """Draw the heatmap into a PDF file (needs the extra ``viz``)."""
-        to_pdf(self._drawable(), path, Look(scale, hide, group, numbers))
+        drawn, look, what = self._asked(of, options)
+        to_pdf(drawn, path, look, what)
 
-    @names_checked()
-    def to_svg(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        scale: Scale = "robust",
-        hide: Hide = (),
-        group: Group = "tokens",
-        numbers: bool | None = None,
-    ) -> None:
+    def to_svg(self, path: str | os.PathLike[str], *, of: Of = "tokens", **options: Unpack[ViewOptions]) -> None:
         """Draw the heatmap into an SVG file (needs the extra ``viz``)."""
-        to_svg(self._drawable(), path, Look(scale, hide, group, numbers))
+        drawn, look, what = self._asked(of, options)
+        to_svg(drawn, path, look, what)
 
     def _repr_html_(self) -> str:
         return html_fragment(self._drawable())
@@ -116,3 +100,31 @@ class Shown:
     def _drawable(self) -> Any:
         """This object, which is a ``Drawable`` or a sequence of them."""
         return self
+
+    def _asked(self, of: str, options: Mapping[str, Any]) -> tuple[Any, Look, str]:
+        """What is drawn, how, and whether tokens, layers or heads."""
+        check_names(options, ViewOptions.__annotations__)
+        if of not in get_args(Of):
+            raise InputError(f"there is no view of {of!r}. {nearest(of, get_args(Of))}")
+        given: dict[str, Any] = dict(options)
+        inside: dict[str, Any] = {name: given.pop(name) for name in ("head", "module", "top") if name in given}
+        look = Look(**given)
+        for name, home in (("head", "heads"), ("module", "neurons"), ("top", "neurons")):
+            if inside.get(name) is not None and of != home:
+                raise InputError(f'{name}={inside[name]!r} is for of="{home}", and this is of={of!r}.')
+        each = self._drawable()
+        several = list(each) if isinstance(each, Sequence) else [each]
+        if (head := inside.pop("head", None)) is not None:
+            if not (isinstance(head, tuple | list) and len(head) == 2):
+                raise InputError(f"head={head!r}: give (layer, head), such as (3, 5).")
+            return [e.head(*head) for e in several], look, "tokens"
+        if of == "neurons":
+            found = [neuron for e in several for neuron in e.neurons(**inside)]
+            return found, _on_one_scale(found, look), "tokens"
+        return each, look, of
+
+
+def _on_one_scale(found: Sequence[Any], look: Look) -> Look:
+    """The look with a scale on which all can be compared."""
+    end = look.end_of_scale(np.concatenate([e.relevance for e in found]).tolist()) if found else 0.0
+    return replace(look, scale=end) if end else look

@@ -291,11 +291,12 @@ def model_and_settings(e: Made) -> list[str]:
     model, options = e.provenance.get("model"), e.provenance.get("options")
     name = [os.path.basename(model) if os.path.isabs(model) else model] if isinstance(model, str) else []
     chosen = options.items() if isinstance(options, dict) else ()
-    rules = dict(chosen).get("rules", e.method)
+    method = e.method.partition(", ")[0]  # of one head or neuron: "attnlrp, head 5 of layer 3"
+    rules = dict(chosen).get("rules", method)
     own = "rules of your own" if str(rules).startswith("{") else f"rules={rules}"
     return [
         *name,
-        *([own] if rules != e.method else []),
+        *([own] if rules != method else []),
         f"relevance at the {e.at}",
         *(f"{k}={v}" for k, v in chosen if isinstance(v, str) and k not in ("rules", "at")),
     ]

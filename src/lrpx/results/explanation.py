@@ -21,7 +21,7 @@ from ..errors import InputError, NonFiniteError, import_optional
 from ..files import check_ending, json_line
 from ..heatmap.shown import Shown
 from .images import ImagePatches, check_images, plain_images, read_images
-from .inside import INSIDE, rows_of
+from .inside import INSIDE, TOP, relevance_of_head, rows_of, strongest_neurons
 
 SCHEMA = 1
 Measures: TypeAlias = Literal["parts", "sensitivity", "mixture"]
@@ -179,6 +179,36 @@ class Explanation(Shown):
         what = f"{self.explains} {what}".rstrip() if self.explains else what
         return f"<Explanation {self.method} of {what}: value {self.value:.4g}, {len(self.tokens)} tokens>"
 
+    def head(self, layer: int, head: int) -> Explanation:
+        """The relevance of one head as an explanation of its own: where it wrote; of ALTI-Logit, from where it read.
+
+        Raises:
+            InputError: There is no relevance of heads, or no such head.
+        """
+        numbers = relevance_of_head(self.by_head, (layer, head), self)
+        return self._part(f"head {head} of layer {layer}", numbers)
+
+    def neurons(self, module: str | None = None, top: int = TOP) -> list[Explanation]:
+        """The strongest neurons of ``layers``, each as an explanation of its own.
+
+        Args:
+            module: A name or glob of modules. Default: each of ``layers``.
+            top: How many of each module: those of the largest absolute relevance, summed over the tokens.
+
+        Raises:
+            InputError: There is no relevance of neurons (``explainer(text, at=["input", "model.layers.*.mlp"])`` gives it).
+        """
+        found = strongest_neurons(self.layers, module, top)
+        return [self._part(f"neuron {i} of {name}", numbers) for name, i, numbers in found]
+
+    def _part(self, name: str, relevance: np.ndarray) -> Explanation:
+        """A part of the model as an explanation of its own."""
+        inside: dict[str, Any] = dict.fromkeys((*INSIDE, "pairs"))
+        method = f"{self.method}, {name}"
+        return dataclasses.replace(
+            self, relevance=relevance, method=method, residual=None, layers={}, components={}, **inside
+        )
+
     def pairs_to_png(self, path: str | os.PathLike[str]) -> None:
         """Draw ``pairs`` as a matrix into a PNG file (needs the extra ``viz``): a row per token of the first text.
 
@@ -199,9 +229,8 @@ class Explanation(Shown):
         """
         pd = import_optional("pandas", "to_frame()", extra="viz")
         if of != "tokens":
-            options = self.provenance.get("options", {})
             arrays = {name: numbers for name in INSIDE if (numbers := getattr(self, name)) is not None}
-            return pd.DataFrame(rows_of(of, arrays, readable_texts(self.units), self.method, options))
+            return pd.DataFrame(rows_of(of, arrays, readable_texts(self.units), self))
         columns = {"text": readable_texts(self.units), "token": self.tokens, "token_id": self.token_ids}
         return pd.DataFrame({**columns, "relevance": self.relevance})
 

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import fnmatch
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, nearest
+from ..heatmap.drawable import Made
+from ..heatmap.matrix import missing
 
+TOP = 10  # neurons
 INSIDE = ("by_layer", "by_attention", "by_mlp", "by_head")  # fields of an explanation
 
 
-def rows_of(
-    of: str, arrays: dict[str, np.ndarray], texts: Sequence[str], method: str, options: Mapping[str, Any]
-) -> dict[str, Any]:
+def rows_of(of: str, arrays: dict[str, np.ndarray], texts: Sequence[str], made: Made) -> dict[str, Any]:
     """The columns of the table: ``layer``, of heads ``head``, ``position``, ``text``, and the numbers.
 
     Args:
         of: ``"layers"`` or ``"heads"``.
         arrays: Those of the fields that the explanation has.
         texts: The T tokens as readable text.
-        method: Which method it is, for the error.
-        options: With which it ran; likewise.
+        made: How it was made, for the error.
 
     Raises:
         InputError: An unknown ``of``, or the explanation has no such numbers.
@@ -32,19 +33,52 @@ def rows_of(
     fields = {"relevance": "by_head"} if of == "heads" else {name: name for name in INSIDE[:3]}
     known = {column: arrays[name] for column, name in fields.items() if name in arrays}
     if not known:
-        raise InputError(f"this explanation by {method} has no relevance of {of}{_why(of, options)}")
+        raise InputError(missing(made, of))
     *places, position = (index.ravel() for index in np.indices(next(iter(known.values())).shape))
     index = dict(zip(("layer", "head"), places, strict=False)) | {"position": position}
     numbers = {column: array.ravel() for column, array in known.items()}
     return index | {"text": np.array(texts, dtype=object)[position]} | numbers
 
 
-def _why(of: str, options: Mapping[str, Any]) -> str:
-    """Why there is none, and what to type."""
-    if "heads" not in options:
-        return ', which the method does not find. Take one that does: explainer(text, method="attnlrp", heads=True).'
-    if options["heads"]:
-        return ": heads=True was asked for, and it was not found in this pass."
-    if options["heads"] is False:
-        return ": heads=False was given. Type: explainer(text, heads=True)."
-    return ", which is not computed for long texts, or while compiling, unless it is asked for: explainer(text, heads=True)."
+def relevance_of_head(by_head: np.ndarray | None, head: tuple[int, int], made: Made) -> np.ndarray:
+    """``[T]``: the relevance of one head, given as (layer, head).
+
+    Raises:
+        InputError: There is no relevance of heads, or no such head.
+    """
+    if by_head is None:
+        raise InputError(missing(made, "heads"))
+    layers, heads, _ = by_head.shape
+    pair = isinstance(head, tuple | list) and len(head) == 2 and all(isinstance(i, int | np.integer) for i in head)
+    if not pair or not (0 <= head[0] < layers and 0 <= head[1] < heads):
+        raise InputError(f"head={head!r}: give (layer, head), from (0, 0) to ({layers - 1}, {heads - 1}).")
+    return np.asarray(by_head[head[0], head[1]])
+
+
+def strongest_neurons(layers: dict[str, np.ndarray], module: str | None, top: int) -> list[tuple[str, int, np.ndarray]]:
+    """The neurons of the largest absolute relevance, summed over the tokens: module, index, and relevance ``[T]``.
+
+    Args:
+        layers: Module name -> ``[T, width]``.
+        module: Of these modules only, as a name or glob; ``None``: of each.
+        top: How many of each module.
+
+    Raises:
+        InputError: There is no relevance of neurons, or of no such module; or ``top`` is no number from 1.
+    """
+    if not isinstance(top, int) or isinstance(top, bool) or top < 1:
+        raise InputError(f"top={top!r}: give a number of neurons from 1.")
+    if not layers:
+        raise InputError(
+            "this explanation has no relevance of neurons. Ask for that of modules by their names: "
+            'explainer(text, at=["input", "model.layers.*.mlp"]).'
+        )
+    names = [name for name in layers if module is None or fnmatch.fnmatchcase(name, module)]
+    if not names:
+        raise InputError(f"module={module!r}: this explanation has no such module. {nearest(module, layers)}")
+    found = []
+    for name in names:
+        numbers = np.asarray(layers[name])
+        order = np.argsort(-np.abs(numbers).sum(axis=0), kind="stable")[:top]
+        found += [(name, int(i), numbers[:, i]) for i in order]
+    return found

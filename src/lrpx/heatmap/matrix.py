@@ -1,0 +1,174 @@
+"""Relevance inside a model as a matrix: tokens x layers, or layers x heads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from ..errors import InputError
+from .cells import cells_of
+from .drawable import Drawable, Made
+from .look import Look
+from .text import mostly_rtl
+from .view import MINUS, checked, fixed, model_and_settings, view
+
+Of: TypeAlias = Literal["tokens", "layers", "heads", "neurons"]
+ADDED = {  # fields of an explanation -> what they are
+    "by_layer": "what each layer adds",
+    "by_attention": "what each layer's attention adds",
+    "by_mlp": "what each layer's MLP adds",
+}
+AT_LAYER = "at the positions of that layer, which have read other tokens"
+FROM_TOKENS = "from the tokens that it reads"
+
+
+@dataclass(frozen=True)
+class MatrixRow:
+    """A row of the matrix."""
+
+    text: str
+    relevance: np.ndarray  # [columns]
+    end: int
+
+
+@dataclass(frozen=True)
+class MatrixView:
+    """What is drawn. Its text is visible text, not yet escaped for any format."""
+
+    title: str
+    notes: tuple[str, ...]
+    rows: tuple[MatrixRow, ...]
+    columns: str  # what the columns are: ``layer``
+    corner: str  # what the rows are
+    scale: float
+    look: Look
+    rtl: bool = False
+    additive: bool = True
+
+    @property
+    def first(self) -> int:
+        """No line divides the columns."""
+        return self.width
+
+    @property
+    def width(self) -> int:
+        """How many columns there are."""
+        return self.rows[0].end
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """All of them, ``[rows, columns]``."""
+        return np.array([row.relevance for row in self.rows])
+
+    def share(self, value: float) -> float:
+        """A number divided by the scale."""
+        return value / self.scale if self.scale else 0.0
+
+    def number(self, value: float, sign: str = "-") -> str:
+        """A number with its sign."""
+        return fixed(value, self.scale, sign)
+
+    def legend(self, sign: str = "-") -> str:
+        """Where the colours end, and what lies beyond."""
+        shown = np.abs(self.numbers[np.isfinite(self.numbers)])
+        beyond = shown[shown > self.scale]
+        if not self.scale:
+            return "every relevance is 0"
+        text = f"colours to ±{self.number(self.scale)[1:]}"
+        largest = self.number(float(beyond.max()))[1:] if beyond.size else ""
+        return text + f", darkest: beyond it ({beyond.size} of {shown.size}, up to ±{largest})" * bool(beyond.size)
+
+    def text(self, cell: int, /) -> str:
+        """The text of a column."""
+        return str(cell)
+
+
+def matrices(explanations: Drawable | Sequence[Drawable], of: str, look: Look) -> list[MatrixView]:
+    """A matrix for each explanation.
+
+    Raises:
+        InputError: An explanation has no such numbers.
+    """
+    draw = {"layers": tokens_by_layers, "heads": layers_by_heads}[of]
+    return [draw(e, look) for e in checked(explanations)]
+
+
+def tokens_by_layers(e: Drawable, look: Look) -> MatrixView:
+    """A row per token, a column per layer: what the layer adds there; where that is not known, what its attention does.
+
+    Raises:
+        InputError: The explanation has no relevance of layers.
+    """
+    known = [(name, numbers) for name in ADDED if (numbers := getattr(e, name)) is not None]
+    if not known:
+        raise InputError(missing(e, "layers"))
+    name, numbers = known[0]
+    cells = cells_of(e, look)
+    summed = of_cells(np.asarray(numbers, dtype=np.float64), [cell.tokens[0][0] for cell in cells])
+    hidden = np.array([cell.hidden for cell in cells])
+    rows = [
+        MatrixRow(
+            " " * cell.gap + cell.text, np.full(len(summed), np.nan) if cell.hidden else summed[:, i], len(summed)
+        )
+        for i, cell in enumerate(cells)
+    ]
+    what = "what each layer's attention takes from a token" if e.components and name == "by_layer" else ADDED[name]
+    return MatrixView(
+        title=f"{e.method}: {what}, {positions_of(e)}",
+        notes=(view(e).explains(MINUS), *model_and_settings(e)),
+        rows=tuple(rows),
+        columns="layer",
+        corner="token",
+        scale=look.end_of_scale(summed[:, ~hidden].ravel().tolist()),
+        look=look,
+        rtl=mostly_rtl("".join(cell.text for cell in cells)),
+    )
+
+
+def layers_by_heads(e: Drawable, look: Look) -> MatrixView:
+    """A row per layer, a column per head: its relevance, summed over the tokens.
+
+    Raises:
+        InputError: The explanation has no relevance of heads.
+    """
+    if e.by_head is None:
+        raise InputError(missing(e, "heads"))
+    sums = np.asarray(e.by_head, dtype=np.float64).sum(axis=-1)
+    return MatrixView(
+        title=f"{e.method}: relevance of each head",
+        notes=(view(e).explains(MINUS), *model_and_settings(e)),
+        rows=tuple(MatrixRow(str(i), row, len(row)) for i, row in enumerate(sums)),
+        columns="head",
+        corner="layer",
+        scale=look.end_of_scale(sums.ravel().tolist()),
+        look=look,
+    )
+
+
+def of_cells(numbers: np.ndarray, starts: Sequence[int]) -> np.ndarray:
+    """Numbers of tokens ``[..., T]`` added up to those of cells, which begin at these tokens."""
+    return np.asarray(np.add.reduceat(numbers, list(starts), axis=-1))
+
+
+def positions_of(e: Drawable) -> str:
+    """At which positions heads and layers count, in words."""
+    return FROM_TOKENS if e.components else AT_LAYER
+
+
+def missing(made: Made, what: str) -> str:
+    """What to say where an explanation has no relevance of ``layers`` or ``heads``: why, and what to type."""
+    return f"this explanation by {made.method} has no relevance of {what}{_why(made.provenance.get('options', {}))}"
+
+
+def _why(options: Mapping[str, Any]) -> str:
+    """Why there is none, and what to type."""
+    if "heads" not in options:
+        return ', which the method does not find. Take one that does: explainer(text, method="attnlrp", heads=True).'
+    if options["heads"]:
+        return ": heads=True was asked for, and it was not found in this pass."
+    if options["heads"] is False:
+        return ": heads=False was given. Type: explainer(text, heads=True)."
+    return ", which is not computed for long texts, or while compiling, unless it is asked for: explainer(text, heads=True)."

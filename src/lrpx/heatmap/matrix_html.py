@@ -1,0 +1,66 @@
+"""A matrix in HTML without a script: an image with a pixel per number, stretched, beside the texts of its rows.
+
+So a matrix of 500 tokens and 32 layers is some kilobytes and one element. The pixels are exact colours of the scale.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+from html import escape
+
+import numpy as np
+
+from .colours import HIDDEN, colour
+from .matrix import MatrixView
+from .view import DOT, MINUS
+
+ROW, COLUMN = 20, 14  # pixels on the page
+
+STYLE = f"""
+.lrpx .matrix{{overflow:auto;max-height:32em;background:#fff;color:#000;border:1px solid var(--lrpx-line);border-radius:6px;
+margin:8px 0;font-size:13px}}
+.lrpx .matrix>div{{display:grid;grid-template-columns:max-content max-content;width:max-content;padding:4px 8px}}
+.lrpx .matrix .names{{text-align:right;padding-right:8px;line-height:{ROW}px}}
+.lrpx .matrix .names span{{display:block;height:{ROW}px;max-width:11em;overflow:hidden;text-overflow:ellipsis;white-space:pre}}
+.lrpx .matrix .numbers{{display:flex;color:#5d6169;font-size:11px;line-height:{ROW}px}}
+.lrpx .matrix .numbers span{{width:{COLUMN}px;text-align:center;overflow:visible;white-space:nowrap}}
+.lrpx .matrix img{{display:block;image-rendering:pixelated;print-color-adjust:exact;-webkit-print-color-adjust:exact}}
+"""
+
+
+def section(view: MatrixView) -> str:
+    """One matrix with its header."""
+    return (
+        f'<section class="lrpx" dir="ltr"><p class="what"><span class="method">{escape(view.title)}</span></p>\n'
+        f'<p class="soft">{escape(DOT.join(view.notes))}</p>\n{matrix(view)}</section>\n'
+    )
+
+
+def matrix(view: MatrixView) -> str:
+    """The image, the names of its rows and the numbers of its columns."""
+    names = "".join(f'<span title="{escape(row.text)}"><bdi>{escape(row.text)}</bdi></span>' for row in view.rows)
+    ticks = "".join(f"<span>{i if i % 5 == 0 else ''}</span>" for i in range(view.width))
+    size = f"width:{COLUMN * view.width}px;height:{ROW * len(view.rows)}px"
+    told = f"{view.title}: {len(view.rows)} rows, {view.columns}s 0 to {view.width - 1}; {view.legend(MINUS)}"
+    return (
+        f'<div class="matrix" tabindex="0"><div><span class="names">{view.corner}</span><span class="numbers">{ticks}'
+        f'{view.columns}</span><div class="names">{names}</div><img alt="{escape(told)}" style="{size}" '
+        f'src="data:image/png;base64,{base64.b64encode(png(view)).decode()}"></div></div>'
+        f'<p class="soft">{escape(view.legend(MINUS))}</p>\n'
+    )
+
+
+def png(view: MatrixView) -> bytes:
+    """A PNG file with a pixel per number."""
+    numbers = view.numbers
+    palette = {value: colour(view.share(value)) if np.isfinite(value) else HIDDEN for value in set(numbers.ravel())}
+    lines = b"".join(b"\0" + bytes(c for value in row for c in palette.get(value, HIDDEN)) for row in numbers)
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", numbers.shape[1], numbers.shape[0], 8, 2, 0, 0, 0)
+    parts = [(b"IHDR", header), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
