@@ -118,6 +118,26 @@ def test_saved_explanations_side_by_side(lrpx_command, tmp_path):
     assert "no text is explained twice" in err
 
 
+def test_layers_heads_and_neurons(lrpx_command, tmp_path):
+    code, out, err = lrpx_command("explain", TEXT, "--of", "heads")
+    assert (code, err) == (0, "")
+    assert "relevance of each head" in out
+    code, out, _ = lrpx_command("explain", TEXT, "--head", "0,1", "--method", "lrp")
+    assert code == 0
+    assert "head 1 of layer 0" in out
+    for given, message in [
+        (["--of", "layer"], "Did you mean 'layers'"),
+        (["--of", "neurons"], "--of neurons needs modules"),
+        (["--head", "3"], "--head 3,5"),
+        (["--head", "0,1", "--of", "layers"], "--of layers is given"),
+        (["--of", "layers", "--format", "json"], "which holds all numbers"),
+        (["--of", "heads", "--format", "latex"], "--format pdf"),
+    ]:
+        code, _, err = lrpx_command("explain", TEXT, *given)
+        assert code == 2
+        assert message in err
+
+
 def test_methods_of_a_text_stand_together_and_once(lrpx_command):
     methods = ["--method", "lrp", "--method", "gradient", "--method", "lrp"]
     found = json.loads(lrpx_command("explain", "the", "12", *methods, "--format", "json")[1])

@@ -8,11 +8,13 @@ from typing import Annotated
 import typer
 
 from . import options
-from .output import check_document, destination, look_of, write
+from .output import check_document, destination, look_of, view_of, write
 
 
 def compare(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="What lrpx explain wrote as JSON.")],
+    of: options.OfOption = "tokens",
+    head: options.HeadOption = None,
     scale: options.ScaleOption = "robust",
     hide: options.HideOption = None,
     group: options.GroupOption = "tokens",
@@ -32,9 +34,10 @@ def compare(
     """
     kind, output = destination(format, output)
     check_document(kind, fragment=fragment, engine=engine)
+    of, places = view_of(kind, of, head)
     look = look_of(scale, hide, group, numbers)
 
     from ..results.compare import compare as side_by_side
 
     found = side_by_side(*files)
-    write(list(found), kind, output, look, fragment=fragment, engine=engine or "pdflatex")
+    write(list(found), kind, output, look, fragment=fragment, engine=engine or "pdflatex", of=of, head=places)

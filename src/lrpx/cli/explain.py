@@ -12,7 +12,7 @@ from ..errors import InputError, LrpxWarning
 from ..methods import METHODS, get_method, methods_with_options
 from ..results.explanations import Explanations
 from . import options
-from .output import Format, check_document, destination, look_of, write
+from .output import Format, check_document, destination, look_of, view_of, write
 from .texts import Asked, texts_of
 from .wording import ERROR, in_command_words, tell
 
@@ -121,6 +121,8 @@ def explain(
     compile: options.CompileOption = False,
     checkpoint: options.CheckpointOption = None,
     tf32: options.Tf32Option = False,
+    of: options.OfOption = "tokens",
+    head: options.HeadOption = None,
     scale: options.ScaleOption = "robust",
     hide: options.HideOption = None,
     group: options.GroupOption = "tokens",
@@ -169,13 +171,16 @@ def explain(
     options.set_logging(verbose)
     kind, output = destination(format, output)
     check_document(kind, fragment=fragment, engine=engine)
+    of, places = view_of(kind, of, head)
     look = look_of(scale, hide, group, numbers)
     named = [name.strip() for given in method or ["attnlrp"] for name in given.split(",")]
     methods = list(dict.fromkeys(named))
     given: dict[str, Any] = {"at": at, "norm": norm, "rules": rules, "direct": direct, "heads": heads}
     _check_options(methods, given)
     if heads is None and any("heads" in get_method(name).options for name in methods):
-        given["heads"] = False  # thousands of numbers that nobody asked for
+        given["heads"] = of in ("layers", "heads")  # or thousands of numbers that nobody asked for
+    if of == "neurons" and not set(at or ()) - {"input", "embedding"}:
+        raise InputError("--of neurons needs modules: --at input --at 'model.layers.*.mlp'")
     typed = {
         "target": options.text_or_id("target", target, target_id),
         "contrast": options.text_or_id("contrast", contrast, contrast_id),
@@ -243,7 +248,7 @@ def explain(
         shown = list(explained)
         if kind not in (Format.json, Format.jsonl):
             shown = [in_command_words(e, context.find_root().command) for e in shown]
-        write(shown, kind, output, look, fragment=fragment, engine=engine or "pdflatex")
+        write(shown, kind, output, look, fragment=fragment, engine=engine or "pdflatex", of=of, head=places)
     if explained.failures:
         raise typer.Exit(1 if len(explained) else 2)
 

@@ -113,6 +113,17 @@ GroupOption = Annotated[
 NumbersOption = Annotated[
     bool | None, _view("--numbers/--no-numbers", help="Numbers below the tokens. Default: for up to 40 of them.")
 ]
+OfOption = Annotated[
+    str,
+    _view(
+        "--of",
+        metavar="WHAT",
+        help="tokens, layers (tokens x layers), heads (layers x heads), or neurons of the modules in --at.",
+    ),
+]
+HeadOption = Annotated[
+    str | None, _view("--head", metavar="LAYER,HEAD", help="The tokens of one head, such as 3,5.", show_default=False)
+]
 FormatOption = Annotated[
     str | None,
     _view(

@@ -6,6 +6,7 @@ import contextlib
 import enum
 import importlib.util
 import io
+import re
 from pathlib import Path
 from typing import Any, cast
 
@@ -96,6 +97,29 @@ def check_document(kind: Format, *, fragment: bool, engine: str | None) -> None:
         raise InputError(f"unknown engine {engine!r}. {nearest(engine, ENGINES)}")
 
 
+def view_of(kind: Format, of: str, head: str | None) -> tuple[str, tuple[int, ...] | None]:
+    """What is shown, and of which head, as asked for by ``--of`` and ``--head``.
+
+    Raises:
+        InputError: There is no such view, or the format does not go with it.
+    """
+    views = ("tokens", "layers", "heads", "neurons")
+    if of not in views:
+        raise InputError(f"unknown view --of {of}. {nearest(of, views)}")
+    places = None
+    if head is not None:
+        if of not in ("tokens", "heads"):
+            raise InputError(f"--head {head} shows the tokens of one head, and --of {of} is given.")
+        if not re.fullmatch(r"\d+,\d+", head):
+            raise InputError(f"--head {head}: give a layer and a head, both from 0: --head 3,5")
+        of, places = "heads", tuple(map(int, head.split(",")))
+    if of != "tokens" and kind in (Format.json, Format.jsonl):
+        raise InputError(f"--of {of} is for what is drawn, and the format is {kind.name}, which holds all numbers.")
+    if of in ("layers", "heads") and places is None and kind is Format.latex:
+        raise InputError(f"--of {of} is no text, which is what latex can show. Type: --format pdf")
+    return of, places
+
+
 def look_of(scale: str, hide: list[str] | None, group: str, numbers: bool | None) -> Look:
     """How maps are drawn, as asked for.
 
@@ -109,28 +133,34 @@ def look_of(scale: str, hide: list[str] | None, group: str, numbers: bool | None
 
 
 def write(
-    explanations: list[Any], kind: Format, output: Path | None, look: Look, *, fragment: bool, engine: str
-) -> None:
-    """Write the explanations to ``output``, or to standard output: as JSON a list, as JSON lines an object per line."""
-    from .. import heatmap
+    explanations: list[Any], kind: Format, output: Path | None, look: Look, *, fragment: bool, engine: str,
+    of: str = "tokens", head: tuple[int, ...] | None = None,
+) -> None:  # fmt: skip
+    """Write the explanations to ``output``, or to standard output: as JSON a list, as JSON lines an object per line.
 
-    if kind is Format.terminal and output is None:
-        heatmap.show(explanations, look)
-        return
-    if kind in PICTURES and output is not None:
-        getattr(heatmap, f"to_{kind.name}")(explanations, output, look)
-        return
+    Raises:
+        InputError: The explanations do not have what is asked for by ``of`` and ``head``.
+    """
+    from .. import heatmap
+    from ..heatmap.shown import chosen
+
     if kind in (Format.json, Format.jsonl):
         each = [e.to_dict() for e in explanations]
         documents = [each] if kind is Format.json else each
-        content = "".join(map(json_line, documents))
+        write_text("".join(map(json_line, documents)), output)
+        return
+    drawn, look, of = chosen(explanations, of, look, head=head)
+    if kind is Format.terminal and output is None:
+        heatmap.show(drawn, look, of)
+    elif kind in PICTURES and output is not None:
+        getattr(heatmap, f"to_{kind.name}")(drawn, output, look, of)
     elif kind is Format.html:
-        content = (heatmap.html_fragment if fragment else heatmap.to_html)(explanations, look=look)
+        write_text((heatmap.html_fragment if fragment else heatmap.to_html)(drawn, look=look, of=of), output)
     elif kind is Format.latex:
-        content = heatmap.to_latex(explanations, look=look, fragment=fragment, engine=cast("Any", engine))
+        written = heatmap.to_latex(drawn, None, look, of, fragment=fragment, engine=cast("Any", engine))
+        write_text(written, output)
     else:
-        content = plain_text(heatmap.render(explanations, look=look))
-    write_text(content, output)
+        write_text(plain_text(heatmap.render(drawn, look=look, of=of)), output)
 
 
 def plain_text(drawn: RenderableType) -> str:

@@ -196,12 +196,12 @@ function plot(height, width, value, wide, high, colour) {
 }
 
 function frame(corner, top, side) {
+  const { scrollTop, scrollLeft } = board, focused = document.activeElement === plane;  // before it is moved
   const inner = make("div"), left = make("div", "side");
   const above = make("div", "top");
   inner.append(make("div", "side", corner), above, left, plane);
   above.append(...top.map(text => make("span", "", text)));
   left.append(...side.map(([text, on]) => make("span", on ? "on" : "", text)));
-  const { scrollTop, scrollLeft } = board, focused = document.activeElement === plane;
   board.replaceChildren(inner);
   Object.assign(board, { scrollTop, scrollLeft });
   if (focused) plane.focus({ preventScroll: true });
@@ -308,7 +308,8 @@ map.addEventListener("keydown", event => {
 });
 
 // Other colours, also for the maps below: theirs are on the line from white to an end of the first palette.
-const painted = [...document.querySelectorAll("section.lrpx:not(.explore) [style*='background:#']")].map(element => {
+let painted = null;
+const findPainted = () => [...document.querySelectorAll("section.lrpx:not(.explore) [style*='background:#']")].map(element => {
   const [high, zero, low, above, below] = Object.values(D.palettes)[0];
   const rgb = element.style.backgroundColor.match(/\d+/g).map(Number), same = other => other.every((v, i) => v === rgb[i]);
   if (same(above) || same(below)) return [element, same(above) ? 2 : -2];
@@ -318,6 +319,7 @@ const painted = [...document.querySelectorAll("section.lrpx:not(.explore) [style
   return near ? [element, side * share] : null;
 }).filter(Boolean);
 function recolour() {
+  painted ??= findPainted();  // the maps may stand behind the script
   for (const [element, share] of painted) {
     const rgb = mix(share);
     element.style.background = hex(rgb);

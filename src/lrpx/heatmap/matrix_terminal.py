@@ -25,8 +25,8 @@ class TerminalMatrix:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Lines that fit the console's width, in characters of its encoding."""
         view, width = self.view, min(self.width or options.max_width, options.max_width)
-        minus, dot = signs(options.encoding)
         coloured = console.color_system is not None and not console.no_color
+        minus, dot = signs(options.encoding) if coloured else ("-", ", ")
         head = [Text(view.title, "bold" if coloured else ""), Text(dot.join(view.notes), "dim" if coloured else "")]
         labels = [_fit(encodable(row.text, options.encoding)) for row in view.rows]
         side = max(map(cell_len, [*labels, view.corner])) + 1

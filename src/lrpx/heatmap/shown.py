@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack  # of the standard library from Python 3.11 on
 
 
+TOP = 10  # neurons
+_HOMES = {"head": "heads", "module": "neurons", "top": "neurons"}  # options -> the views that have them
+
+
 class ViewOptions(TypedDict, total=False):
     """The options of every view; ``Shown`` says what they mean."""
 
@@ -104,24 +108,36 @@ class Shown:
     def _asked(self, of: str, options: Mapping[str, Any]) -> tuple[Any, Look, str]:
         """What is drawn, how, and whether tokens, layers or heads."""
         check_names(options, ViewOptions.__annotations__)
-        if of not in get_args(Of):
-            raise InputError(f"there is no view of {of!r}. {nearest(of, get_args(Of))}")
         given: dict[str, Any] = dict(options)
-        inside: dict[str, Any] = {name: given.pop(name) for name in ("head", "module", "top") if name in given}
-        look = Look(**given)
-        for name, home in (("head", "heads"), ("module", "neurons"), ("top", "neurons")):
-            if inside.get(name) is not None and of != home:
-                raise InputError(f'{name}={inside[name]!r} is for of="{home}", and this is of={of!r}.')
-        each = self._drawable()
-        several = list(each) if isinstance(each, Sequence) else [each]
-        if (head := inside.pop("head", None)) is not None:
-            if not (isinstance(head, tuple | list) and len(head) == 2):
-                raise InputError(f"head={head!r}: give (layer, head), such as (3, 5).")
-            return [e.head(*head) for e in several], look, "tokens"
-        if of == "neurons":
-            found = [neuron for e in several for neuron in e.neurons(**inside)]
-            return found, _on_one_scale(found, look), "tokens"
-        return each, look, of
+        inside: dict[str, Any] = {name: given.pop(name) for name in _HOMES if name in given}
+        return chosen(self._drawable(), of, Look(**given), **inside)
+
+
+def chosen(
+    explanations: Any, of: str, look: Look, *, head: Any = None, module: str | None = None, top: int | None = None
+) -> tuple[Any, Look, str]:
+    """What ``lrpx.heatmap`` draws where this is asked for; ``Shown`` says what the options mean.
+
+    Returns:
+        The explanations or parts of them, the look, and ``"tokens"``, ``"layers"`` or ``"heads"``.
+
+    Raises:
+        InputError: An option that is none, or numbers that the explanation does not have.
+    """
+    if of not in get_args(Of):
+        raise InputError(f"there is no view of {of!r}. {nearest(of, get_args(Of))}")
+    for name, value in (("head", head), ("module", module), ("top", top)):
+        if value is not None and of != _HOMES[name]:
+            raise InputError(f'{name}={value!r} is for of="{_HOMES[name]}", and this is of={of!r}.')
+    several = list(explanations) if isinstance(explanations, Sequence) else [explanations]
+    if head is not None:
+        if not (isinstance(head, tuple | list) and len(head) == 2):
+            raise InputError(f"head={head!r}: give (layer, head), such as (3, 5).")
+        return [e.head(*head) for e in several], look, "tokens"
+    if of == "neurons":
+        found = [neuron for e in several for neuron in e.neurons(module, TOP if top is None else top)]
+        return found, _on_one_scale(found, look), "tokens"
+    return explanations, look, of
 
 
 def _on_one_scale(found: Sequence[Any], look: Look) -> Look:

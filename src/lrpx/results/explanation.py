@@ -19,9 +19,9 @@ import numpy as np
 from .. import heatmap
 from ..errors import InputError, NonFiniteError, import_optional
 from ..files import check_ending, json_line
-from ..heatmap.shown import Shown
+from ..heatmap.shown import TOP, Shown
 from .images import ImagePatches, check_images, plain_images, read_images
-from .inside import INSIDE, TOP, relevance_of_head, rows_of, strongest_neurons
+from .inside import INSIDE, relevance_of_head, rows_of, strongest_neurons
 
 SCHEMA = 1
 Measures: TypeAlias = Literal["parts", "sensitivity", "mixture"]

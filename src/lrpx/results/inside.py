@@ -12,7 +12,6 @@ from ..errors import InputError, nearest
 from ..heatmap.drawable import Made
 from ..heatmap.matrix import missing
 
-TOP = 10  # neurons
 INSIDE = ("by_layer", "by_attention", "by_mlp", "by_head")  # fields of an explanation
 
 

@@ -1,0 +1,141 @@
+"""The page of layers and heads in a real browser: what one chooses is what is shown, by mouse and by keyboard, on a phone too."""
+
+import re
+
+import browser
+import numpy as np
+import pytest
+from inside_tools import HEADS, LAYERS, NASTY, cells, made
+
+from lrpx import Explanations
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def opened(new_page, tmp_path):
+    """Opens the page of explanations, with its numbers unpacked."""
+
+    def open_page(es, width=browser.DESKTOP, **options):
+        Explanations(es).to_html(tmp_path / "page.html")
+        page = new_page(width, **options)
+        page.goto((tmp_path / "page.html").as_uri())
+        page.wait_for_selector(".board canvas")
+        return page
+
+    return open_page
+
+
+def colours(page):
+    return page.locator(".explore-map .cell").evaluate_all("cells => cells.map(cell => cell.style.background)")
+
+
+def numbers(page):
+    """Those in the tooltips of the text."""
+    tips = page.locator(".explore-map .cell").evaluate_all("cells => cells.map(cell => cell.title)")
+    return [float(tip.split(" ")[-1].replace("−", "-")) for tip in tips]
+
+
+def at(page, row, column):
+    """Click a field of the board."""
+    box = page.locator(".plane").bounding_box()
+    size = page.locator("canvas").evaluate("c => [c.width, c.height]")
+    place = {"x": box["width"] * (column + 0.5) / size[0], "y": box["height"] * (row + 0.5) / size[1]}
+    page.locator(".plane").click(position=place)
+
+
+def close_to(found, expected):
+    np.testing.assert_allclose(found, expected, atol=0.012 * np.abs(expected).max())
+
+
+def test_a_head_a_layer_and_a_token_are_chosen(opened):
+    e = made()
+    page = opened([e])
+    np.testing.assert_allclose(numbers(page), cells(e.relevance), rtol=1e-3)
+    assert page.locator("canvas").evaluate("c => [c.width, c.height]") == [3 + HEADS, LAYERS]
+    at(page, 1, 3 + 2)
+    close_to(numbers(page), cells(e.by_head[1, 2]))
+    assert "head 2 of layer 1" in page.inner_text(".told")
+    at(page, 2, 2)
+    close_to(numbers(page), cells(e.by_mlp[2]))
+    page.click(".explore-map .cell >> nth=1")
+    assert '"keys"' in page.inner_text(".told")
+    page.click("text=whole model")
+    np.testing.assert_allclose(numbers(page), cells(e.relevance), rtol=1e-3)
+    page.click("text=tokens × layers")
+    at(page, 3, 1)
+    close_to(numbers(page), cells(e.by_layer[1]))
+    page.select_option("label:has-text('of') select", label="head 3")
+    at(page, 0, 2)
+    close_to(numbers(page), cells(e.by_head[2, 3]))
+
+
+def test_a_token_shows_its_own_heads(opened):
+    e = made()
+    page = opened([e])
+    strongest = "c => { const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; return [...d]; }"
+    before = page.locator("canvas").evaluate(strongest)
+    page.click(".explore-map .cell >> nth=2")
+    after = np.array(page.locator("canvas").evaluate(strongest)).reshape(LAYERS, 3 + HEADS, 4)
+    assert before != after.ravel().tolist()
+    of_token = cells(e.by_head)[:, :, 2]
+    redder = after[:, 3:, 0].astype(int) > after[:, 3:, 2]
+    strong = np.abs(of_token) > 0.1 * np.abs(of_token).max()
+    assert (redder == (of_token > 0))[strong].all()
+
+
+def test_by_keyboard(opened):
+    e = made()
+    page = opened([e])
+    page.focus(".plane")
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowRight", "ArrowRight", "ArrowRight"):
+        page.keyboard.press(key)
+    assert "head 1 of layer 1" in page.inner_text(".told")  # the first key begins at the upper left
+    page.keyboard.press("Escape")
+    assert "whole model" in page.inner_text(".told")
+    page.focus(".explore-map .cell")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    assert '"keys"' in page.inner_text(".told")
+    page.keyboard.press("Escape")
+    assert '"keys"' not in page.inner_text(".told")
+
+
+def test_methods_texts_and_palettes_are_switched(opened):
+    es = [made(), made(seed=1, method="lrp"), made(["Another", " text", " of", " fi", "ve"], seed=2)]
+    page = opened(es)
+    page.select_option("label:has-text('method') select", label="lrp")
+    np.testing.assert_allclose(numbers(page), cells(es[1].relevance), rtol=1e-3)
+    page.select_option("label:has-text('text') select", index=1)
+    page.wait_for_function("document.querySelector('.explore-map .cell').textContent === 'Another'")
+    np.testing.assert_allclose(numbers(page), cells(es[2].relevance), rtol=1e-3)
+    before, below = colours(page), page.locator(".flow i[style]").first.get_attribute("style")
+    page.select_option("label:has-text('colours') select", index=1)
+    assert colours(page) != before
+    assert page.locator(".flow i[style]").first.get_attribute("style") != below
+    page.select_option("label:has-text('colours') select", index=0)
+    assert colours(page) == before
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_on_a_phone(opened, dark):
+    words = [f" word{i}" for i in range(80)]
+    page = opened([made(words), made(words, seed=1, method="lrp-uniform-gate")], browser.PHONE, dark=dark)
+    assert not browser.wider_than_window(page)
+    at(page, 1, 3)
+    assert "head 0 of layer 1" in page.inner_text(".told")
+
+
+def test_text_is_text(opened):
+    page = opened([made(NASTY), made(NASTY, seed=1, method="<b>lrp</b>")])
+    assert page.locator(".explore-map .cell").first.inner_text() == NASTY[0]
+    assert page.locator(".explore-map b, .choices b, .flow .c b b").count() == 0
+    assert re.search(r"<b>lrp</b>", page.locator("label:has-text('method') select").inner_text())
+
+
+def test_without_the_script_the_maps_are_there(new_page, tmp_path):
+    Explanations([made(), made(seed=1, method="lrp")]).to_html(tmp_path / "page.html")
+    page = new_page(java_script_enabled=False)
+    page.goto((tmp_path / "page.html").as_uri())
+    assert not page.locator(".explore").is_visible()
+    assert page.locator(".flow .c").first.is_visible()

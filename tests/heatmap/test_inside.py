@@ -1,0 +1,241 @@
+"""Layers, heads and neurons: matrices, the page in which one chooses, and what is said where they are not known."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+import zlib
+
+import numpy as np
+import pytest
+from inside_tools import HEADS, LAYERS, NASTY, cells, made
+from rich.cells import cell_len
+from rich.console import Console
+
+from lrpx import Explanation, Explanations, heatmap
+from lrpx.errors import InputError
+from lrpx.heatmap import Look
+from lrpx.heatmap.colours import PALETTES, colour
+from lrpx.heatmap.explorer import explorer, packed
+from lrpx.heatmap.matrix import layers_by_heads, tokens_by_layers
+from lrpx.heatmap.matrix_html import png
+
+
+def printed(e, of, *, width=80, colours="truecolor", look=None):
+    raw = io.StringIO()
+    console = Console(
+        file=raw, width=width, color_system=colours, force_terminal=colours is not None, no_color=colours is None
+    )
+    console.print(heatmap.render(e, look=look or Look(), of=of))
+    return re.sub(r"\x1b\[[0-9;]*m", "", raw.getvalue())
+
+
+# Data.
+
+
+def test_matrices_have_the_sums_of_the_cells():
+    e = made()
+    layers, heads = tokens_by_layers(e, Look()), layers_by_heads(e, Look())
+    np.testing.assert_allclose(layers.numbers, cells(e.by_layer).T)
+    np.testing.assert_allclose(heads.numbers, e.by_head.sum(-1))
+    assert [row.text.strip() for row in layers.rows] == ["The", "keys", "to", "cabinet"]
+    without = made(by_layer=None)
+    np.testing.assert_allclose(tokens_by_layers(without, Look()).numbers, cells(e.by_attention).T)
+    assert "attention adds" in tokens_by_layers(without, Look()).title
+    hidden = tokens_by_layers(e, Look(hide="first"))
+    assert np.isnan(hidden.numbers[0]).all()
+    assert np.isfinite(hidden.numbers[1:]).all()
+
+
+def test_a_head_is_an_explanation_of_its_own(tmp_path):
+    e = made()
+    head = e.head(1, 2)
+    np.testing.assert_array_equal(head.relevance, e.by_head[1, 2])
+    assert (head.method, head.residual, head.by_head) == ("attnlrp, head 2 of layer 1", None, None)
+    head.save(tmp_path / "head.json")
+    np.testing.assert_array_equal(Explanation.load(tmp_path / "head.json").relevance, head.relevance)
+
+
+def test_neurons_are_the_strongest():
+    e = made()
+    numbers = e.layers["block.0.mlp"]
+    order = sorted(range(6), key=lambda i: -np.abs(numbers[:, i]).sum())
+    found = e.neurons(top=3)
+    assert [x.method for x in found] == [f"attnlrp, neuron {i} of block.0.mlp" for i in order[:3]]
+    for x, i in zip(found, order, strict=False):
+        np.testing.assert_array_equal(x.relevance, numbers[:, i])
+    assert len(e.neurons("block.*")) == 6  # no more than there are
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda e: e.show("layer"), "no view of 'layer'. Did you mean 'layers'"),
+        (lambda e: e.show("heads", head=3), r"head=3: give \(layer, head\)"),
+        (lambda e: e.show("heads", head=(3, 0)), r"give \(layer, head\), from \(0, 0\) to \(2, 3\)"),
+        (lambda e: e.show("heads", head=(-1, 0)), r"from \(0, 0\)"),
+        (lambda e: e.show(head=(0, 0)), 'is for of="heads"'),
+        (lambda e: e.show("neurons", module="nope"), "no such module"),
+        (lambda e: e.show("neurons", top=0), "top=0"),
+        (lambda e: e.show(colour=3), "unknown option 'colour'"),
+        (lambda e: e.to_latex(of="layers"), r'e.to_pdf\("layers.pdf", of="layers"\)'),
+        (lambda e: made(by_head=None).show("heads"), "has no relevance of heads"),
+        (lambda e: made(by_head=None).head(0, 0), "has no relevance of heads"),
+        (lambda e: made(by_layer=None, by_attention=None, by_mlp=None).show("layers"), "has no relevance of layers"),
+        (lambda e: made(layers={}).show("neurons"), "no relevance of neurons"),
+        (lambda e: Explanations([e, e]).to_png("x.png", of="heads"), "a picture holds one matrix"),
+    ],
+)
+def test_what_cannot_be_shown(ask, message):
+    with pytest.raises(InputError, match=message):
+        ask(made())
+
+
+# Drawn.
+
+
+@pytest.mark.parametrize("of", ["layers", "heads"])
+@pytest.mark.parametrize("width", [24, 80])
+def test_terminal_has_every_number_within_the_width(of, width):
+    e = made()
+    view = {"layers": tokens_by_layers, "heads": layers_by_heads}[of](e, Look())
+    plain = printed(e, of, width=width, colours=None)
+    assert all(view.number(v) in plain for v in view.numbers.ravel())
+    for colours in ("truecolor", "standard", None):
+        assert max(map(cell_len, printed(e, of, width=width, colours=colours).splitlines())) <= width
+    assert "cabinet" in plain or of == "heads"
+
+
+def test_terminal_shows_the_tokens_of_a_head_and_of_neurons(capsys):
+    e = made()
+    e.show("heads", head=(2, 1))
+    assert "head 1 of layer 2" in capsys.readouterr().out
+    e.show("neurons", top=2)
+    out = capsys.readouterr().out
+    assert out.count("of block.0.mlp") >= 2
+    Explanations([e, made(["Another", " text", " of", " fi", "ve"])]).show("layers")
+    assert capsys.readouterr().out.count("what each layer adds") == 2
+
+
+def test_an_image_has_a_pixel_for_each_number():
+    import PIL.Image
+
+    view = tokens_by_layers(made(), Look(hide="first"))
+    drawn = np.asarray(PIL.Image.open(io.BytesIO(png(view))).convert("RGB"))
+    assert drawn.shape == (4, LAYERS, 3)
+    for row in range(1, 4):
+        for column in range(LAYERS):
+            assert tuple(drawn[row, column]) == colour(view.share(view.numbers[row, column]))
+    assert len(set(map(tuple, drawn[0]))) == 1  # hidden
+
+
+def test_fragments_have_no_script_and_no_raw_text():
+    for of in ("layers", "heads"):
+        fragment = heatmap.html_fragment(made(NASTY), of=of)
+        assert "<script" not in fragment
+        assert '" onclick="x' not in fragment
+
+
+@pytest.mark.parametrize("of", ["layers", "heads"])
+def test_pictures(of, tmp_path):
+    made().to_png(tmp_path / "a.png", of=of)
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+# The page in which one chooses.
+
+
+def data_of(page):
+    return json.loads(re.search(r'class="data">(.*?)</script>', page, flags=re.S)[1])
+
+
+def unpacked(data, count):
+    raw = zlib.decompress(base64.b64decode(data))
+    vectors = len(raw) // (8 + count)
+    largest, sums = (np.frombuffer(raw, "<f4", vectors, 4 * vectors * i) for i in (0, 1))
+    steps = np.frombuffer(raw, "<i1", offset=8 * vectors).reshape(vectors, count) / 127
+    return largest[:, None] * np.sign(steps) * steps**2, sums
+
+
+def test_numbers_come_back_within_what_the_page_says():
+    e = made()
+    [[row]] = [text["rows"] for text in data_of(explorer([e], Look()))["texts"]]
+    values, sums = unpacked(row["data"], 4)
+    parts = [cells(e.by_layer), cells(e.by_attention), cells(e.by_mlp), cells(e.by_head).reshape(-1, 4)]
+    expected = np.concatenate(parts)
+    largest = np.abs(expected).max(1, keepdims=True)
+    assert (np.abs(values - expected) <= 0.008 * largest + 1e-6).all()
+    assert np.abs(values - expected).max() > 1e-4  # it is rounded, so the check sees something
+    np.testing.assert_allclose(sums, expected.sum(1), rtol=1e-5, atol=1e-6)
+    assert (row["layers"], row["heads"], row["parts"]) == (LAYERS, HEADS, ["all", "attention", "MLP"])
+    np.testing.assert_allclose(row["total"], cells(e.relevance), rtol=1e-5)
+
+
+def test_zeros_and_small_numbers_survive():
+    numbers = np.array([[0.0, 0.0], [1e-30, -1.0], [0.01, 1.0]])
+    values, _ = unpacked(packed(numbers), 2)
+    assert values[0].tolist() == [0, 0]
+    assert values[2, 0] == pytest.approx(0.01, rel=0.1)
+
+
+def test_a_page_of_many_heads_is_small():
+    """32 layers, 32 heads, 500 tokens: a byte for each number before compression, a third more in base64."""
+    rng = np.random.default_rng(0)
+    words = [f" w{i}" for i in range(500)]
+    inside = {name: rng.normal(size=(32, 500)) for name in ("by_layer", "by_attention", "by_mlp")}
+    e = made(words, by_head=rng.standard_t(3, size=(32, 32, 500)), layers={}, **inside)
+    assert len(explorer([e], Look())) < 35 * 32 * 500 * 4 / 3 + 80_000
+
+
+def test_a_page_holds_any_text():
+    page = made(NASTY).to_html()
+    assert "alert(1)</script>" not in page.split('class="data">')[1].split("</script>")[0]
+    assert page.count("<script") == page.count("</script>") == 2
+    assert next(c["t"] for c in data_of(page)["texts"][0]["rows"][0]["cells"]) == NASTY[0]
+
+
+def test_only_pages_that_need_it_have_the_script():
+    plain = made(by_head=None, by_layer=None, by_attention=None, by_mlp=None)
+    assert "<script" not in plain.to_html()
+    assert "<script" not in made()._repr_html_()
+    assert "<script" in Explanations([plain, made()]).to_html()
+
+
+def test_methods_and_texts_of_the_page():
+    es = Explanations([made(), made(seed=1, method="lrp"), made(["Another", " text", " of", " fi", "ve"])])
+    data = data_of(es.to_html(of="layers"))
+    assert [[row["label"] for row in text["rows"]] for text in data["texts"]] == [["attnlrp", "lrp"], ["attnlrp"]]
+    assert data["start"] == "layers"
+
+
+# Machado, Oliveira & Fernandes 2009, table 1, severity 1: what people with each kind of colour blindness see.
+SEEN_BY = {
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
+}
+
+
+def distance(a, b, kind):
+    """CIE 1976: about 2 is just seen."""
+
+    def lab(rgb):
+        s = np.array(rgb) / 255
+        linear = np.where(s <= 0.04045, s / 12.92, ((s + 0.055) / 1.055) ** 2.4)
+        seen = np.clip(np.array(SEEN_BY[kind]) @ linear, 0, 1)
+        to_xyz = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+        x = np.array(to_xyz) @ seen / np.array([0.9505, 1, 1.089])
+        f = np.where(x > 0.008856, np.cbrt(x), 7.787 * x + 16 / 116)
+        return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+    return float(np.linalg.norm(lab(a) - lab(b)))
+
+
+@pytest.mark.parametrize("kind", SEEN_BY)
+def test_a_palette_is_safe_for_colour_blindness(kind):
+    high, zero, low, above, below = PALETTES["orange and purple"]
+    for a, b in [(high, low), (high, zero), (low, zero), (above, below), (above, high), (below, low)]:
+        assert distance(a, b, kind) > 20
+    assert distance((0, 158, 0), (200, 80, 0), "deuteranopia") < distance((0, 158, 0), (200, 80, 0), "tritanopia") / 2
