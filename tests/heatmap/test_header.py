@@ -8,7 +8,7 @@ from rich.console import Console
 
 from lrpx import heatmap
 from lrpx.heatmap import latex
-from lrpx.heatmap.colours import RED, WHITE, hex_colour
+from lrpx.heatmap.colours import RED, hex_colour
 from lrpx.heatmap.html import prose
 from lrpx.heatmap.view import MINUS, probability, view
 from lrpx.results.explanation import Explanation, Prediction, Token, Unit
@@ -104,7 +104,7 @@ def test_the_bar_of_a_one_sided_scale_runs_from_white_to_red():
     two_sided = view(explanation())
     assert two_sided.bar(3) == [-1.0, 0.0, 1.0]
     assert [tick for _, tick in two_sided.ticks(MINUS)] == [f"{MINUS}1.500", "0", "+1.500"]
-    assert f"(90deg,#{hex_colour(WHITE)},#{hex_colour(RED)})" in heatmap.to_html(explanation())
+    assert f"(90deg,#fff,var(--lrpx-high,#{hex_colour(RED)}))" in heatmap.to_html(explanation())
 
 
 def test_a_picture_of_each_kind(tmp_path):

@@ -325,7 +325,8 @@ class Page(HTMLParser):
 def test_html_is_well_formed_and_asks_nothing_of_anyone(name):
     source = heatmap.to_html(ALL[name]())
     page = Page(source)
-    assert not {tag for tag, _ in page.tags} & {"script", "link", "img", "iframe"}
+    assert not {tag for tag, _ in page.tags} & {"link", "img", "iframe"}
+    assert ("script" in dict(page.tags)) == (name == "decomposed")  # with which one chooses layers and heads
     assert not {key for _, attrs in page.tags for key in attrs} & {"src", "href", "onmouseover", "onclick"}
     assert not re.search(r"https?:|url\(|@import", source)
     assert not re.search(r"[\x00-\x08\x0b-\x1f\u202a-\u202e\u2066-\u2069]", source)
@@ -433,7 +434,7 @@ def test_html_of_nothing_but_zeros_is_white_and_says_so():
 
 
 def test_html_shows_what_belongs_to_no_token_and_its_layers():
-    shown = Page(heatmap.to_html(decomposed())).shown
+    shown = Page(heatmap.html_fragment(decomposed())).shown
     assert OUTSIDE in shown
     assert shown.strip().endswith("0+0.500+0.50001+1.000−0.250+0.5002−1.500+0.1250")  # layer, tokens, mlp, bias
     assert "Per layer" not in Page(heatmap.to_html(keys())).shown
@@ -442,7 +443,9 @@ def test_html_shows_what_belongs_to_no_token_and_its_layers():
 def test_html_shows_layers_and_heads_that_are_not_parts_of_the_value():
     rows = np.array([[0.5] * 5, [-0.25] * 5])
     heads = np.array([[[0.5] * 5, [0.0] * 5], [[-0.25] * 5, [1.0] * 5]])
-    shown = Page(heatmap.to_html(keys(by_attention=rows, by_mlp=2 * rows, by_layer=3 * rows, by_head=heads))).shown
+    shown = Page(
+        heatmap.html_fragment(keys(by_attention=rows, by_mlp=2 * rows, by_layer=3 * rows, by_head=heads))
+    ).shown
     layers, heads = shown[shown.index("Per layer") :].split("Per head")
     assert layers.strip() == "Per layerlayerattentionMLPall it adds0+2.500+5.000+7.5001−1.250−2.500−3.750"
     assert heads.strip() == "layer, head010+2.50001−1.250+5.000"
@@ -877,7 +880,8 @@ def test_an_output_that_cannot_encode_a_character_gets_its_escape(encoding, colo
 
 def test_terminal_stacks_methods_and_lists_components():
     both = bare(printed([keys(), bert()], width=120))  # of two texts, so each has a map
-    assert both.count("attnlrp") == 2
+    assert both.index("attnlrp") < both.index("[MASK]")
+    assert both.count("mini-gpt2") == 2
     output = bare(printed(decomposed(), width=120))
     assert OUTSIDE in " ".join(output.split())
     assert "MLPs +0.375 (3 layers), biases of attention" in printed(decomposed(), width=200, colours=None)
@@ -911,7 +915,7 @@ def test_heatmaps_need_no_torch_and_load_heavy_things_on_use():
             elif isinstance(node, ast.ImportFrom) and node.level == 2:
                 outside.add(f"lrpx.{node.module}")
     outside -= set(sys.stdlib_module_names)
-    libraries = {"numpy", "regex", "rich", "matplotlib", "PIL", "fontTools", "IPython"}
+    libraries = {"numpy", "regex", "rich", "matplotlib", "PIL", "fontTools", "IPython", "typing_extensions"}
     assert outside == {*libraries, "lrpx.errors", "lrpx.files"}
 
 
