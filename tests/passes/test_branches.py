@@ -196,14 +196,17 @@ NO_BRANCHES = {
     **dict.fromkeys(("masked:deberta", "masked:ibert"), "the norms on their residual streams are written out"),
     "masked:neomme": "mixes the embedding into the stream before each block's attention",
     **dict.fromkeys(("causal:inkling2_text", "causal:inkling2_loop_text"), "softmax over blocks mixes its streams"),
+    **dict.fromkeys(("causal:zamba", "causal:zamba2"), "go on from a block of attention inside the next block"),
 }
 ONE_BRANCH = {
     "masked:mobilebert": "its attention and MLPs add to a narrower stream of the block's own",
     "masked:fnet": "has no attention, and mixes tokens by a Fourier transform",
+    **dict.fromkeys(tiny.SELECTIVE, "scans are neither attention nor MLP"),
 }
 NO_HEADS = {
     "masked:nystromformer": "adds a convolution to what the heads wrote, in place",
     "masked:fnet": "has no heads",
+    **dict.fromkeys(("causal:mamba", "causal:mamba2", "causal:falcon_mamba"), "scans have no attention weights"),
 }
 NOTHING = {
     **dict.fromkeys(("causal:deepseek_v4", "causal:hy_v4", "causal:gemma3n_text"), "has several residual streams"),
