@@ -219,7 +219,7 @@ def test_downloads_hold_all_methods(desk, ask, tmp_path):
 
 def test_a_table_is_that_of_the_library(desk, ask):
     pd = pytest.importorskip("pandas")
-    found = pd.read_csv(io.BytesIO(content(ask, "csv")[1]), keep_default_na=False)
+    found = pd.read_csv(io.BytesIO(content(ask, "csv")[1]), keep_default_na=False, float_precision="round_trip")
     expected = desk.explainer(TEXT, target=" are", contrast=" is", method=ASKED["methods"]).to_frame()
     position = found.pop("position")
     assert position.tolist() == [*range(5)] * 3
