@@ -134,6 +134,9 @@ def with_constant_activations(model, batch):
         parent = model.get_submodule(name.rpartition(".")[0])
         names = [n for n, _ in (*parent.named_children(), *parent.named_parameters(recurse=False))]
         gated = GATED.search(type(parent).__name__) or any(map(GATED_BY_NAME.search, names))
+        gated = (
+            gated and "LightningAttention" not in type(parent).__name__
+        )  # its gate is a sigmoid, and it activates values
         setattr(parent, name.rpartition(".")[2], Constant(module).eval())
         found.add(bool(gated))
     return found

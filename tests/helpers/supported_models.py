@@ -18,7 +18,6 @@ import transformers
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parents[1] / "docs" / "supported_models.md"
 
-_RECURRENT = "it mixes tokens with a state-space or linear-attention layer"
 _NO_CAUSE = "see the sweep"
 
 
@@ -44,15 +43,12 @@ class Sweep:
 def sweeps() -> list[Sweep]:
     """All of them, in the order of the columns."""
     import swept
-    import tiny
     import tiny_heads
 
     from lrpx.models.refused import REFUSED
 
     def why(family: str) -> str:
         kind = _type(family)
-        if family in tiny.STATE_SPACE - tiny.SELECTIVE:
-            return _RECURRENT
         return REFUSED.get(
             kind, "it reads audio codes from several codebooks, not text" if family in swept.MUSIC else _NO_CAUSE
         )
@@ -78,9 +74,7 @@ def sweeps() -> list[Sweep]:
         Sweep("source to target", task, _types(pairs.EXPLAINED), refused, "tests/tasks/test_sweep_text2text.py")
     )
     images = _test_module("tasks/test_sweep_image_text.py")
-    refused = dict.fromkeys(images.REFUSED, _RECURRENT) | {
-        "mllama": "its images enter the language model by cross-attention"
-    }
+    refused = {"mllama": "its images enter the language model by cross-attention"}
     task = "images and text together: `explainer(text, images=[...])`"
     found.append(
         Sweep("images and text", task, frozenset(images.EXPLAINED), refused, "tests/tasks/test_sweep_image_text.py")

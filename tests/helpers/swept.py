@@ -13,5 +13,5 @@ def type_of(family):
 
 
 MUSIC = ("causal:musicgen", "causal:musicgen_melody")
-REFUSES = [f for f in tiny.FAMILIES if type_of(f) in REFUSED or f in MUSIC or f in tiny.STATE_SPACE - tiny.SELECTIVE]
+REFUSES = [f for f in tiny.FAMILIES if type_of(f) in REFUSED or f in MUSIC]
 EXPLAINED = [f for f in tiny.FAMILIES if f not in REFUSES and f not in ENCODER_DECODER]

@@ -75,11 +75,13 @@ recurrent_gemma rwkv xlstm zamba zamba2
 STATE_SPACE: set[str] = {family for family in FAMILIES if family.split(":")[1] in _RECURRENT.split()}
 """Families that mix tokens by a state-space model, linear attention, a recurrence or (LFM) a short convolution."""
 
-_SELECTIVE = """
+_SCANS = """
 bamba falcon_h1 falcon_mamba granitemoehybrid jamba mamba mamba2 nemotron_h recurrent_gemma zamba zamba2
 """
-SELECTIVE: set[str] = {family for family in STATE_SPACE if family.split(":")[1] in _SELECTIVE.split()}
-"""Those of them whose mixers are known (``recognition/mixers.py``)."""
+SELECTIVE: set[str] = {family for family in STATE_SPACE if family.split(":")[1] in _SCANS.split()}
+"""Those of them that have a scan (``recognition/mixers.py``)."""
+LINEAR_ATTENTION: set[str] = STATE_SPACE - SELECTIVE
+"""The others (``recognition/linear_attention.py``)."""
 
 FLOAT32_ONLY: dict[str, str] = {
     "text2text:fsmt": "fills its mask with float64's smallest number through a float32 tensor",

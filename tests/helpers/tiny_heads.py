@@ -52,7 +52,6 @@ def type_of(family: str) -> str:
 
 _ENCODER_DECODER = "bart bigbird_pegasus led mbart mt5 mvp plbart t5 t5gemma t5gemma2 umt5".split()
 _ENCODERS = ("token-classification:mt5", "token-classification:t5")  # heads on the encoder alone
-_STATE_SPACE = "minimax qwen3_5 qwen3_5_text qwen3_next".split()
 
 PAIRS = [f for f in FAMILIES if type_of(f) in _ENCODER_DECODER and f not in _ENCODERS]
 """Families with an encoder and a decoder."""
@@ -64,7 +63,6 @@ REFUSES: dict[str, str] = {
         REFUSED.get(type_of(family))
         or REFUSED_HEADS.get(type_of(family))
         or ("it classifies tokens by a decoder" if family in PAIRS and family.startswith("token") else None)
-        or ("it mixes tokens with a state-space or linear-attention layer" if type_of(family) in _STATE_SPACE else None)
     ]
     if reason
 }

@@ -9,7 +9,6 @@ import tiny_image_text
 import torch
 
 from lrpx.check import Accounting
-from lrpx.errors import UnsupportedModelError
 from lrpx.models.signature import ModelSignature
 from lrpx.passes.attribution import run
 from lrpx.propagation.propagate import propagate
@@ -20,19 +19,8 @@ from lrpx.text.tokenization import encoder
 
 TOLERANCE = 2e-6  # transformers computes many norms in float32, whatever the dtype of the model
 COMMON = ("llava", "llava_next", "qwen2_vl", "qwen3_vl", "paligemma", "smolvlm")
-LINEAR_ATTENTION = "mixes tokens with"
-REFUSED = {
-    name: reason
-    for name, reason in {
-        "lfm3_vl": LINEAR_ATTENTION,
-        "qwen3_5": LINEAR_ATTENTION,
-        "qwen3_5_moe": LINEAR_ATTENTION,
-    }.items()
-    if name in tiny_image_text.NAMES
-}
-"""Model type -> how it is refused. Mllama, whose inputs are of another form, is in ``test_image_text.py``."""
-
-EXPLAINED = [name for name in tiny_image_text.NAMES if name not in tiny_image_text.NOT_BUILT and name not in REFUSED]
+# Mllama, whose inputs are of another form, is refused in ``test_image_text.py``.
+EXPLAINED = [name for name in tiny_image_text.NAMES if name not in tiny_image_text.NOT_BUILT]
 MIXED = ("aria", "idefics2")  # whose image tokens have no places
 
 
@@ -80,11 +68,3 @@ def test_another_image_gives_another_map(name):
     model = tiny_image_text.build(name)
     first, second = (run(model, batch_of(model, tiny_image_text.inputs(model, seed))[1], "attnlrp") for seed in (0, 1))
     assert not torch.allclose(*map(torch.from_numpy, (first.products, second.products)), rtol=1e-6, atol=1e-9)
-
-
-@families(REFUSED)
-def test_refuses_by_name(name):
-    model = tiny_image_text.build(name)
-    _, batch = batch_of(model, tiny_image_text.inputs(model))
-    with pytest.raises(UnsupportedModelError, match=f"{type(model).__name__} {REFUSED[name]}"):
-        run(model, batch, "lrp")

@@ -163,7 +163,7 @@ def check_rules_took_effect(
     has_norms = sum("Norm" in m and not re.search("NoNorm|BatchNorm", m) for m in kinds) >= layers
     attending = layers if _attend(modules) else 0  # FNet does not
     if known_mixers(modules):  # which say themselves that they were followed
-        attending = sum(_attend(modules_of(block)) for block in outer_blocks(model))
+        attending = _attending(model, layers)
     absent = [kind for kind in (*NORMS, "attention", "selector") if mode.met[kind] and kind not in mode.rules]
     too_few = (has_norms and norms < layers) or (attending and attentions < attending + crossing)
     if absent and (too_few or "selector" in absent):
@@ -185,6 +185,17 @@ def check_rules_took_effect(
 def _attend(modules: Sequence[nn.Module]) -> bool:
     """Whether there is an attention among modules, by their names."""
     return any(re.search("(?<!fl)att", type(m).__name__, re.IGNORECASE) for m in modules)  # flatten is none
+
+
+def _attending(model: nn.Module, layers: int) -> int:
+    """How many of ``layers`` blocks have an attention, of a model with known mixers and maybe another tower."""
+    attend = mix = 0
+    for inside in map(modules_of, outer_blocks(model)):
+        mixers = {part for mixer in known_mixers(inside) for part in modules_of(mixer)}
+        found = _attend([module for module in inside[1:] if module not in mixers])
+        attend += found
+        mix += bool(mixers) and not found
+    return min(attend, layers - mix)
 
 
 def refuse_unseen(model: PreTrainedModel, what: Sequence[str]) -> NoReturn:

@@ -26,6 +26,7 @@ from .._torch_internals import no_function_modes
 from .activations import Applies, running
 from .call import Call, tensors_in
 from .gates import Edge, edge_of, edges_of, ranked
+from .linear_attention import LinearAttention, follow_roles, linear_attention_of, under_rule
 from .operations import ACTIVATION, SIGNAL, operation_of, operation_of_node
 
 
@@ -66,17 +67,19 @@ _LIKE_A_MIXER = re.compile(
 )
 _WEIGHTS = ("A_log", "dt_bias", "dt_proj", "time_decay", "recurrent_param")
 _KEPT = {"recurrent_states", "conv1d_state"}  # by RecurrentGemma, from call to call
-_PART_OF_A_MODEL = re.compile(r"Norm|Rotary|MLP$|Mlp$|Embedding")
+_PART_OF_A_MODEL = re.compile(r"Norm|Rotary|MLP$|Mlp$|FeedForward$|Embedding|KimiLinearAttention$")
 
 
-def mixer_of(module: nn.Module) -> Mixer | None:
-    """What the table says about a module; ``None`` if it is none of transformers' own mixers."""
+def mixer_of(module: nn.Module) -> Mixer | LinearAttention | None:
+    """What a table says about a module; ``None`` if it is none of transformers' own mixers."""
     kind = type(module)
-    return MIXERS.get(kind.__name__) if kind.__module__.startswith("transformers.models.") else None
+    if not kind.__module__.startswith("transformers.models."):
+        return None
+    return MIXERS.get(kind.__name__) or linear_attention_of(module)
 
 
-def known_mixers(modules: Sequence[nn.Module]) -> dict[nn.Module, Mixer]:
-    """Those modules that are in the table."""
+def known_mixers(modules: Sequence[nn.Module]) -> dict[nn.Module, Mixer | LinearAttention]:
+    """Those modules that are in a table."""
     return {module: mixer for module in modules if (mixer := mixer_of(module)) is not None}
 
 
@@ -110,7 +113,10 @@ def follow_mixers(modules: Sequence[nn.Module], active: Applies, stack: ExitStac
         for name in vars(module).keys() & _KEPT:
             stack.callback(setattr, module, name, getattr(module, name))
     for module, mixer in known_mixers(modules).items() if active.rules else ():
-        _follow(module, mixer, active, stack)
+        if isinstance(mixer, Mixer):
+            _follow(module, mixer, active, stack)
+        else:
+            follow_roles(module, mixer, active, stack)
 
 
 def _follow(module: nn.Module, mixer: Mixer, active: Applies, stack: ExitStack) -> None:
@@ -179,14 +185,7 @@ class _Selection(TorchFunctionMode):
     def _selector(self, name: str, tensor: Tensor) -> Tensor:
         self._found.add(name)
         self._inside = True
-        return self._ruled("selector", tensor, 2 * self.mixer.factors)
-
-    def _ruled(self, kind: str, tensor: Tensor, share: int) -> Tensor:
-        if not tensor.requires_grad:
-            return tensor
-        with no_function_modes():  # as wherever a rule is called: what it does is not looked at
-            result: Tensor = self.active.apply(Call(_same, (tensor, share), {}, self.active.unknown, kind))
-            return result
+        return under_rule(self.active, "selector", tensor, 2 * self.mixer.factors)
 
     def _note_written(self, split: Tensor, parts: Sequence[Tensor]) -> None:
         with no_function_modes():
@@ -207,11 +206,7 @@ class _Selection(TorchFunctionMode):
         if not factor.requires_grad or self._written.isdisjoint(_views(edge_of(factor))):
             return factor
         self._wrote = True
-        return self._ruled("written", factor, 2)
-
-
-def _same(tensor: Tensor, _: int) -> Tensor:
-    return tensor if torch.is_grad_enabled() else tensor.detach()  # a view made without gradient would still carry it
+        return under_rule(self.active, "written", factor, 2)
 
 
 def _views(edge: Edge) -> list[Edge]:
