@@ -223,7 +223,8 @@ class Explainer:
             errors: Of several texts, some of which cannot be explained (empty, too long, ...): ``"raise"`` for the first of
                 them, or ``"collect"`` them in ``Explanations.failures`` and explain the others.
             progress: Show a progress bar. Default: when a list needs more than one batch, on a terminal.
-            **options: Those of a method that was registered elsewhere.
+            **options: Of other methods: ``steps``, ``baseline`` (``integrated-gradients``); ``samples``, ``noise``, ``seed``
+                (``smoothgrad``); ``window``, ``baseline`` (``occlusion``); ``seed`` (``random``); and those of your own.
 
         Returns:
             An ``Explanation``; if several texts, targets, contrasts, positions or methods were given ``Explanations``, in the

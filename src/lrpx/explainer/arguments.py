@@ -41,6 +41,11 @@ MethodName: TypeAlias = Literal[
     "alti-logit",
     "alti",
     "attention-rollout",
+    "integrated-gradients",
+    "smoothgrad",
+    "occlusion",
+    "leave-one-out",
+    "random",
 ]
 OneMethod: TypeAlias = MethodName | str
 Methods: TypeAlias = list[OneMethod] | tuple[OneMethod, ...]
@@ -53,6 +58,12 @@ class _OfEveryCall(TypedDict, total=False):
     direct: bool | None
     rules: str | RuleSet | None
     heads: bool | None
+    steps: int | None
+    samples: int | None
+    noise: float | None
+    seed: int | None
+    baseline: Literal["zero", "mean", "pad"] | int | None
+    window: int | None
     errors: Literal["raise", "collect"]
     progress: bool | None
 

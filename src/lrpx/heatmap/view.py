@@ -154,7 +154,7 @@ class View:
     @property
     def one_sided(self) -> bool:
         """Whether the relevance cannot be negative, so that the colour bar begins at 0."""
-        return self.measures != "parts"
+        return self.measures in ("sensitivity", "mixture")
 
     def ticks(self, sign: str = "-") -> list[tuple[float, str]]:
         """The numbers below the colour bar, each with its place on it, from 0 to 1."""
@@ -187,7 +187,7 @@ class View:
 
     def sums(self, sign: str = "-") -> list[str]:
         """Sum and residual, each with its name; none where the relevances are not parts of the value."""
-        if self.one_sided:
+        if self.measures != "parts":
             return []
         named = [("sum", self.total), ("residual", self.residual)]
         return [f"{name} {short(value, sign)}" for name, value in named if value is not None]

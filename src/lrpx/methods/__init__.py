@@ -1,6 +1,6 @@
 """The methods by name. Each is one file with one function: ``(model, batch, **options) -> list[Attribution]``.
 
-To add one, write that function and register it here; ``lrpx.explain``, the command line and the benchmark find it by name.
+``lrpx.explain``, the command line and the benchmark find a method by its name. ``register_method`` adds one of your own.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import InputError, nearest
 from ..models.lock import lock_of
@@ -51,13 +51,17 @@ class Method:
     name: str
     summary: str  # one line
     source: str  # paper
-    function: str  # "module:function" below lrpx.methods, imported on use
+    function: (
+        str | Callable[..., Any]
+    )  # "module:function" below lrpx.methods, imported on use; or one of the user's own
     options: dict[str, Any] = field(default_factory=dict)  # what the function takes, with defaults
     traits: Traits | None = None  # None: not told, for a method of one's own
     measures: Measures = "parts"  # what its numbers are; see ``Explanation``
 
     def load(self) -> Callable[..., Any]:
         """The function ``(model, batch, **options) -> list[Attribution]``."""
+        if callable(self.function):
+            return self.function
         module, function = self.function.split(":")
         return getattr(importlib.import_module(f"{__name__}.{module}"), function)
 
@@ -164,8 +168,99 @@ _TABLE = [
         measures="mixture",
         traits=Traits("token", "forward", None, True, False, False, in_paper=False),
     ),
+    Method(
+        "integrated-gradients",
+        "The gradient averaged on the way from a baseline embedding to the token's, times the difference of the two.",
+        "Sundararajan et al. 2017",
+        "averaged:integrated_gradients",
+        {"steps": 32, "baseline": "mean", "at": ("embedding",)},
+        Traits("token", "32 x (forward + backward)", False, False, True, True, in_paper=False),
+    ),
+    Method(
+        "smoothgrad",
+        "Norm of the gradient, averaged over copies of the text with noise on the word embeddings.",
+        "Smilkov et al. 2017",
+        "averaged:smoothgrad",
+        {"samples": 32, "noise": 0.15, "norm": "l1", "seed": 0, "at": ("embedding",)},
+        Traits("token", "32 x (forward + backward)", False, False, True, False, in_paper=False),
+        measures="sensitivity",
+    ),
+    Method(
+        "occlusion",
+        "What the value loses when a token's embedding is a baseline's.",
+        "Zeiler & Fergus 2014",
+        "occlusion:occlusion",
+        {"window": 1, "baseline": "mean"},
+        Traits("token", "a forward for each token", None, False, True, False, in_paper=False),
+        measures="scores",
+    ),
+    Method(
+        "leave-one-out",
+        "What the value loses in the text without the token (causal language models).",
+        "Li et al. 2016b",
+        "occlusion:leave_one_out",
+        traits=Traits("token", "a forward for each token", None, False, True, False, in_paper=False),
+        measures="scores",
+    ),
+    Method(
+        "random",
+        "Numbers from a normal distribution: what a method has to beat.",
+        "",
+        "occlusion:random_scores",
+        {"seed": 0},
+        Traits("token", "none", None, False, False, False, in_paper=False),
+        measures="scores",
+    ),
 ]
 METHODS: dict[str, Method] = {m.name: m for m in _TABLE}
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def register_method(
+    name: str, *, summary: str = "", source: str = "", measures: Measures = "scores", traits: Traits | None = None
+) -> Callable[[Function], Function]:
+    """Decorate a function, and it is a method: for ``lrpx.explain``, the benchmark, the views and, by ``--plugin``, the commands.
+
+    The function is called with a model in eval mode and a ``Batch``, and returns an ``Attribution`` for each of its items. Its
+    keyword-only parameters with defaults are the method's options. With a parameter ``runner`` it gets the ``PassRunner`` of the
+    call, for ``lrpx.passes``.
+
+    Args:
+        name: As it is called.
+        summary: What it computes, in one line. Default: the first line of the function's docstring.
+        source: A paper.
+        measures: What its numbers are; see ``Explanation``.
+        traits: What it assumes, costs and gives, for ``lrpx methods --long``.
+
+    Raises:
+        InputError: Another function has the name, or the function does not take what it is called with.
+
+    Example:
+        >>> @lrpx.register_method("length", summary="Longer tokens get more.")
+        ... def length(model, batch, *, power=1):
+        ...     ...
+    """
+
+    def register(function: Function) -> Function:
+        known = METHODS.get(name)
+        if known is not None and getattr(known.function, "__qualname__", None) != function.__qualname__:
+            raise InputError(f"there is a method {name!r} already. Give yours another name.")
+        parameters = inspect.signature(function).parameters.values()
+        first = [
+            p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
+        ]
+        named = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "runner"}
+        if len(first) != 2 or inspect.Parameter.empty in named.values():
+            raise InputError(
+                f"{function.__qualname__}{inspect.signature(function)}: a method takes (model, batch), and its options are "
+                "keyword-only with defaults: def mine(model, batch, *, steps=10)."
+            )
+        about = summary or (inspect.getdoc(function) or "").split("\n")[0]
+        METHODS[name] = Method(name, about, source, function, named, traits, measures)
+        return function
+
+    return register
 
 
 def get_method(name: str) -> Method:

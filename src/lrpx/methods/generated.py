@@ -73,7 +73,7 @@ def how(method: Method, settings: Mapping[str, Any]) -> tuple[PassSpec, Combine]
         raise InputError(
             f'at={at!r}: several tokens and log-probabilities are explained at "input" or at "embedding", one of them.'
         )
-    rules, combine = known[method.function]()
+    rules, combine = known[str(method.function)]()
     return PassSpec(rules, places), combine
 
 

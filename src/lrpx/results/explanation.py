@@ -24,7 +24,7 @@ from .images import ImagePatches, check_images, plain_images, read_images
 from .inside import INSIDE, relevance_of_head, rows_of, strongest_neurons
 
 SCHEMA = 1
-Measures: TypeAlias = Literal["parts", "sensitivity", "mixture"]
+Measures: TypeAlias = Literal["parts", "sensitivity", "mixture", "scores"]
 
 
 NO_TOKEN = -1  # the id of what is no entry of a vocabulary: a function that is explained, a patch of an image
@@ -81,7 +81,8 @@ class Explanation(Shown):
         top: The five most likely tokens at ``position``, the likeliest first: ``for token, probability in e.top``. May be empty.
         measures: ``"parts"``: the relevances are parts of ``value``, in logits. ``"sensitivity"``: how much ``value`` depends on
             each token, in logits per unit of the hidden state (``gradient``). ``"mixture"``: each token's share in the hidden
-            state at ``position``, whatever is predicted there (``alti``, ``attention-rollout``). The last two are not negative.
+            state at ``position``, whatever is predicted there (``alti``, ``attention-rollout``). These two are not negative.
+            ``"scores"``: signed numbers that do not add up to anything (``occlusion``).
         notes: What a reader must know about this explanation, in sentences.
         explains: What ``value`` is, as words before the target, where it is not a logit or a difference of two.
         task: What the model is for, where it is no language model, in the words of the Hub: ``"text-classification"``. Then

@@ -1,0 +1,201 @@
+"""Gradients averaged over changed inputs: integrated gradients and SmoothGrad.
+
+Source: Sundararajan et al. 2017 (integrated gradients), Smilkov et al. 2017 (SmoothGrad).
+
+Both change word embeddings, so relevance is that of the embedding, and every row of a batch is one point at which the gradient
+is taken. Which token is explained is decided once, at the text as it is.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ..errors import InputError
+from ..passes.attribution import Pass, run
+from ..passes.dispatch import PassRunner
+from ..passes.edits import Edit, at_once, edited, part_of, rows_of
+from ..text.batching import Attribution, Batch
+from .baselines import Baseline, baseline_of, positive
+from .gradient import norm_of
+
+PLACE = ("embedding",)
+EditOf = Callable[[Batch, np.ndarray, np.ndarray], Edit]  # a part's batch, its items, its points -> what is changed
+
+
+def integrated_gradients(
+    model: PreTrainedModel,
+    batch: Batch,
+    *,
+    steps: int = 32,
+    baseline: Baseline = "mean",
+    at: Sequence[str] = PLACE,
+    runner: PassRunner | None = None,
+) -> list[Attribution]:
+    """Per token, ``(x - b) . integral over a from 0 to 1 of the gradient at b + a (x - b)``, with x its word embedding.
+
+    The integral is a Gauss-Legendre sum of ``steps`` gradients, exact for polynomials of a below degree ``2 steps``. With the
+    value at the baseline, ``components["baseline"]``, the relevances add up to the value; ``residual`` is the completeness gap,
+    what more steps would make smaller.
+
+    Args:
+        model: In eval mode.
+        batch: From ``batching.pad``.
+        steps: How many gradients.
+        baseline: What each word embedding b is where nothing is said; see ``Baseline``.
+        at: ``("embedding",)``.
+        runner: Of the model.
+
+    Raises:
+        InputError: Steps or a baseline that are none, or an input that is no text.
+        UnsupportedModelError: The model cannot be explained correctly.
+        NonFiniteError: NaN or infinity appeared.
+    """
+    steps = positive("steps", steps)
+    plain, batch, runner = _first(model, batch, at, runner)
+    x = plain.hidden["embedding"].state.double()
+    b = baseline_of(model, baseline).to(x.device, x.dtype)
+    nodes, weights = np.polynomial.legendre.leggauss(steps)
+    points, shares = [*((nodes + 1) / 2), 0.0], [*(weights / 2), 0.0]  # the last is the baseline itself
+
+    def towards(part: Batch, items: np.ndarray, numbers: np.ndarray) -> Edit:
+        share = torch.tensor([points[n] for n in numbers])[:, None, None]
+
+        def edit(_: str, embeddings: Tensor) -> Tensor:
+            start = b.to(embeddings.device, embeddings.dtype)
+            return start + share.to(embeddings.device, embeddings.dtype) * (embeddings - start)
+
+        return edit
+
+    total, values = _over_points(model, batch, runner, towards, np.array(shares))
+    relevance = ((x - b) * total).sum(-1).cpu().numpy()
+    at_baseline = values[:, -1]
+    return [
+        replace(one, residual=one.value - start - float(one.relevance.sum()), components={"baseline": float(start)})
+        for one, start in zip(_attributions(plain, batch, relevance), at_baseline, strict=True)
+    ]
+
+
+def smoothgrad(
+    model: PreTrainedModel,
+    batch: Batch,
+    *,
+    samples: int = 32,
+    noise: float = 0.15,
+    norm: str = "l1",
+    seed: int = 0,
+    at: Sequence[str] = PLACE,
+    runner: PassRunner | None = None,
+) -> list[Attribution]:
+    """Per token, a norm of the mean gradient over ``samples`` copies of the text with Gaussian noise on its word embeddings.
+
+    The noise depends on the text and the seed, not on what else is in the batch.
+
+    Args:
+        model: In eval mode.
+        batch: From ``batching.pad``.
+        samples: How many gradients.
+        noise: Its standard deviation, as a share of the largest minus the smallest number in the text's word embeddings.
+        norm: ``"l1"``, or ``"l2"`` for the squared L2 norm, as for ``gradient``.
+        seed: Of the noise.
+        at: ``("embedding",)``.
+        runner: Of the model.
+
+    Raises:
+        InputError: Options that are none, or an input that is no text.
+        UnsupportedModelError: The model cannot be explained correctly.
+        NonFiniteError: NaN or infinity appeared.
+    """
+    samples, combine = positive("samples", samples), norm_of(norm)
+    if not isinstance(noise, int | float) or isinstance(noise, bool) or not 0 < noise < float("inf"):
+        raise InputError(f"noise={noise!r}: give a positive number, such as 0.15.")
+    plain, batch, runner = _first(model, batch, at, runner)
+    x = plain.hidden["embedding"].state
+    places, width = batch.places, x.shape[1]
+    rows = [x[i, places[i]].double() for i in range(len(places))]
+    deviations = [noise * float(row.max() - row.min()) for row in rows]
+    seeds = [zlib.crc32(b"".join(_ids_of(batch, i)) + str(seed).encode()) for i in range(len(places))]
+
+    def around(part: Batch, items: np.ndarray, numbers: np.ndarray) -> Edit:
+        added = torch.zeros(len(items), width, x.shape[2], dtype=torch.float64)
+        for row, (i, n) in enumerate(zip(items, numbers, strict=True)):
+            drawn = np.random.default_rng([seeds[i], n]).standard_normal((len(rows[i]), x.shape[2]))
+            added[row, places[i]] = torch.from_numpy(drawn) * deviations[i]
+
+        def edit(name: str, embeddings: Tensor) -> Tensor:
+            return embeddings + part_of(part, name, added).to(embeddings.device, embeddings.dtype)
+
+        return edit
+
+    total, _ = _over_points(model, batch, runner, around, np.full(samples, 1 / samples))
+    relevance = combine(x.double(), total).sum(-1).cpu().numpy()
+    return _attributions(plain, batch, relevance)
+
+
+def _first(
+    model: PreTrainedModel, batch: Batch, at: Sequence[str], runner: PassRunner | None
+) -> tuple[Pass, Batch, PassRunner]:
+    """The pass of the texts as they are, the batch with the targets that it found, and a runner for changed ones.
+
+    A captured or compiled pass would not run the hooks that change embeddings, so the runner has none.
+    """
+    if tuple(at) != PLACE:
+        raise InputError(
+            f'at={list(at)}: this method changes word embeddings, and its relevance is theirs: at="embedding".'
+        )
+    with edited(model, batch, lambda _, embeddings: embeddings):  # refuses what is no text
+        pass
+    given = PassRunner(model) if runner is None else runner
+    own = PassRunner(model, replace(given.execution, fast=False, compile=False))
+    plain = run(model, batch, {}, PLACE, runner=own)
+    targets = torch.tensor(plain.targets, device=batch.targets.device)
+    return plain, replace(batch, targets=targets, chosen=True, likeliest=0), own
+
+
+def _over_points(
+    model: PreTrainedModel, batch: Batch, runner: PassRunner, edit_of: EditOf, shares: np.ndarray
+) -> tuple[Tensor, np.ndarray]:
+    """The gradients at the points of each item, added up with their shares, float64 ``[B, T, width]``; the values ``[B, P]``."""
+    count, points = len(batch.spans), len(shares)
+    items, numbers = np.repeat(np.arange(count), points), np.tile(np.arange(points), count)
+    total: Tensor | None = None
+    values = np.zeros((count, points))
+    for part in at_once(batch, count * points):
+        some = rows_of(batch, items[part].tolist())
+        with edited(model, some, edit_of(some, items[part], numbers[part])):
+            found = run(model, some, {}, PLACE, runner=runner)
+        gradient = found.hidden["embedding"].gradient.double()
+        gradient = gradient * torch.from_numpy(shares[numbers[part]]).to(gradient)[:, None, None]
+        total = gradient.new_zeros(count, *gradient.shape[1:]) if total is None else total
+        total.index_add_(0, torch.from_numpy(items[part]).to(gradient.device), gradient)
+        values[items[part], numbers[part]] = found.values
+    assert total is not None
+    return total, values
+
+
+def _attributions(plain: Pass, batch: Batch, relevance: np.ndarray) -> list[Attribution]:
+    return [
+        Attribution(
+            relevance=relevance[i, place],
+            value=float(plain.values[i]),
+            residual=None,
+            target=plain.targets[i],
+            notes=plain.notes,
+            predictions=plain.predictions[i] if plain.predictions else None,
+        )
+        for i, place in enumerate(batch.places)
+    ]
+
+
+def _ids_of(batch: Batch, i: int) -> list[bytes]:
+    """The ids of an item's real tokens, of its source and its text."""
+    parts = [batch.ids[i, batch.spans[i]]]
+    if batch.sources:
+        parts.insert(0, batch.inputs["input_ids"][i, batch.sources[i]])
+    return [part.cpu().numpy().tobytes() for part in parts]

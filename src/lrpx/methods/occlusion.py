@@ -1,0 +1,161 @@
+"""What the value loses when tokens are hidden, or left out: occlusion and leave-one-out. And scores that know nothing.
+
+Source: Zeiler & Fergus 2014 (occlusion), Li et al. 2016b, "Understanding Neural Networks through Representation Erasure"
+(leave-one-out). Both need forward passes only, and as many as there are tokens, in batches.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ..errors import InputError, UnsupportedModelError
+from ..models.signature import task_of
+from ..passes.attribution import Pass, run
+from ..passes.edits import at_once, part_of, rows_of, values, width_of
+from ..text.batching import Attribution, Batch
+from .baselines import Baseline, baseline_of, positive
+
+
+def occlusion(
+    model: PreTrainedModel, batch: Batch, *, window: int = 1, baseline: Baseline = "mean"
+) -> list[Attribution]:
+    """Per token, what the value loses when its word embedding is the baseline's.
+
+    With a ``window`` of w, w neighbours are hidden together, a token's score is the mean over the windows that it is in, and
+    each window's loss is shared equally by its tokens.
+
+    Raises:
+        InputError: A window or a baseline that are none, or an input that is no text.
+        UnsupportedModelError: The model cannot be explained correctly.
+        NonFiniteError: NaN or infinity appeared.
+    """
+    window, b = positive("window", window), baseline_of(model, baseline)
+    plain, batch = _as_it_is(model, batch)
+    lengths = [len(_indices(place)) for place in batch.places]
+    starts = [(i, start) for i, n in enumerate(lengths) for start in range(max(1, n - window + 1))]
+    hidden = np.zeros((len(starts), width_of(batch)), bool)
+    for row, (i, start) in enumerate(starts):
+        hidden[row, _indices(batch.places[i])[start : start + window]] = True
+    items = [i for i, _ in starts]
+
+    def without(part: Batch, rows: slice) -> np.ndarray:
+        mask = torch.from_numpy(hidden[rows])
+
+        def edit(name: str, embeddings: Tensor) -> Tensor:
+            there = part_of(part, name, mask).to(embeddings.device)[..., None]
+            return torch.where(there, b.to(embeddings.device, embeddings.dtype), embeddings)
+
+        return values(model, part, edit)
+
+    found = _each(batch, items, without)
+    scores = [np.zeros(n) for n in lengths]
+    windows = [np.zeros(n) for n in lengths]
+    for (i, start), value in zip(starts, found, strict=True):
+        inside = slice(start, start + window)
+        share = min(window, lengths[i])
+        scores[i][inside] += (plain.values[i] - value) / share
+        windows[i][inside] += 1
+    return _attributions(plain, [score / many for score, many in zip(scores, windows, strict=True)])
+
+
+def leave_one_out(model: PreTrainedModel, batch: Batch) -> list[Attribution]:
+    """Per token, what the value loses in the text without it, which is a token shorter.
+
+    For causal language models. The tokens after it move forward by one; without the token at the explained position, the
+    prediction after the token before it is taken. The only token of a text cannot be left out, and has the score 0.
+
+    Raises:
+        UnsupportedModelError: The model is no causal language model, or cannot be explained correctly.
+        NonFiniteError: NaN or infinity appeared.
+    """
+    if task_of(model) != "causal" or batch.with_images or batch.readout is not None:
+        raise UnsupportedModelError(
+            "leave-one-out makes texts shorter, which only a causal language model of texts reads like any other. Use occlusion."
+        )
+    plain, batch = _as_it_is(model, batch)
+    gaps = [
+        (i, t) for i, span in enumerate(batch.spans) if span.stop - span.start > 1 for t in range(span.start, span.stop)
+    ]
+    scores = [np.zeros(span.stop - span.start) for span in batch.spans]
+
+    def without(part: Batch, rows: slice) -> np.ndarray:
+        left_out = torch.tensor([t for _, t in gaps[rows]])[:, None]
+        order = torch.arange(batch.shape[1] - 1).expand(len(left_out), -1)
+        order = (order + (order >= left_out)).to(part.positions.device)  # of each row, all columns but one
+        inputs = {name: tensor.gather(1, order.to(tensor.device)) for name, tensor in part.inputs.items()}
+        if "position_ids" in inputs:
+            inputs["position_ids"] = (inputs["attention_mask"].cumsum(1) - 1).clamp(min=0)
+        gone = left_out[:, 0].to(part.positions.device)
+        first = torch.tensor([span.start for span in part.spans], device=gone.device)
+        after = torch.where(gone <= part.positions, part.positions - 1, part.positions)
+        spans = [slice(span.start, span.stop - 1) for span in part.spans]
+        return values(model, replace(part, inputs=inputs, spans=spans, positions=torch.maximum(after, first)))
+
+    for (i, t), value in zip(gaps, _each(batch, [i for i, _ in gaps], without), strict=True):
+        scores[i][t - batch.spans[i].start] = plain.values[i] - value
+    return _attributions(plain, scores)
+
+
+def random_scores(model: PreTrainedModel, batch: Batch, *, seed: int = 0) -> list[Attribution]:
+    """Per token, a number from the standard normal distribution: what a method has to beat.
+
+    The numbers depend on the text and the seed, not on what else is in the batch.
+
+    Raises:
+        InputError: A seed that is no whole number.
+        UnsupportedModelError: The model cannot be explained correctly.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise InputError(f"seed={seed!r}: give a whole number, 0 or more.")
+    plain, batch = _as_it_is(model, batch)
+    found = []
+    for i, place in enumerate(batch.places):
+        known = zlib.crc32(batch.ids[i, batch.spans[i]].cpu().numpy().tobytes())
+        found.append(np.random.default_rng([known, seed]).standard_normal(len(_indices(place))))
+    return _attributions(plain, found)
+
+
+def _as_it_is(model: PreTrainedModel, batch: Batch) -> tuple[Pass, Batch]:
+    """The pass of the texts as they are, and the batch with the targets that it found.
+
+    Raises:
+        InputError: They are images.
+    """
+    if batch.of_images:
+        raise InputError("this method is for texts. Images are explained by attnlrp, lrp and gradient-x-input.")
+    plain = run(model, batch, {}, hidden=False)
+    targets = torch.tensor(plain.targets, device=batch.targets.device)
+    return plain, replace(batch, targets=targets, chosen=True, likeliest=0)
+
+
+def _each(batch: Batch, items: list[int], values_of: Callable[[Batch, slice], np.ndarray]) -> list[float]:
+    """The values of changed copies of the items, in as few passes as fit."""
+    found: list[float] = []
+    for part in at_once(batch, len(items)):
+        found += values_of(rows_of(batch, items[part]), part).tolist()
+    return found
+
+
+def _indices(place: slice | np.ndarray) -> np.ndarray:
+    return np.arange(place.start, place.stop) if isinstance(place, slice) else place
+
+
+def _attributions(plain: Pass, scores: list[np.ndarray]) -> list[Attribution]:
+    return [
+        Attribution(
+            relevance=score,
+            value=float(plain.values[i]),
+            residual=None,
+            target=plain.targets[i],
+            notes=plain.notes,
+            predictions=plain.predictions[i] if plain.predictions else None,
+        )
+        for i, score in enumerate(scores)
+    ]

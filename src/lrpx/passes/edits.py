@@ -1,0 +1,120 @@
+"""Word embeddings changed on their way into the model, and the values that the model gives then.
+
+Methods that ask what a prediction would be with other inputs (integrated gradients, SmoothGrad, occlusion) change the rows of
+word embeddings, which no tokenizer has to know of: between two texts there is no third, between two embeddings there is. A
+forward hook does it; hidden states are noted after it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from ..errors import InputError, NonFiniteError
+from ..models.stacks import stacks_of, watching_encoder
+from ..propagation.propagate import Propagation
+from ..text.batching import Batch
+from .forward_backward import EAGER, HeadNotFollowed, asked_scores, exact_dtype, read_once
+from .validation import where_not_finite
+
+Edit = Callable[[str, Tensor], Tensor]  # name of the stack and its embeddings [B, T, width] -> the same, changed
+TOKENS_AT_ONCE = 4096  # of all rows that one pass computes
+
+
+@contextmanager
+def edited(model: PreTrainedModel, batch: Batch, edit: Edit) -> Iterator[None]:
+    """Inside the block, the model goes on with ``edit`` of its word embeddings, of those of ``batch``'s shape.
+
+    Raises:
+        InputError: The batch holds images, or the model reads sound: not all of its input are word embeddings.
+    """
+    stacks = stacks_of(model)
+    if batch.of_images or batch.with_images or any(stack.embedding is None for stack in stacks):
+        raise InputError(
+            "this method changes word embeddings, so it is for texts alone. Images and sound are explained by attnlrp, lrp and "
+            "gradient-x-input."
+        )
+    thread = threading.get_ident()
+    with ExitStack() as hooks:
+        encoding = hooks.enter_context(watching_encoder(model))
+
+        def changed(name: str, shape: tuple[int, int], _: nn.Module, __: Any, output: Tensor) -> Tensor | None:
+            runs = encoding() if name == "encoder" else not encoding()
+            if threading.get_ident() != thread or not runs or output.shape[:2] != shape:
+                return None
+            # The gradient of what was noted before this hook is that at the changed embeddings, not that of the change.
+            return output + (edit(name, output.detach()) - output).detach()
+
+        for stack, shape in zip(stacks, batch.shapes, strict=True):
+            assert stack.embedding is not None
+            hooks.callback(stack.embedding.register_forward_hook(partial(changed, stack.name, shape)).remove)
+        yield
+
+
+def rows_of(batch: Batch, indices: Sequence[int]) -> Batch:
+    """The batch of these items, each as often as it is named."""
+    index = torch.as_tensor(indices, device=batch.positions.device)
+
+    def chosen(tensor: Tensor) -> Tensor:
+        return tensor.index_select(0, index.to(tensor.device))
+
+    return replace(
+        batch,
+        inputs={name: chosen(tensor) for name, tensor in batch.inputs.items()},
+        spans=[batch.spans[i] for i in indices],
+        sources=[batch.sources[i] for i in indices] if batch.sources else [],
+        positions=chosen(batch.positions),
+        targets=chosen(batch.targets),
+        contrasts=chosen(batch.contrasts),
+        functions=tuple(batch.functions[i] for i in indices) if batch.functions else (),
+    )
+
+
+def width_of(batch: Batch) -> int:
+    """How many tokens a padded row has, of all stacks."""
+    return sum(length for _, length in batch.shapes)
+
+
+def at_once(batch: Batch, rows: int) -> Iterator[slice]:
+    """Parts of so many rows of the batch's length, each for one pass."""
+    step = max(1, TOKENS_AT_ONCE // max(1, width_of(batch)))
+    return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
+
+
+def part_of(batch: Batch, name: str, rows: Tensor) -> Tensor:
+    """Of ``rows`` ``[B, all tokens, ...]``, the encoder's first, those of one stack."""
+    length = batch.shapes[0][1]
+    if not batch.sources:
+        return rows
+    return rows[:, :length] if name == "encoder" else rows[:, length:]
+
+
+def values(model: PreTrainedModel, batch: Batch, edit: Edit | None = None) -> np.ndarray:
+    """The explained scalar of each item, ``score[target] - score[contrast]``, by a forward pass. float64 ``[B]``.
+
+    Raises:
+        NonFiniteError: A score is NaN or infinite; the error names the module where it began.
+    """
+    plain = Propagation({})
+    with torch.no_grad(), ExitStack() as stack:
+        if edit is not None:
+            stack.enter_context(edited(model, batch, edit))
+        try:
+            picked, *_ = asked_scores(model, batch, batch.readout, EAGER, plain, {})
+        except HeadNotFollowed:
+            picked, *_ = asked_scores(model, batch, batch.readout, replace(EAGER, whole_head=True), plain, {})
+        if not picked.isfinite().all():
+            raise NonFiniteError(where_not_finite(model, lambda: read_once(model, batch)))
+        exact = picked.to(exact_dtype(picked))
+        contrasted = (batch.contrasts >= 0).to(picked.device)
+        found: np.ndarray = (exact[:, 0] - torch.where(contrasted, exact[:, 1], 0)).cpu().double().numpy()
+    return found
