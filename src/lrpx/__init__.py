@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .errors import InputError, LrpxError, LrpxWarning, NonFiniteError, UnsupportedModelError
     from .explainer import Explainer, explain
-    from .methods import METHODS
+    from .methods import METHODS, register_method
     from .models.loading import load
     from .propagation import rules
     from .propagation.propagate import propagate
@@ -47,6 +47,7 @@ __all__ = [
     "explain",
     "load",
     "propagate",
+    "register_method",
     "rules",
 ]
 
@@ -58,7 +59,7 @@ _HOMES = {  # module below lrpx -> the public names it has
     "results.explanations": ("Explanations",),
     "results.flow": ("RelevanceFlow",),
     "results.generation": ("GenerationExplanation",),
-    "methods": ("METHODS",),
+    "methods": ("METHODS", "register_method"),
     "models.loading": ("load",),
     "propagation.propagate": ("propagate",),
     "version": ("__version__",),

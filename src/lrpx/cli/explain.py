@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import InputError, LrpxWarning
+from ..errors import InputError, LrpxWarning, nearest
 from ..methods import METHODS, get_method, methods_with_options
 from ..results.explanations import Explanations
 from . import options
@@ -96,6 +96,7 @@ def explain(
     ] = None,
     norm: options.NormOption = None,
     rules: options.RulesOption = None,
+    option: options.MethodOption = None,
     direct: Annotated[
         bool | None,
         typer.Option("--direct", help="For alti-logit: add the residual stream's own part to the explained token."),
@@ -176,6 +177,7 @@ def explain(
     named = [name.strip() for given in method or ["attnlrp"] for name in given.split(",")]
     methods = list(dict.fromkeys(named))
     given: dict[str, Any] = {"at": at, "norm": norm, "rules": rules, "direct": direct, "heads": heads}
+    given |= options.method_options(option)
     _check_options(methods, given)
     if heads is None and any("heads" in get_method(name).options for name in methods):
         given["heads"] = of in ("layers", "heads")  # or thousands of numbers that nobody asked for
@@ -264,7 +266,13 @@ def _check_options(methods: list[str], given: dict[str, Any]) -> None:
     for option, value in given.items():
         if value is not None and option not in known:
             with_it = [name for name, method in METHODS.items() if option in method.options]
+            if not with_it:
+                raise InputError(f"no method has an option {option!r}. {nearest(option, _all_options())}")
             raise InputError(
                 f"--{option} is for {', '.join(with_it)}, and the method is {', '.join(methods)}. Leave it out, or choose "
                 f"another method: --method {with_it[0]}."
             )
+
+
+def _all_options() -> list[str]:
+    return list(dict.fromkeys(option for method in METHODS.values() for option in method.options))

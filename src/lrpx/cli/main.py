@@ -22,6 +22,7 @@ from .compare import compare
 from .explain import explain
 from .flow import flow
 from .generate import generate
+from .plugins import load_plugin
 from .similarity import similarity
 from .wording import ERROR, NOTE, SAID, tell
 
@@ -56,8 +57,17 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
     ] = False,
+    plugin: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--plugin",
+            metavar="MODULE",
+            help="A module or file.py that registers methods with @lrpx.register_method. Before the command. Repeatable.",
+        ),
+    ] = None,
 ) -> None:
-    pass
+    for name in plugin or []:
+        load_plugin(name)
 
 
 def methods(

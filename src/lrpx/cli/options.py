@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import Annotated, Any
@@ -58,6 +59,14 @@ TokenOption = Annotated[
 NormOption = Annotated[
     str | None,
     typer.Option("--norm", metavar="NORM", help="For the method gradient: l1 or l2 (squared). Default: l1."),
+]
+MethodOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        metavar="NAME=VALUE",
+        help="An option of the method that has no name of its own here, such as steps=64. Repeatable.",
+    ),
 ]
 RulesOption = Annotated[
     str | None,
@@ -196,3 +205,21 @@ def text_or_id(role: str, texts: list[str] | None, ids: list[int] | None) -> Any
     if texts and ids:
         raise InputError(f"give --{role} or --{role}-id, not both.")
     return one_or_several(texts or ids)
+
+
+def method_options(given: list[str] | None) -> dict[str, Any]:
+    """``--option steps=64`` as ``{"steps": 64}``: numbers, true and false as such, anything else as text.
+
+    Raises:
+        InputError: One has no name or no value.
+    """
+    found: dict[str, Any] = {}
+    for each in given or []:
+        name, equals, value = each.partition("=")
+        if not (name and equals and value):
+            raise InputError(f"--option {each!r}: give a name and a value, such as --option steps=64.")
+        try:
+            found[name.replace("-", "_")] = json.loads(value)
+        except json.JSONDecodeError:
+            found[name.replace("-", "_")] = value
+    return found

@@ -137,6 +137,11 @@ def evaluate(
         # Workers load the model themselves, onto their devices; here it is only looked at.
         loaded, tokenizer = _loaded(model, tokenizer, loading if cluster is None else {**loading, "device": "cpu"})
         device = loaded.device.type if cluster is None else cluster.device
+        if own := [name for name in names or [] if callable(METHODS[name].function) and engine == "ray"]:
+            raise InputError(
+                f"method {own[0]!r} was registered in this process, and the workers of engine='ray' do not know it. Use "
+                "engine='local'."
+            )
         if names is None:
             names = [] if given else _paper_methods(loaded)
         chosen_methods = configured(names, at, rules)
