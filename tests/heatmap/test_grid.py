@@ -20,7 +20,7 @@ from lrpx.heatmap import Look
 from lrpx.heatmap.alignment import aligned_cells, common_units, text_of
 from lrpx.heatmap.colours import colour, hex_colour
 from lrpx.heatmap.grid import Grid, grid, parts
-from lrpx.heatmap.view import MINUS, view
+from lrpx.heatmap.view import MINUS, short, view
 from lrpx.results.explanation import Segment, Token, Unit
 
 WORDS = ["The", " keys", " to", " the", " cabinet"]
@@ -309,3 +309,24 @@ def test_all_zeros_are_white_and_say_so():
     assert "all 0" in bare(printed(es))
     assert "all 0" in heatmap.to_html(es)
     assert colour(0.0) == (255, 255, 255)
+
+
+def test_rows_on_one_scale_say_so_once():
+    shared = grid(list(several()), Look(2.0))
+    assert "colours to" not in dict(shared.ends())
+    assert shared.legend().startswith("all rows: colours to ±2.0")
+    assert grid(list(several()), Look()).legend().startswith("each row has its own scale")
+
+
+def test_texts_by_methods_have_a_table_above_them():
+    first, second = several(), several(["<b>", " other"])
+    page = heatmap.to_html([*first, *second])
+    table = re.search(r'<table class="overview">(.*?)</table>', page, flags=re.S)[1]
+    assert [len(re.findall("<t[dh]>", line)) for line in table.split("</tr>")[:-1]] == [5, 5, 5]
+    assert "&lt;b&gt; other" in table
+    for e in (*first, *second):
+        strongest = max(view(e).cells, key=lambda cell: abs(cell.value))
+        assert short(strongest.value, MINUS) in table
+    assert "The strongest token" in bare(printed([*first, *second]))
+    assert "The strongest token" not in bare(printed(first))
+    assert 'class="overview"' not in heatmap.to_html([*first, made(["one", " more"])])

@@ -63,7 +63,7 @@ def test_neurons_are_the_strongest():
     numbers = e.layers["block.0.mlp"]
     order = sorted(range(6), key=lambda i: -np.abs(numbers[:, i]).sum())
     found = e.neurons(top=3)
-    assert [x.method for x in found] == [f"attnlrp, neuron {i} of block.0.mlp" for i in order[:3]]
+    assert [x.method for x in found] == [f"attnlrp, block.0.mlp, neuron {i}" for i in order[:3]]
     for x, i in zip(found, order, strict=False):
         np.testing.assert_array_equal(x.relevance, numbers[:, i])
     assert len(e.neurons("block.*")) == 6  # no more than there are
@@ -114,7 +114,9 @@ def test_terminal_shows_the_tokens_of_a_head_and_of_neurons(capsys):
     assert "head 1 of layer 2" in capsys.readouterr().out
     e.show("neurons", top=2)
     out = capsys.readouterr().out
-    assert out.count("of block.0.mlp") >= 2
+    assert "attnlrp, block.0.mlp: " in out
+    assert out.count("neuron ") >= 2
+    assert "value" not in out  # a neuron is a part
     Explanations([e, made(["Another", " text", " of", " fi", "ve"])]).show("layers")
     assert capsys.readouterr().out.count("what each layer adds") == 2
 

@@ -69,6 +69,7 @@ def render(
 
     from .grid_terminal import TerminalGrid
     from .matrix_terminal import TerminalMatrix
+    from .overview import TerminalOverview, overview
     from .terminal import TerminalMap
     from .view import View
 
@@ -77,7 +78,9 @@ def render(
             return TerminalMatrix(part, width)
         return TerminalMap(part, width) if isinstance(part, View) else TerminalGrid(part, width)
 
-    drawn = map(terminal, _parts(explanations, look, of))
+    parts = _parts(explanations, look, of)
+    table = overview(parts)
+    drawn = [*([TerminalOverview(table)] if table else []), *map(terminal, parts)]
     return Group(*[line for each in drawn for line in (Text(), each)][1:])
 
 

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ class Grid:
     def method(self) -> str:
         """The method of all rows, or what their methods begin with, or ``""``."""
         methods = [row.view.method for row in self.rows]
-        return _common(methods) or _common([method.partition(", ")[0] for method in methods])
+        return _common(methods) or _beginning(methods).removesuffix(", ")
 
     def explains(self, sign: str = "-") -> str:
         """What all rows explain, with its value, or ``""``."""
@@ -99,13 +100,14 @@ class Grid:
             return name, ["" if number is None else short(number, sign) for number in numbers]
 
         ends = ["" if not v.scale else v.number(v.scale) if v.one_sided else f"±{v.number(v.scale)[1:]}" for v in views]
+        own = len(set(ends)) > 1 or not all(ends)
         found = [
-            ("colours to", [end or "all 0" for end in ends]),
+            ("colours to", [(end or "all 0") * own for end in ends]),
             ("beyond", [_beyond(view) for view in views]),
             column("sum", lambda view: view.total),
             column("outside", lambda view: sum(p[1] for p in view.components) if view.components else None),
             column("residual", lambda view: view.residual),
-            ("value", [view.equals(sign) for view in views]),
+            ("value", [view.equals(sign) * (not _is_part(view)) for view in views]),
         ]
         return [(name, texts) for name, texts in found if any(texts)]
 
@@ -113,7 +115,11 @@ class Grid:
         """What the colours mean."""
         beyond = "; darkest: beyond it" * any(any(view.beyond) for view in self._views())
         hidden = "; grey: hidden" * any(cell.hidden for cell in self.columns)
-        return f"each row has its own scale, which ends at the number behind it{beyond}{hidden}"
+        ends = dict(self.ends()).get("colours to")
+        first = self.rows[0].view
+        one = f"all rows: colours to {'±' * (not first.one_sided)}{first.number(first.scale)[1:]}"
+        told = "each row has its own scale, which ends at the number behind it" if ends else one
+        return f"{told}{beyond}{hidden}"
 
     def marked(self) -> str:
         """What the frame means."""
@@ -173,7 +179,7 @@ def _labels(drawn: Sequence[View], joined: bool) -> list[str]:
     differs = len({v.explains() for v in told}) > 1
     places = len({v.span for v in drawn}) > 1 and not joined  # positions of several tokenisations do not compare
     methods = len({v.method for v in drawn}) > 1
-    beginning = _common([v.method.partition(", ")[0] + ", " for v in drawn])  # of neurons: the method
+    beginning = _beginning([v.method for v in drawn])
     labels = []
     for v in drawn:
         method = v.method.removeprefix(beginning) if methods else v.method
@@ -198,13 +204,26 @@ def _own(row: GridRow, shared: Sequence[str], sign: str, dot: str) -> list[str]:
     notes = [note for note in v.notes if note not in shared and note not in row.label]
     beside = [f"outside the tokens: {dot.join(v.outside(sign))}"] if v.components else []
     predicted = [p for p in v.predictions if p not in shared]
-    lines = [dot.join(notes), dot.join(predicted), *v.holds(sign), *beside]
+    holds = [line for line in v.holds(sign) if line.startswith("hidden:") or not _is_part(v)]
+    lines = [dot.join(notes), dot.join(predicted), *holds, *beside]
     return [line for line in (*lines, *(f"note: {remark}" for remark in v.remarks)) if line]
 
 
 def _beyond(v: View) -> str:
     shown = [abs(v.share(value)) > 1 for value in v.coloured]
     return f"{sum(shown)} of {len(shown)}" if any(shown) else ""
+
+
+def _beginning(methods: Sequence[str]) -> str:
+    """The parts with which all begin, with a comma behind each: of neurons, the method and perhaps the module."""
+    named = [method.split(", ")[:-1] for method in methods]
+    same = itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*named, strict=False))
+    return "".join(f"{parts[0]}, " for parts in same)
+
+
+def _is_part(v: View) -> bool:
+    """Whether it is of one head or neuron: of ``attnlrp, head 5 of layer 3``."""
+    return ", " in v.method
 
 
 def _common(texts: Sequence[str]) -> str:

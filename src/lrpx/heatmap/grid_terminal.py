@@ -171,10 +171,11 @@ class _Coloured:
 def _plain(grid: Grid, width: int) -> list[Text]:
     """A header and one line per column of the grid; ``*`` marks the explained position. Rows that do not fit stand below."""
     head = ": ".join(text for text in (grid.method(), grid.explains()) if text)
-    lines = [*[head] * bool(head), *grid.below(dot=", "), f"*: {grid.marked()}"]
+    labels, explained = grid.short_labels(LABEL)
+    lines = [*[head] * bool(head), *grid.below(dot=", "), *explained, f"*: {grid.marked()}"]
     left = ["position"]
     right = ["text"]
-    columns = [[row.label] for row in grid.rows]
+    columns = [[label] for label in labels]
     for n, cell in enumerate(grid.columns):
         places = [str(token[0]) for token in cell.tokens]
         if cell.segment:

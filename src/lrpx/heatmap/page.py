@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from . import grid_html, html, image_html, matrix_html
+from . import overview as above
 from .grid import Grid
 from .matrix import MatrixView
 from .view import MINUS, View
@@ -19,7 +20,9 @@ def fragment(drawn: Sequence[Drawn]) -> str:
     style += image_html.STYLE * any(isinstance(each, View) and bool(each.images) for each in drawn)
     style += grid_html.STYLE * any(isinstance(each, Grid) for each in drawn)
     style += matrix_html.STYLE * any(isinstance(each, MatrixView) for each in drawn)
-    return f"<style>{style}</style>\n" + "".join(map(_section, drawn))
+    table = above.overview(drawn)
+    top = f"<style>{above.STYLE}</style>\n{above.overview_section(table)}" if table else ""
+    return f"<style>{style}</style>\n{top}" + "".join(map(_section, drawn))
 
 
 def page(drawn: Sequence[Drawn], explorer: str = "") -> str:

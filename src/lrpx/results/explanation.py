@@ -200,7 +200,7 @@ class Explanation(Shown):
             InputError: There is no relevance of neurons (``explainer(text, at=["input", "model.layers.*.mlp"])`` gives it).
         """
         found = strongest_neurons(self.layers, module, top)
-        return [self._part(f"neuron {i} of {name}", numbers) for name, i, numbers in found]
+        return [self._part(f"{name}, neuron {i}", numbers) for name, i, numbers in found]
 
     def _part(self, name: str, relevance: np.ndarray) -> Explanation:
         """A part of the model as an explanation of its own."""
