@@ -66,7 +66,7 @@ def test_neurons_are_the_strongest():
     assert [x.method for x in found] == [f"attnlrp, block.0.mlp, neuron {i}" for i in order[:3]]
     for x, i in zip(found, order, strict=False):
         np.testing.assert_array_equal(x.relevance, numbers[:, i])
-    assert len(e.neurons("block.*")) == 6  # no more than there are
+    assert len(e.neurons("**.mlp")) == 6  # no more than there are
 
 
 @pytest.mark.parametrize(

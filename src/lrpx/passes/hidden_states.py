@@ -24,6 +24,7 @@ from .._torch_internals import base_of, no_function_modes
 from ..errors import InputError, nearest
 from ..models.modules import modules_of
 from ..models.stacks import Stack, encoder_of, stacks_of
+from ..results.inside import fits
 from .checkpointing import Recomputation
 
 
@@ -95,7 +96,7 @@ def resolve_at(model: PreTrainedModel, at: Sequence[str]) -> dict[str, nn.Module
         elif name.removesuffix(ENTRY) in modules:
             found[name] = modules[name.removesuffix(ENTRY)]
         else:
-            matches = [m for m in modules if m and _matches(m, name)]
+            matches = [m for m in modules if m and fits(m, name)]
             if not matches:
                 # Names of the first block and above say enough.
                 names = [m for m in modules if m and not re.search(r"\.[1-9]\d*(\.|$)", m)]
@@ -236,13 +237,6 @@ class State:
             else:
                 rows.append(pad(piece[..., :length, :], (0, width - piece.shape[-1])).to(known.device, known.dtype))
         return torch.cat(rows, -2)
-
-
-def _matches(module: str, pattern: str) -> bool:
-    """Whether a module's name fits: ``*`` and ``?`` stay between two dots, ``**`` crosses them."""
-    parts = re.split(r"(\*\*|\*|\?)", pattern)
-    wild = {"**": ".*", "*": r"[^.]*", "?": r"[^.]"}
-    return re.fullmatch("".join(wild.get(part, re.escape(part)) for part in parts), module) is not None
 
 
 def not_met(model: PreTrainedModel, name: str) -> str:

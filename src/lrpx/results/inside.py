@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fnmatch
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -72,7 +72,7 @@ def strongest_neurons(layers: dict[str, np.ndarray], module: str | None, top: in
             "this explanation has no relevance of neurons. Ask for that of modules by their names: "
             'explainer(text, at=["input", "model.layers.*.mlp"]).'
         )
-    names = [name for name in layers if module is None or fnmatch.fnmatchcase(name, module)]
+    names = [name for name in layers if module is None or fits(name, module)]
     if not names:
         raise InputError(f"module={module!r}: this explanation has no such module. {nearest(module, layers)}")
     found = []
@@ -81,3 +81,10 @@ def strongest_neurons(layers: dict[str, np.ndarray], module: str | None, top: in
         order = np.argsort(-np.abs(numbers).sum(axis=0), kind="stable")[:top]
         found += [(name, int(i), numbers[:, i]) for i in order]
     return found
+
+
+def fits(module: str, pattern: str) -> bool:
+    """Whether a module's name fits a glob: ``*`` and ``?`` stay between two dots, ``**`` crosses them."""
+    parts = re.split(r"(\*\*|\*|\?)", pattern)
+    wild = {"**": ".*", "*": r"[^.]*", "?": r"[^.]"}
+    return re.fullmatch("".join(wild.get(part, re.escape(part)) for part in parts), module) is not None
