@@ -1,4 +1,4 @@
-"""What the page draws of explanations: the views of ``heatmap``, as JSON.
+"""What the page draws of explanations: the grids of ``heatmap``, as JSON.
 
 Numbers come formatted and colours computed, so the page shows what every other format shows. All text is visible text, not
 escaped: the page sets it as text, never as HTML.
@@ -17,7 +17,9 @@ from ..errors import InputError
 from ..heatmap import Look
 from ..heatmap.cells import Cell
 from ..heatmap.colours import WHITE, Rgb, colour, hex_colour, ink
+from ..heatmap.grid import Grid, GridRow, grid, groups
 from ..heatmap.images import ImageMap, overlay
+from ..heatmap.matrix import positions_of
 from ..heatmap.text import legible, readable, visible
 from ..heatmap.view import DOT, MINUS, View, fixed, probability, view
 from ..results.explanation import Explanation, Prediction, Token
@@ -26,31 +28,49 @@ PARTS = {"by_attention": "attention", "by_mlp": "MLP", "by_layer": "all it adds"
 
 
 def look_of(explanations: Sequence[Explanation], look: Look, *, shared: bool) -> Look:
-    """How explanations are drawn; ``shared``: those that are parts of a logit have one scale, that of the largest."""
+    """How explanations are drawn; ``shared``: all have one scale, which ends where that of the largest does.
+
+    Raises:
+        InputError: They are not all parts of a logit, so that they have no scale in common.
+    """
     if not shared:
         return look
-    ends = [view(e, look).scale for e in explanations if e.measures == "parts"]
-    return replace(look, scale=max(ends)) if ends and max(ends) > 0 else look
+    other = [e.method for e in explanations if e.measures != "parts"]
+    if other:
+        raise InputError(
+            f"{', '.join(other)}: not parts of the logit, so there is no common scale. Choose a scale for each."
+        )
+    largest = max(view(e, look).scale for e in explanations)
+    return replace(look, scale=largest) if largest else look
 
 
 def drawn(explanations: Sequence[Explanation], look: Look, *, shared: bool) -> list[dict[str, Any]]:
-    """Grids, below one another: explanations with the same cells are rows of one grid.
+    """Grids, below one another: explanations of one text are rows of one grid, and images have one each.
 
     Raises:
-        InputError: Everything is hidden.
+        InputError: Everything is hidden, or there is no common scale.
     """
-    one_scale = look_of(explanations, look, shared=shared)
-    grids: list[dict[str, Any]] = []
-    for e in explanations:
-        v = view(e, one_scale if e.measures == "parts" else look)
-        columns = [_column(v, cell) for cell in v.cells]
-        if not grids or grids[-1]["columns"] != columns:
-            grids.append({"columns": columns, "rtl": v.rtl, "rows": []})
-        grids[-1]["rows"].append(_row(v))
-    return grids
+    look = look_of(explanations, look, shared=shared)
+    return [_grid(grid(group, look)) for group in groups(explanations)]
 
 
-def _column(v: View, cell: Cell) -> dict[str, Any]:
+def _grid(g: Grid) -> dict[str, Any]:
+    alone = g.rows[0].view if len(g.rows) == 1 else None
+    below = g.below(MINUS)
+    if alone is not None:
+        beside = [f"outside the tokens: {DOT.join(parts)}"] if (parts := alone.outside(MINUS)) else []
+        below = [*alone.below(MINUS), *beside]
+    return {
+        "columns": [_column(cell) for cell in g.columns],
+        "rtl": g.rtl,
+        "what": g.explains(MINUS),
+        "below": below,
+        "marked": g.marked(),
+        "rows": [_row(row) for row in g.rows],
+    }
+
+
+def _column(cell: Cell) -> dict[str, Any]:
     """What all rows have in common."""
     return {
         "pieces": list(cell.pieces),
@@ -66,22 +86,18 @@ def _column(v: View, cell: Cell) -> dict[str, Any]:
     }
 
 
-def _row(v: View) -> dict[str, Any]:
-    outside = [f"outside the tokens: {DOT.join(parts)}"] if (parts := v.outside(MINUS)) else []
+def _row(row: GridRow) -> dict[str, Any]:
+    v = row.view
     return {
         "method": v.method,
         "what": v.explains(MINUS) + (f" = {value}" if (value := v.equals(MINUS)) else ""),
         "sums": v.sums(MINUS),
-        "notes": list(v.notes),
-        "more": [*filter(None, [DOT.join(v.predictions)]), *v.holds(MINUS), *outside],
-        "remarks": list(v.remarks),
-        "marked": v.marked(),
         "scale": bool(v.scale),
         "ticks": [text for _, text in v.ticks(MINUS)] if v.scale else [],
         "bar": [painted(colour(share)) for share in v.bar(9)],
         "legend": v.legend(MINUS),
-        "numbers": [v.number(cell.value, MINUS) if cell.coloured else "" for cell in v.cells],
-        "colours": [painted(v.fill(cell)) for cell in v.cells],
+        "numbers": [row.number(cell, MINUS) for cell in row.cells],
+        "colours": [painted(WHITE if cell is None else v.fill(cell)) for cell in row.cells],
         "images": [_image(v, image) for image in v.images],
     }
 
@@ -135,7 +151,7 @@ def inside(e: Explanation, positions: Sequence[int]) -> dict[str, Any]:
         "text": of_text,
         "positions": list(positions),
         "relevance": fixed(float(e.relevance[chosen].sum()), float(np.abs(e.relevance).max()), MINUS),
-        "reads": e.method == "alti-logit",
+        "where": positions_of(e),
         "layers": _table(list(layers), np.array(list(layers.values()))) if layers else None,
         "heads": None if heads is None else _table([str(layer) for layer in range(len(heads))], heads),
     }

@@ -100,6 +100,7 @@ def app(
                 context.find_root().command,
             )
         address = f"[{host}]" if ":" in host else host
+        listening.listen()  # so that whoever reads the address is answered, as soon as the server runs
         typer.echo(f"lrpx app: http://{address}:{listening.getsockname()[1]}  (Ctrl+C ends it)")
         config = uvicorn.Config(build(Desk(explainer, limits, samples), names), log_level="warning", access_log=False)
         uvicorn.Server(config).run(sockets=[listening])

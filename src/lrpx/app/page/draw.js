@@ -96,27 +96,21 @@ export function nameLines(box, data) {
   }
 }
 
-// What stands around a grid: what is explained above it, and below it for each method its scale and its notes.
+// What stands around a grid: what is explained above it; below it for each method its scale, and notes on all.
 export function header(data) {
-  const told = [...new Set(data.rows.map(row => row.what))];
-  const shared = data.rows[0].notes.filter(note => data.rows.every(row => row.notes.includes(note)));
-  return el("div", { class: "header" }, told.length === 1 ? el("bdi", { class: "what" }, told[0]) : null,
-    el("span", { class: "soft" }, shared.join(" · ")));
+  return el("div", { class: "header" }, el("bdi", { class: "what" }, data.what));
 }
 
 export function legend(data) {
-  const several = new Set(data.rows.map(row => row.what)).size > 1;
-  return el("div", { class: "rows" }, ...data.rows.map(row => {
-    const own = row.notes.filter(note => !data.rows.every(other => other.notes.includes(note)));
-    const more = [...row.more, ...(row.marked ? [`frame: ${row.marked}`] : [])];
-    return el("div", { class: "row" }, el("span", { class: "name" }, row.method),
-      row.scale ? bar(row) : el("span", { class: "soft" }, "every relevance is 0"),
-      several ? el("bdi", { class: "what" }, row.what) : null,
-      el("span", { class: "soft" }, [...row.sums, ...own].join(" · ")),
-      ...row.legend.map(line => el("span", { class: "soft" }, line)),
-      ...row.remarks.map(line => el("p", { class: "soft" }, `note: ${line}`)),
-      more.length ? el("details", {}, el("summary", {}, "more"), ...more.map(line => el("p", { class: "soft" }, line))) : null);
-  }));
+  const [first, ...rest] = data.below;
+  const remarks = rest.filter(line => line.includes("note: ")), others = rest.filter(line => !line.includes("note: "));
+  return el("div", { class: "rows" }, ...data.rows.map(row => el("div", { class: "row" }, el("span", { class: "name" }, row.method),
+    row.scale ? bar(row) : el("span", { class: "soft" }, "every relevance is 0"),
+    data.what ? null : el("bdi", { class: "what" }, row.what),
+    el("span", { class: "soft" }, row.sums.join(" · ")),
+    ...row.legend.map(line => el("span", { class: "soft" }, line)))),
+  el("div", { class: "soft lines" }, first ? el("p", {}, first) : null, ...remarks.map(line => el("p", {}, line)),
+    el("details", {}, el("summary", {}, "more"), ...others.map(line => el("p", {}, line)), el("p", {}, `frame: ${data.marked}`))));
 }
 
 function bar(row) {
@@ -151,7 +145,7 @@ export function inside(data) {
   if (data.heads) {
     parts.push(el("p", { class: "soft" },
       `Heads: a row per layer, the first on top, and a column per head; the colours end at ±${data.heads.largest}. ` +
-      (data.reads ? "A number belongs to the token that a head reads from." : "A number belongs to the token at which a head writes.")));
+      `Numbers are ${data.where}.`));
     parts.push(table(data.heads.numbers, data.heads.colours, data.heads.names, "head", "Relevance of heads"));
   }
   if (!parts.length) parts.push(el("p", {}, `${data.method} has no numbers for layers and heads here.`));
