@@ -73,7 +73,7 @@ def draw(view: Matrix, path: str | os.PathLike[str], kind: str, look: Look = Loo
     if max(rows, columns) * CELL * DPI > HIGHEST.get(kind, math.inf) - 3000:
         raise InputError(f"a matrix of {rows} x {columns} is too large for a picture. HTML holds it.")
     below = [_label(view.text(i)) for i in range(columns)]
-    beside = [_label(row.text) for row in view.rows]
+    beside = [_label(row.text) + f" {MINUS} {_label(row.against)}" * bool(row.against) for row in view.rows]
     title, notes = view.title, " · ".join(view.notes)
     face = Typeface("".join([*below, *beside, title, notes]))
     left, under = (
