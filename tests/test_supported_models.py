@@ -18,3 +18,20 @@ def test_no_model_type_is_both():
         assert len(sweep.explained) > 5
         assert sweep.explained.isdisjoint(sweep.refused)
         assert (supported_models.HERE.parents[1] / sweep.test).exists()
+
+
+def test_the_readme_counts_as_the_page_does():
+    """Model types of causal and masked models, each kind by itself; encoder-decoder models are explained as such."""
+    sweeps = [sweep for sweep in supported_models.sweeps() if sweep.column in ("next token", "masked token")]
+    refused = [why for sweep in sweeps for why in sweep.refused.values() if "explained as such" not in why]
+    count = sum(len(sweep.explained) + len(sweep.refused) for sweep in sweeps)
+    known = frozenset().union(*supported_models.alti_columns().values())
+    readme = " ".join((supported_models.HERE.parents[1] / "README.md").read_text(encoding="utf-8").split())
+    version = ".".join(transformers.__version__.split(".")[:2])
+    assert f"[knows {len(known)} model types](docs/add_a_family.md)" in readme
+    if f"in transformers {version}," not in readme:
+        pytest.skip(f"the README is about another version of transformers than {transformers.__version__}")
+    assert (
+        f"Of the {count} causal and masked model types in transformers {version}, {count - len(refused)} are" in readme
+    )
+    assert f"The other {len(refused)} are refused" in readme

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -735,3 +736,10 @@ def test_a_wrong_view_is_refused_before_a_model_is_loaded(lrpx_command, given, m
     code, out, err = lrpx_command("explain", TEXT, *given, model="nowhere")
     assert (code, out) == (2, "")
     assert message in " ".join(err.split())
+
+
+def test_the_guide_lists_every_command():
+    guide = (Path(__file__).parents[2] / "docs" / "command_line.md").read_text(encoding="utf-8")
+    names = typer.main.get_command(cli.app).commands
+    assert len(names) > 9
+    assert [name for name in names if f"`lrpx {name}`" not in guide] == []
