@@ -482,7 +482,7 @@ def test_an_unknown_model(lrpx_command, monkeypatch, model):
 def test_a_masked_model_needs_a_mask(lrpx_command):
     code, _, err = lrpx_command("explain", TEXT, model="bert")
     assert code == 2
-    assert err.startswith("lrpx: a masked language model predicts the mask token (id 0), and the text has none.")
+    assert err.startswith("lrpx: a masked language model predicts its mask token (")
     assert lrpx_command("explain", "the <|endoftext|> 12", model="bert")[0] == 0
 
 

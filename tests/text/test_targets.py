@@ -97,7 +97,7 @@ def test_the_mask_token_is_the_position(tokenizers):
     assert resolve_position(encoded, None, "masked", bert.mask_token_id) == 2
     (encoded,) = encode(bert, "the keys are here")
     with pytest.raises(
-        InputError, match=r"predicts the mask token \(id 4\), and the text has none. Put one in, or give pos"
+        InputError, match=r"predicts its mask token \(id 4\), and the text has none. Put one in, or give pos"
     ):
         resolve_position(encoded, None, "masked", bert.mask_token_id)
     with pytest.raises(InputError, match="predicts its mask token, and the text has none"):

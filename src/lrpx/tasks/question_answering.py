@@ -186,7 +186,7 @@ class QuestionAnswering(HeadTask):
 def _check_position(position: Any) -> None:
     if position is not None:
         raise InputError(
-            f"position={position!r}: the explained answer says it. Give target=, a string or (start, end) tokens."
+            f"position={position!r}: the explained answer says it. Give target=, a string or (first, last) tokens."
         )
 
 
@@ -258,7 +258,7 @@ class _Answers:
         ]
 
     def resolve(self, given: Any, role: str) -> tuple[tuple[int, int], list[str]]:
-        """An answer that is given as a string of the context or as (start, end) tokens, and notes on it.
+        """An answer that is given as a string of the context or as (first, last) tokens, and notes on it.
 
         Raises:
             InputError: It is none.
@@ -274,7 +274,7 @@ class _Answers:
                 f"{role}={given.values} is no run of the {length} tokens. Give its first and its last token, counted from 0; the "
                 f"context has tokens {self.context.start} to {self.context.end - 1}."
             )
-        raise InputError(f"{role}={given!r}: give an answer as a string of the context, or as (start, end) tokens.")
+        raise InputError(f"{role}={given!r}: give an answer as a string of the context, or as (first, last) tokens.")
 
     def _text(self, given: str, role: str) -> tuple[tuple[int, int], list[str]]:
         wanted = given.strip()
@@ -282,7 +282,7 @@ class _Answers:
         if not places or self.encoded.text is None:
             raise InputError(
                 f"{role}={given!r} cannot be found, because the tokenizer does not say which characters a token stands for. "
-                "Give (start, end) tokens."
+                "Give (first, last) tokens."
             )
         begin, stop = min(start for start, _ in places.values()), max(end for _, end in places.values())
         text, found, cut = self.encoded.text[:stop], [], ""
@@ -298,7 +298,7 @@ class _Answers:
             hint = (
                 f"The tokens there read {cut!r}: give that."
                 if cut
-                else "Copy it from the context, or give (start, end) tokens."
+                else "Copy it from the context, or give (first, last) tokens."
             )
             raise InputError(f"{role}={given!r} is no run of tokens of the context. {hint}")
         chosen = max(found, key=self.score)

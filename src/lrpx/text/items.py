@@ -34,7 +34,8 @@ def item_of(
             f"{signature.name} has no head that predicts anything: it gives embeddings. Why two texts are similar: "
             "explainer.similarity(text, other). To explain predictions, load the model with its head."
         )
-    where = resolve_position(encoded, position, signature.task, getattr(tokenizer, "mask_token_id", None))
+    mask = (getattr(tokenizer, "mask_token_id", None), getattr(tokenizer, "mask_token", None))
+    where = resolve_position(encoded, position, signature.task, *mask)
     extras, ids = read_extras(signature, encoded), encoded.token_ids
     if (function := function_of(target, contrast)) is not None:
         images = encoded.image_inputs

@@ -12,8 +12,10 @@ from .tokenization import Encoded, check_unicode
 TokenChoice = Any  # a token id (also of numpy or torch), a string, or None
 
 
-def resolve_position(encoded: Encoded, position: Any, task: str, mask_id: int | None) -> int:
+def resolve_position(encoded: Encoded, position: Any, task: str, mask_id: int | None, mask: str | None = None) -> int:
     """The explained position as an index from 0: the last token (causal), the mask token (masked), or the one given.
+
+    ``mask`` is the text of the mask token, for the error.
 
     Raises:
         InputError: It lies outside the text, or a masked model's text has no mask token, or several.
@@ -35,10 +37,11 @@ def resolve_position(encoded: Encoded, position: Any, task: str, mask_id: int | 
     masks = [i for i, token in enumerate(encoded.token_ids) if token == mask_id]
     if len(masks) == 1:
         return masks[0]
-    mask = "its mask token" if mask_id is None else f"the mask token (id {mask_id})"
     if not masks:
+        known = " and ".join([*([repr(mask)] if mask else []), *([] if mask_id is None else [f"id {mask_id}"])])
         raise InputError(
-            f"a masked language model predicts {mask}, and the text has none. Put one in, or give position=."
+            f"a masked language model predicts its mask token{f' ({known})' if known else ''}, and the text has none. Put one in, "
+            "or give position=."
         )
     raise InputError(f"the text has {len(masks)} mask tokens, at positions {masks}. Say which: position={masks[0]}.")
 
