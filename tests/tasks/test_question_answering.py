@@ -141,7 +141,7 @@ def test_a_tokenizer_that_pads_on_the_left_gets_the_context_first():
 BAD = {
     "no question": ({}, 'answers a question about a text. Give it: question="'),
     "part of a token": ({"question": QUESTION, "target": "Ber"}, "is no run of tokens .* read 'Berlin': give that"),
-    "not there": ({"question": QUESTION, "target": "Bonn"}, "Copy it from the context, or give .start, end. tokens"),
+    "not there": ({"question": QUESTION, "target": "Bonn"}, "Copy it from the context, or give .first, last. tokens"),
     "outside": ({"question": QUESTION, "target": (3, 40)}, "is no run of the 18 tokens"),
     "backwards": ({"question": QUESTION, "contrast": (9, 8)}, "is no run of the 18 tokens"),
     "a label": ({"question": QUESTION, "target": 3}, "target=3: give an answer as a string of the context"),

@@ -40,8 +40,8 @@ def resolve_position(encoded: Encoded, position: Any, task: str, mask_id: int | 
     if not masks:
         known = " and ".join([*([repr(mask)] if mask else []), *([] if mask_id is None else [f"id {mask_id}"])])
         raise InputError(
-            f"a masked language model predicts its mask token{f' ({known})' if known else ''}, and the text has none. Put one in, "
-            "or give position=."
+            f"a masked language model predicts its mask token{f' ({known})' if known else ''}, and the text has none. Put one "
+            "in, or give position=."
         )
     raise InputError(f"the text has {len(masks)} mask tokens, at positions {masks}. Say which: position={masks[0]}.")
 
