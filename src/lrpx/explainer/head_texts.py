@@ -209,11 +209,19 @@ def _of_the_text(result: Attribution, item: Item) -> Attribution:
     def added(both: np.ndarray) -> np.ndarray:
         return both[:length] + np.concatenate([both[length + 1 :], np.zeros_like(both[:1])])
 
+    def of_blocks(name: str) -> np.ndarray | None:
+        numbers = getattr(result, name)
+        return None if numbers is None else np.moveaxis(added(np.moveaxis(numbers, -1, 0)), 0, -1)
+
     start = {"the decoder's start token": float(result.relevance[length])}
     return replace(
         result,
         relevance=added(result.relevance),
         layers={name: added(whole) for name, whole in result.layers.items()},
+        by_layer=of_blocks("by_layer"),
+        by_attention=of_blocks("by_attention"),
+        by_mlp=of_blocks("by_mlp"),
+        by_head=of_blocks("by_head"),
         components={**result.components, **(start if result.residual is not None else {})},
     )
 

@@ -111,6 +111,8 @@ class ImageScores(Images):
         pairs = [(i, encoded) for i in group for encoded in self.texts[i]]
         batch = self._batch([i for i, _ in pairs], PairScores())
         batch = replace(batch, inputs={**batch.inputs, **self._text_inputs([text for _, text in pairs])})
+        if "heads" in settings:  # of two towers, which have no tokens in common
+            settings = {**settings, "heads": False}
         results = iter(function(batch, **{**settings, "at": at}))
         found = []
         for i in group:

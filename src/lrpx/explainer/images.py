@@ -33,10 +33,11 @@ from ..text.batching import Attribution, Batch, Function, Readout
 from ..text.given import as_python, name_of, short
 from ..text.items import check_name, function_of, one_each
 from .collected import Collected
-from .texts import Explain, other_rules
+from .texts import SHORT, Explain, other_rules, without_heads
 
 SHOWN = 5  # of the likeliest labels
 PIXELS_PER_TOKEN = 256  # a patch of 16 x 16
+PATCHES_MOST = 256  # of an image of 256 x 256 in patches of 16 x 16
 
 
 IMAGE_TASKS = ("image-classification", IMAGE_TEXT_SCORE)
@@ -136,12 +137,16 @@ class Images(Collected):
 
         def explain(group: list[int]) -> None:
             with lock_of(self.model), noted_patches(self.tower) as seen:
-                results = self._results(function, group, settings)
+                results = self._results(function, group, own)
             for i, result in zip(group, results, strict=True):
                 with self._trying(i):
                     found[i] = self._explanation(i, result, seen, method, settings, about)
                 notes.extend(result.notes)
 
+        own = settings
+        if settings.get("heads", False) is None:  # by default, where they cost next to nothing
+            few = len(self.items) * PATCHES_MOST <= SHORT
+            own = {**settings, "heads": few and not runner.execution.compile}
         groups = self._groups(batch_tokens)
         hidden = (None if len(groups) > 1 else True) if progress is None else not progress
         with tqdm(total=len(self.items), desc=method.name, unit=self.of, disable=hidden) as bar:
@@ -242,7 +247,11 @@ class Images(Collected):
             measures=method.measures,
             at=place,
             layers=layers,
-            notes=(*result.notes, *other_rules(method, settings)),
+            by_layer=result.by_layer,
+            by_attention=result.by_attention,
+            by_mlp=result.by_mlp,
+            by_head=result.by_head,
+            notes=(*result.notes, *other_rules(method, settings), *without_heads(settings, result)),
             provenance={**about, **ids, "image": image.name, "pixels": [height, width]},
         )
 

@@ -340,14 +340,14 @@ class Texts(Collected):
                 *item.notes,
                 *result.notes,
                 *other_rules(method, settings),
-                *_without_heads(settings, result),
+                *without_heads(settings, result),
             ),
             provenance={**about, **ids},
             **told,
         )
 
 
-def _without_heads(settings: dict[str, Any], result: Attribution) -> list[str]:
+def without_heads(settings: dict[str, Any], result: Attribution) -> list[str]:
     """A note where heads were asked for and are not known."""
     if settings.get("heads") is not True or result.by_head is not None:
         return []

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
+from torch.nn.functional import pad
 
 from .._torch_internals import no_function_modes
 from ..models.modules import modules_of
@@ -73,7 +74,7 @@ def rows_of(model: torch.nn.Module, blocks: Sequence[Block]) -> Rows:
         both = all(block.heads and block.attention and block.mlp for block in blocks)
         third = bool(known_mixers(modules_of(model)))  # a scan beside the attention would count as MLP
         branches = layers and both and not third and all(_hold((*b.attention, *b.mlp)) for b in blocks)
-        written = all(_hold(block.heads) for block in blocks)
+        written = all(_hold(block.heads) and bool(block.heads) >= block.attends for block in blocks)
     heads = tuple(sum(noted.shape[1] for noted in block.heads) for block in blocks) if written else ()
     if not layers:
         logger.debug("%s: what its blocks add to the residual stream was not found", name)
@@ -87,6 +88,14 @@ def rows_of(model: torch.nn.Module, blocks: Sequence[Block]) -> Rows:
 def edges_to(blocks: Sequence[Block], rows: Rows) -> dict[Edge, GradientEdge]:
     """Where gradients are needed, for ``torch.autograd.grad``, each once."""
     return {other.edge: GradientEdge(*other.edge) for _, other in _pairs(blocks, rows)}
+
+
+def rows_inside(model: torch.nn.Module, blocks: Sequence[Block], lengths: Sequence[int]) -> Rows:
+    """What is known of the blocks of a pass whose stacks read so many tokens each, if all of them are known."""
+    seen = {block.of.stack for block in blocks} == set(range(len(lengths)))
+    fits = seen and all(block.of.count == lengths[block.of.stack] for block in blocks)
+    whole = all(block.kind not in block.left_out for block in blocks)
+    return rows_of(model, blocks) if fits and whole else NOTHING
 
 
 def sums_of(
@@ -103,17 +112,31 @@ def sums_of(
     pairs = _pairs(blocks, rows)
     found = dict(zip(((id(a), id(b)) for a, b in pairs), _products(pairs, gradients, like, at_once), strict=True))
 
-    def total(noted: Sequence[Noted]) -> Tensor:
-        return torch.stack([found[id(n), id(n)][:, 0] for n in noted]).sum(0) if noted else zero
+    def total(block: Block, noted: Sequence[Noted]) -> Tensor:
+        return among_all(block, torch.stack([found[id(n), id(n)][:, 0] for n in noted]).sum(0))
 
-    zero = blocks[0].entered.state.new_zeros(blocks[0].entered.state.shape[:2]).to(like)
-    parts = [head for block in blocks if rows.heads for n in block.heads for head in found[id(n), id(n)].unbind(1)]
+    def added(block: Block) -> Tensor:
+        entered, left = id(block.entered), id(block.left)
+        return among_all(block, found[left, left][:, 0] - found[entered, left][:, 0])
+
+    parts = [
+        among_all(block, head)
+        for block in blocks
+        if rows.heads
+        for n in block.heads
+        for head in found[id(n), id(n)].unbind(1)
+    ]
     if rows.branches:
-        parts += [total(block.attention) for block in blocks] + [total(block.mlp) for block in blocks]
+        parts += [total(block, block.attention) for block in blocks] + [total(block, block.mlp) for block in blocks]
     if rows.layers:
-        ends = [(block.left, block.entered) for block in blocks]
-        parts += [found[id(left), id(left)][:, 0] - found[id(entered), id(left)][:, 0] for left, entered in ends]
+        parts += [added(block) for block in blocks]
     return torch.stack(parts)
+
+
+def among_all(block: Block, of_tokens: Tensor) -> Tensor:
+    """``[B, T]`` of the tokens that a block reads, with zeros for those of the model's other stacks."""
+    before, after = block.of.before, block.of.after
+    return pad(of_tokens, (before, after)) if before or after else of_tokens
 
 
 def _products(

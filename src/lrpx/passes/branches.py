@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -69,6 +70,30 @@ class Noted(NamedTuple):
         return (tensor.permute(self.order) if self.order else tensor).reshape(self.shape)
 
 
+class Tokens(NamedTuple):
+    """The tokens that a stack of blocks reads, of B texts or images.
+
+    Attributes:
+        rows: B.
+        count: T, padding included; 0: how many an image has is seen when a block runs.
+        stack: Which of the model's stacks it is, from 0.
+        before: How many tokens of other stacks come before these, in a row of all.
+        after: How many come after them.
+    """
+
+    rows: int
+    count: int
+    stack: int = 0
+    before: int = 0
+    after: int = 0
+
+
+def tokens_of(shapes: Sequence[tuple[int, int]]) -> list[Tokens]:
+    """Of each stack, by its shape ``[B, T]``."""
+    counts = [count for _, count in shapes]
+    return [Tokens(*shape, n, sum(counts[:n]), sum(counts[n + 1 :])) for n, shape in enumerate(shapes)]
+
+
 @dataclass
 class Block:
     """One run of a block.
@@ -80,8 +105,15 @@ class Block:
         added: How many branches were added to the stream.
         odd: The stream, as it was before, was added to itself.
         followed: The stream was followed from its beginning to its end.
+        of: The tokens that it reads.
+        attends: It made attention weights, or called fused attention.
+        kind: The class of its module.
+        left_out: The classes of the modules that ran beside the model's blocks, and were none.
     """
 
+    of: Tokens
+    kind: type[nn.Module]
+    left_out: set[type[nn.Module]]
     entered: Noted
     left: Noted | None = None
     heads: list[Noted] = field(default_factory=list)
@@ -90,6 +122,7 @@ class Block:
     added: int = 0
     odd: bool = False
     followed: bool = False
+    attends: bool = False
 
 
 class _Branch(NamedTuple):
@@ -101,31 +134,35 @@ class _Branch(NamedTuple):
 
 @contextmanager
 def branches_of(
-    model: nn.Module, active: Propagation, shape: tuple[int, int], again: Recomputation
+    roots: Sequence[nn.Module], shapes: Sequence[tuple[int, int]], active: Propagation, again: Recomputation
 ) -> Iterator[list[Block]]:
     """While the block runs, note what the model's blocks do, in the order in which they run. Everything is removed on exit.
 
     Args:
-        model: Runs inside, in this thread.
+        roots: The model, which runs inside, in this thread; or its encoder and its decoder.
+        shapes: ``[B, T]`` of the tokens that each reads; T is 0 for images.
         active: The mode under which it runs, rules or none.
-        shape: ``[B, T]`` of the batch.
         again: Says when a block is computed once more; it was noted before.
     """
-    watch = _Watch(shape, again)
+    watch = _Watch(again)
     active.added.update(watch.handlers())
     with ExitStack() as stack:
-        for module in outer_blocks(model):
-            stack.callback(module.register_forward_pre_hook(watch.enter, with_kwargs=True).remove)
-            stack.callback(module.register_forward_hook(watch.leave).remove)
+        for root, tokens in zip(roots, tokens_of(shapes), strict=True):
+            for module in outer_blocks(root):
+                enter = partial(watch.enter, tokens)
+                stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
+                stack.callback(module.register_forward_hook(watch.leave).remove)
         yield watch.blocks
 
 
 class _Watch:
     """Follows the stream through the block that runs."""
 
-    def __init__(self, shape: tuple[int, int], again: Recomputation) -> None:
+    def __init__(self, again: Recomputation) -> None:
         self.blocks: list[Block] = []
-        self._shape, self._again, self._thread = shape, again, threading.get_ident()
+        self._again, self._thread = again, threading.get_ident()
+        self._left_out: set[type[nn.Module]] = set()
+        self._shape = (0, 0)  # [B, T] of what the module that runs reads
         self._running: nn.Module | None = None
         self._block: Block | None = None  # if the module that runs is one
         self._stream: Tensor | None = None
@@ -152,15 +189,19 @@ class _Watch:
     def _elsewhere(self) -> bool:
         return self._again.running or threading.get_ident() != self._thread
 
-    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Before a block runs."""
+    def enter(self, tokens: Tokens, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Before a block runs that reads these tokens."""
         if self._elsewhere() or self._running is not None:
             return
         self._running = module
         with no_function_modes():  # which would see each look at a tensor
             values = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.is_floating_point()]
+            if not tokens.count and values and values[0].ndim == 3:  # of an image
+                tokens = tokens._replace(count=values[0].shape[1])
+            self._shape = tokens.rows, tokens.count
             if values and self._is_stream(values[0]):
-                self._block = Block(self._hidden(values[0], edge_of(values[0])))
+                entered = self._hidden(values[0], edge_of(values[0]))
+                self._block = Block(tokens, type(module), self._left_out, entered)
                 self._before, self._heads, self._sums = {}, set(), {}
                 self._goes_on(values[0])
 
@@ -170,6 +211,7 @@ class _Watch:
             return
         block, self._block, self._running = self._block, None, None
         if block is None or not (block.heads or block.added):  # a norm, say
+            self._left_out.add(type(module))
             return
         state = next((v for v in (output, *items_of(output)) if isinstance(v, Tensor)), None)
         with no_function_modes():
@@ -282,6 +324,8 @@ class _Watch:
         output = _usual(mode, operation, func, args, kwargs)
         if self._watching():
             output._lrpx_attention_weights = self._softmax = True
+            assert self._block is not None
+            self._block.attends |= output.ndim > 3  # a router's weights have fewer dimensions
         return output
 
     def _still_weights(
@@ -327,12 +371,13 @@ class _Watch:
 
     def _note_heads(self, output: Tensor, order: tuple[int, ...] = ()) -> None:
         """The result of an attention, in this order ``[B, ..., T, head_dim]``, or ``[B * H, T, head_dim]``."""
+        assert self._block is not None
+        self._block.attends = True
         rows, tokens = self._shape
         shape = [output.shape[i] for i in order] if order else list(output.shape)
         if shape[-2] != tokens or not (shape[0] == rows if len(shape) > 3 else shape[0] % rows == 0):
             return
         heads = math.prod(shape[1:-2]) if len(shape) > 3 else shape[0] // rows
-        assert self._block is not None
         if output.requires_grad:
             edge = edge_of(output)
             self._heads.add(edge[0])

@@ -30,7 +30,7 @@ from ..models.stacks import stacks_of, watching_encoder
 from ..propagation.propagate import Propagation, propagate
 from ..propagation.rulesets import RuleSet
 from ..text.batching import Batch, Predictions, Readout
-from .branch_sums import NOTHING, Rows, edges_to, rows_of, sums_of
+from .branch_sums import NOTHING, Rows, edges_to, rows_inside, sums_of
 from .branches import Block, branches_of
 from .checkpointing import Recomputation, checkpointed, outer_blocks
 from .compiled.attention_calls import AttentionCall, RepeatAttentionCalls
@@ -178,6 +178,12 @@ class Watched:
     features: Sequence[Tensor] = ()
     later: Sequence[Tensor] = ()
 
+    def rows_inside(self, model: PreTrainedModel, first: State) -> Rows:
+        """What is known of heads and blocks, if they read the tokens of which relevance is taken, and no others."""
+        shapes = [None if piece is None else tuple(piece.shape[:2]) for piece in first.pieces]
+        alone = shapes == [(self.batch.shape[0], length) for length in first.lengths]
+        return rows_inside(model, self.blocks, first.lengths) if alone else NOTHING
+
     def states(self, model: PreTrainedModel, values: Tensor) -> tuple[dict[str, State], list[Tensor]]:
         """The hidden states that ``values`` were made of, and what must have no gradient: it would mean a way around them.
 
@@ -243,8 +249,8 @@ def watched(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
             taps[0]["pixels"] = seen["pixel_values"].detach().requires_grad_()
             seen["pixel_values"] = taps[0]["pixels"].clone()  # a model may write into it; the leaf must stay as it is
         reader = language_model(model) if batch.with_images else model
-        inside = spec.heads and len(batch.shapes) == 1
-        noted = stack.enter_context(branches_of(reader, active, batch.shape, again)) if inside else []
+        roots = [part.root for part in stacks_of(model, modules)] if batch.sources else [reader]
+        noted = stack.enter_context(branches_of(roots, batch.shapes, active, again)) if spec.heads else []
         repeated = None if options.attention is None else stack.enter_context(RepeatAttentionCalls(options.attention))
         blocks = outer_blocks(reader) if options.checkpoint else []
         stack.enter_context(checkpointed(blocks, active, again, repeated) if blocks else nullcontext())
@@ -268,8 +274,7 @@ def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
         pieces = [piece for state in states.values() for piece in state.pieces if piece is not None]
         pieces += now.later
         differentiable = [piece for piece in pieces if piece.requires_grad]
-        fits = spec.heads and pieces[0].shape[:2] == batch.shape  # no tokens of the model's own around the text
-        rows = rows_of(model, now.blocks) if fits else NOTHING
+        rows = now.rows_inside(model, states[spec.at[0]]) if spec.heads else NOTHING
         edges = edges_to(now.blocks, rows)
         wanted: list[Any] = [*differentiable, *beside, *edges.values()]
         found = torch.autograd.grad(values.sum(), wanted, allow_unused=True)

@@ -24,7 +24,7 @@ from .._torch_internals import no_function_modes
 from ..errors import NonFiniteError, UnsupportedModelError
 from ..models.positions import fresh_rotations
 from ..text.batching import Batch
-from .branch_sums import NOTHING, edges_to, rows_of, sums_of
+from .branch_sums import NOTHING, edges_to, sums_of
 from .dispatch import PassRunner
 from .forward_backward import (
     CHUNK,
@@ -78,9 +78,7 @@ class ManyTargets:
         states, self._beside = now.states(model, scores.root)
         self._state, self._later = next(iter(states.values())), now.later
         self.inside: list[dict[str, np.ndarray]] = []
-        first = self._state.pieces[0]
-        fits = bool(now.blocks) and first is not None and first.shape[:2] == now.batch.shape
-        self._blocks, self._rows = now.blocks, rows_of(model, now.blocks) if fits else NOTHING
+        self._blocks, self._rows = now.blocks, now.rows_inside(model, self._state) if now.blocks else NOTHING
         self._edges = edges_to(self._blocks, self._rows)
         if self._edges:  # the gradients of all blocks are there at once
             together = max(1, together // self._rows.blocks)
