@@ -93,7 +93,7 @@ def edges_to(blocks: Sequence[Block], rows: Rows) -> dict[Edge, GradientEdge]:
 def rows_inside(model: torch.nn.Module, blocks: Sequence[Block], lengths: Sequence[int]) -> Rows:
     """What is known of the blocks of a pass whose stacks read so many tokens each, if all of them are known."""
     seen = {block.of.stack for block in blocks} == set(range(len(lengths)))
-    fits = seen and all(block.of.count == lengths[block.of.stack] for block in blocks)
+    fits = seen and all(block.of.length == lengths[block.of.stack] for block in blocks)
     whole = all(block.kind not in block.left_out for block in blocks)
     return rows_of(model, blocks) if fits and whole else NOTHING
 

@@ -75,14 +75,14 @@ class Tokens(NamedTuple):
 
     Attributes:
         rows: B.
-        count: T, padding included; 0: how many an image has is seen when a block runs.
+        length: T, padding included; 0: how many tokens an image has is seen when a block runs.
         stack: Which of the model's stacks it is, from 0.
         before: How many tokens of other stacks come before these, in a row of all.
         after: How many come after them.
     """
 
     rows: int
-    count: int
+    length: int
     stack: int = 0
     before: int = 0
     after: int = 0
@@ -90,8 +90,8 @@ class Tokens(NamedTuple):
 
 def tokens_of(shapes: Sequence[tuple[int, int]]) -> list[Tokens]:
     """Of each stack, by its shape ``[B, T]``."""
-    counts = [count for _, count in shapes]
-    return [Tokens(*shape, n, sum(counts[:n]), sum(counts[n + 1 :])) for n, shape in enumerate(shapes)]
+    lengths = [length for _, length in shapes]
+    return [Tokens(*shape, n, sum(lengths[:n]), sum(lengths[n + 1 :])) for n, shape in enumerate(shapes)]
 
 
 @dataclass
@@ -196,9 +196,9 @@ class _Watch:
         self._running = module
         with no_function_modes():  # which would see each look at a tensor
             values = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.is_floating_point()]
-            if not tokens.count and values and values[0].ndim == 3:  # of an image
-                tokens = tokens._replace(count=values[0].shape[1])
-            self._shape = tokens.rows, tokens.count
+            if not tokens.length and values and values[0].ndim == 3:  # of an image
+                tokens = tokens._replace(length=values[0].shape[1])
+            self._shape = tokens.rows, tokens.length
             if values and self._is_stream(values[0]):
                 entered = self._hidden(values[0], edge_of(values[0]))
                 self._block = Block(tokens, type(module), self._left_out, entered)
