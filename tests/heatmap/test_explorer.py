@@ -139,3 +139,4 @@ def test_without_the_script_the_maps_are_there(new_page, tmp_path):
     page.goto((tmp_path / "page.html").as_uri())
     assert not page.locator(".explore").is_visible()
     assert page.locator(".flow .c").first.is_visible()
+    assert page.locator("noscript img").count() + page.locator(".matrix img").count() >= 4  # layers and heads of each

@@ -202,7 +202,9 @@ def test_only_pages_that_need_it_have_the_script():
     plain = made(by_head=None, by_layer=None, by_attention=None, by_mlp=None)
     assert "<script" not in plain.to_html()
     assert "<script" not in made()._repr_html_()
-    assert "<script" in Explanations([plain, made()]).to_html()
+    page = Explanations([plain, made()]).to_html()
+    assert "<script" in page
+    assert page.split("<noscript>")[1].split("</noscript>")[0].count("<img") == 2  # layers and heads, as images
 
 
 def test_methods_and_texts_of_the_page():

@@ -106,10 +106,14 @@ def to_html(
     """
     from . import page
     from .explorer import explorer
+    from .grid import Grid
+    from .matrix import known_matrices
     from .view import checked
 
-    drawn = _parts(explanations, look, of)
-    return _written(page.page(drawn, explorer(checked(explanations), look, of)), path, "html")
+    drawn, each = _parts(explanations, look, of), checked(explanations)
+    # A map has tables of its layers and heads, a grid has none.
+    matrices_of = known_matrices(each, look) if any(isinstance(part, Grid) for part in drawn) else []
+    return _written(page.page(drawn, explorer(each, look, of), matrices_of), path, "html")
 
 
 def to_latex(

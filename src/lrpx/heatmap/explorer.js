@@ -38,7 +38,6 @@ const nameOf = ({ layer, column }) => {
   return part === "all" ? `all that layer ${layer} adds` : `${part} of layer ${layer}`;
 };
 const end = values => {
-  if (D.end !== null) return D.end;
   const sizes = values.map(Math.abs).sort((a, b) => a - b);
   return sizes.length ? sizes[Math.ceil(D.quantile * (sizes.length - 1))] || sizes[sizes.length - 1] : 0;
 };
@@ -162,7 +161,7 @@ function valuesOfMap() {
 }
 
 function drawMap() {
-  const current = row(), values = valuesOfMap(), shown = values.filter((_, i) => !current.cells[i].h), scale = end(shown);
+  const current = row(), values = valuesOfMap(), shown = values.filter((_, i) => !current.cells[i].h), scale = D.end !== null && !S.pick ? D.end : end(shown);
   spans().forEach((span, i) => {
     const hidden = current.cells[i].h, rgb = hidden ? [224, 226, 230] : mix(scale ? values[i] / scale : 0);
     span.style.background = hex(rgb);

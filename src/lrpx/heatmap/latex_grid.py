@@ -13,6 +13,7 @@ from .view import DOT, MINUS
 
 LABEL = 22  # letters of a row's label at most
 STEPS = 41  # of the colour bar
+FIT = 1.35  # widths are estimated with room: columns of short words and small numbers are narrower
 
 COMMANDS = r"""% \lrpxstrip{background}{ink}{number}: a cell of a grid; \lrpxframed: the same in a frame.
 \newcommand{\lrpxstrip}[3]{\cellcolor[HTML]{#1}\textcolor[HTML]{#2}{\scriptsize #3}}
@@ -46,7 +47,7 @@ def grid_lines(grid: Grid, tex: Callable[[str], str], prose: Callable[[str], str
     for line in [*grid.below(MINUS), *explained]:
         yield rf"{{\footnotesize {prose(line)}\par}}\nobreak"
     yield r"\medskip"
-    for columns in _lines(grid, tex, letters - max(map(len, labels))):
+    for columns in _lines(grid, tex, FIT * letters - max(map(len, labels))):
         yield _table(grid, columns, [tex(label) for label in labels])
     one_sided = all(row.view.one_sided for row in grid.rows)
     shares = [i / (STEPS - 1) if one_sided else 2 * i / (STEPS - 1) - 1 for i in range(STEPS)]
@@ -83,15 +84,18 @@ def _columns(grid: Grid, tex: Callable[[str], str]) -> Iterator[_Column | None]:
         strips = tuple(
             _strip(grid, r, c, tex(number)) for r, (c, number) in enumerate(zip(cells, numbers, strict=True))
         )
-        wide = max(
-            len(text) * (3 if text.strip("".join(map(chr, range(32, 0x17F)))) else 1), *(len(n) * 0.8 for n in numbers)
-        )
+        wide = max(sum(map(_letters, text)), *(len(number) * 0.8 for number in numbers))
         yield _Column(wide + 1.2, tex(text), strips, cell.gap, direction(text))
         if len(cell.pieces) > 1:
             yield None
     for name, texts in grid.ends(MINUS):
         numbers = [rf"\footnotesize {tex(text)}" for text in texts]
         yield _Column(max(map(len, (name, *texts))) + 2, rf"\footnotesize {tex(name)}", tuple(numbers), True, "end")
+
+
+def _letters(char: str) -> float:
+    """How wide a character is, in letters; a code point in small type takes three."""
+    return 3.0 if ord(char) > 0x17F else 1.5 if char.isupper() or char in "mw@%" else 1.0
 
 
 def _strip(grid: Grid, row: int, cell: Cell | None, number: str) -> str:

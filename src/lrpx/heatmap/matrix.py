@@ -96,6 +96,17 @@ def matrices(explanations: Drawable | Sequence[Drawable], of: str, look: Look) -
     return [draw(e, look) for e in checked(explanations)]
 
 
+def known_matrices(explanations: Sequence[Drawable], look: Look) -> list[MatrixView]:
+    """The matrices that the explanations have."""
+    found = []
+    for e in explanations:
+        if any(getattr(e, name) is not None for name in ADDED):
+            found.append(tokens_by_layers(e, look))
+        if e.by_head is not None:
+            found.append(layers_by_heads(e, look))
+    return found
+
+
 def tokens_by_layers(e: Drawable, look: Look) -> MatrixView:
     """A row per token, a column per layer: what the layer adds there; where that is not known, what its attention does.
 

@@ -25,9 +25,17 @@ def fragment(drawn: Sequence[Drawn]) -> str:
     return f"<style>{style}</style>\n{top}" + "".join(map(_section, drawn))
 
 
-def page(drawn: Sequence[Drawn], explorer: str = "") -> str:
-    """A complete page; ``explorer`` stands below a short map, and above several or a long one."""
+def page(drawn: Sequence[Drawn], explorer: str = "", otherwise: Sequence[MatrixView] = ()) -> str:
+    """A complete page; ``explorer`` stands below a short map, and above several or a long one.
+
+    Args:
+        drawn: The maps.
+        explorer: Its section, or nothing.
+        otherwise: What stands there where scripts are switched off.
+    """
     maps, first = fragment(drawn), drawn[0]
+    if otherwise:
+        explorer += f"<noscript><style>{matrix_html.STYLE}</style>\n{''.join(map(_section, otherwise))}</noscript>\n"
     cells = len(first.columns) if isinstance(first, Grid) else len(first.cells) if isinstance(first, View) else 0
     below = len(drawn) == 1 and cells <= SHORT
     return html.document(_title(first), maps + explorer if below else explorer + maps)
