@@ -24,6 +24,7 @@ from transformers import PreTrainedModel
 
 from .errors import LrpxError, UnsupportedModelError
 from .models.heads import IMAGE_TEXT_SCORE
+from .models.modules import reads_images_alone
 from .models.placement import is_offloaded, named_parameters, offloaded_as
 from .models.reader import image_processor_of, tokenizer_of
 from .models.signature import ModelSignature, takes, task_of
@@ -113,7 +114,7 @@ def _random_batch(model: PreTrainedModel, n_tokens: int, seed: int) -> Batch:
         raise UnsupportedModelError(
             f"{type(model).__name__} scores images with texts, which lrpx check does not do yet."
         )
-    if model.main_input_name == "pixel_values":
+    if reads_images_alone(model):
         return random_images(model, seed)
     config = model.config.get_text_config()
     special = {getattr(config, f"{name}_token_id", None) for name in ("pad", "bos", "eos", "mask")}
@@ -154,13 +155,13 @@ def _check_images(model: PreTrainedModel, reader: Any, report: Report) -> None:
         return
     _check_forward(model, batch, report, "with an image, the ")
     assert isinstance(result.mode, Accounting)
-    hidden, total = result.hidden["input"], float(result.products.sum())
-    size = float((hidden.state.double() * hidden.gradient.double()).abs().sum())
+    parts = [hidden.state.double() * hidden.gradient.double() for hidden in result.hidden.values()]
+    total, size = (float(sum(part.sum() for part in each)) for each in (parts, map(torch.abs, parts)))
     missing = float(result.values[0]) - total - result.mode.absorbed
     report.lines.append(
         (
             abs(missing) <= TOLERANCE.get(model.dtype, 1e-3) * size,
-            f"with an image, LRP relevance of text and patches adds up to the logit, {zeroed} biases zeroed: {total:.6g} + "
+            f"with an image, LRP relevance of text and image adds up to the logit, {zeroed} biases zeroed: {total:.6g} + "
             f"{result.mode.absorbed:.6g} in other constants = {result.values[0]:.6g}, off by {missing:.1e}",
         )
     )

@@ -74,7 +74,7 @@ def sweeps() -> list[Sweep]:
         Sweep("source to target", task, _types(pairs.EXPLAINED), refused, "tests/tasks/test_sweep_text2text.py")
     )
     images = _test_module("tasks/test_sweep_image_text.py")
-    refused = {"mllama": "its images enter the language model by cross-attention"}
+    refused = {kind: reason.rpartition("supported: ")[2] for kind, reason in images.REFUSED.items()}
     task = "images and text together: `explainer(text, images=[...])`"
     found.append(
         Sweep("images and text", task, frozenset(images.EXPLAINED), refused, "tests/tasks/test_sweep_image_text.py")

@@ -84,6 +84,7 @@ LINEAR_ATTENTION: set[str] = STATE_SPACE - SELECTIVE
 """The others (``recognition/linear_attention.py``)."""
 
 FLOAT32_ONLY: dict[str, str] = {
+    "vision:kosmos-2": "fills its mask with float64's smallest number through a float32 tensor",
     "text2text:fsmt": "fills its mask with float64's smallest number through a float32 tensor",
     "text2text:led": "makes NaN of a float64 mask in its softmax, which is in float32",
     "causal:xglm": "clamps scores with a float32 tensor that cannot hold float64's smallest number",

@@ -6,81 +6,200 @@ given = inputs(model)      # input_ids, pixel_values, ...: what a processor woul
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import tiny
-import torch
+from tiny_image_inputs import image_token, inputs
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 _WIDE = {"vision_config": {"out_hidden_size": 32}}
-_WINDOW = {"window_size": 56, "fullatt_block_indexes": [0]}
-_GLM = {
-    **_WIDE,
-    "text_config": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}},
-}
+_WINDOW = {"window_size": 56, "fullatt_block_indexes": [0], "out_hidden_size": 32}
+_MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}}
+_GLM = {**_WIDE, "text_config": _MROPE}
+_PINPOINTS = {"image_grid_pinpoints": [[64, 128], [128, 64], [128, 128]]}
+_VQ = {"base_channels": 32, "channel_multiplier": [1, 1], "num_res_blocks": 1, "latent_channels": 8, "embed_dim": 8}
+_SAM = {
+    "image_size": 64, "patch_size": 16, "window_size": 2, "global_attn_indexes": [1], "output_channels": 32, "mlp_dim": 48,
+}  # fmt: skip
+_INSERTED = {"image_token_id": 4, "insert_layer_id": 0, "vision_config": {"insert_layer_id": 0}}
+_MUSE = {"out_hidden_size": 128, "projector_hidden_size": 32}
+_QFORMER = {"num_query_tokens": 4, "image_token_index": 4, "qformer_config": {"encoder_hidden_size": 32}}
+_KOSMOS = {"embed_dim": 32, "layers": 2, "attention_heads": 4}
+_LONG = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
 OVERRIDES: dict[str, dict[str, Any]] = {
     "aria": {"projector_patch_to_query_dict": {4: 2}},
+    "blip": {"text_config": {"encoder_hidden_size": 32}},
+    "blip-2": _QFORMER,
+    "chameleon": {
+        "image_token_id": 4,
+        "vq_config": {**_VQ, "num_embeddings": 10, "resolution": 32},
+        "vocabulary_map": {"<image>": 4, **{f"IMGIMG{chr(65 + i)}Z": 40 + i for i in range(10)}},
+    },
+    "cohere_compass": {
+        "text_config": {
+            "rope_parameters": {"full_attention": {**_MROPE["rope_parameters"], "mrope_section": [2, 1, 1]}}
+        },
+        **_WIDE,
+    },
+    "cosmos3_edge": {"text_config": _MROPE, "vision_config": {"num_patches": 16}, "projector_hidden_size": 32},
     "cosmos3_omni": _WIDE,
-    "exaone4_5": {"vision_config": {**_WINDOW, "out_hidden_size": 32}},
+    "deepseek_vl_hybrid": {"high_res_vision_config": _SAM},
+    "diffusion_gemma": {"text_config": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16}},
+    "dots3_note": {
+        "vision_config": {"adapter_in_dim": 32, "adapter_out_dim": 32},
+        "audio_config": {"adapter_out_dim": 32, "adapter_input_size": 32, "conv_output_size": 32},
+    },
+    "emu3": {
+        "image_token_id": 4,
+        "vq_config": {**_VQ, "codebook_size": 10, "embed_dim": 4, "latent_channels": 4, "hidden_size": 32},
+        "vocabulary_map": {
+            "<image>": 4,
+            "<|extra_200|>": 5,
+            **{f"<|visual token {i:06d}|>": 40 + i for i in range(10)},
+        },
+    },
+    "ernie4_5_vl_moe": {"text_config": {"moe_intermediate_size": [16, 8], **_MROPE}},
+    "exaone4_5": {"vision_config": _WINDOW},
+    "florence2": {
+        "vision_config": {
+            "depths": [1, 1],
+            "patch_size": [7, 3],
+            "patch_stride": [4, 2],
+            "patch_padding": [3, 1],
+            "patch_prenorm": [False, True],
+            "embed_dim": [16, 32],
+            "num_heads": [2, 4],
+            "num_groups": [2, 4],
+            "window_size": 4,
+            "projection_dim": 32,
+        },
+    },
+    "fuyu": {"patch_size": 8, "num_channels": 3},
     "gemma3": {"mm_tokens_per_image": 4},
+    "gemma4": {"vision_config": {"pooling_kernel_size": 2, "patch_size": 4}},
+    "gemma4_unified": {"vision_config": {}},
+    "glm5_next": {**_WIDE, "text_config": {"index_kpool": 2}},
     "glm4v": _GLM,
     "glm46v": _GLM,
-    "glm4v_moe": _WIDE,
+    "glm4v_moe": {
+        **_WIDE,
+        "text_config": {
+            "rope_parameters": {**_MROPE["rope_parameters"], "mrope_section": [1, 1, 2], "partial_rotary_factor": 1.0}
+        },
+    },
     "glm_ocr": _GLM,
     "glmga": _GLM,
-    "hyperclovax_vision_v2": {"vision_config": {**_WINDOW, "out_hidden_size": 32}},
-    "llava_next": {"image_grid_pinpoints": [[64, 128], [128, 64], [128, 128]]},
-    "llava_next_video": {"image_grid_pinpoints": [[64, 128], [128, 64], [128, 128]]},
-    "llava_onevision": {"image_grid_pinpoints": [[64, 128], [128, 64], [128, 128]]},
+    "granite4_vision": {
+        **_PINPOINTS,
+        "downsample_rate": "1/2",
+        "deepstack_layer_map": [[-1, 0]],
+        "spatial_target_layers": [1],
+        "qformer_config": {"hidden_size": 64, "encoder_hidden_size": 64},
+        "vision_config": {"hidden_size": 64},
+    },
+    "granite_docling": {"vision_config": {"out_hidden_size": 32, "scale_factor": 2, "deepstack_visual_indexes": [0]}},
+    "hunyuan_vl": {"text_config": _MROPE, "vision_config": {"out_hidden_size": 32, "text_hidden_size": 32}},
+    "hy_v4_vl": {"text_config": _MROPE, **_WIDE},
+    "hyperclovax_vision_v2": {"vision_config": _WINDOW},
+    "inkling2": {
+        "vision_config": {"text_hidden_size": 32, "projection_hidden_dim": 32, "patch_size": 4, "posemb_grid_size": 4}
+    },
+    "inkling2_loop": {
+        "vision_config": {"text_hidden_size": 32, "projection_hidden_dim": 32, "patch_size": 4, "posemb_grid_size": 4}
+    },
+    "instructblip": _QFORMER,
+    "instructblipvideo": _QFORMER,
+    "janus": {
+        "vision_config": {"projection_dim": 32, "num_image_tokens": 16},
+        "vq_config": {**_VQ, "num_embeddings": 10, "projection_dim": 32, "image_token_embed_dim": 32, "num_patches": 4},
+    },
+    "kimi_k25": {"projection_hidden_size": 32, "vision_config": {"pos_emb_height": 4, "pos_emb_width": 4}},
+    "kosmos-2": {"latent_query_num": 4, "text_config": _KOSMOS},
+    "kosmos-2.5": {"latent_query_num": 4, "text_config": _KOSMOS, "vision_config": {"patch_embed_hidden_size": 192}},
+    "llama4": {
+        "vision_config": {
+            "intermediate_size": 128,
+            "projector_input_dim": 32,
+            "projector_output_dim": 32,
+            "vision_output_dim": 32,
+            "patch_size": 16,
+        },
+    },
+    "llava_next": _PINPOINTS,
+    "llava_next_video": _PINPOINTS,
+    "llava_onevision": _PINPOINTS,
+    "minicpm_ocr": _INSERTED,
+    "minicpmv4_6": _INSERTED,
+    "minicpmv4_7": _INSERTED,
+    "molmo2": {
+        "vision_config": {"image_size": [32, 32], "patch_size": 8, "num_position_embeddings": 16, "head_dim": 8},
+        "adapter_config": {"vision_feature_layer": [1, 0], "text_hidden_size": 32},
+        **dict.fromkeys(
+            ("image_patch_id", "image_start_token_id", "image_end_token_id", "low_res_image_start_token_id"), 4
+        ),
+    },
+    "muse_glimmer": _MUSE,
+    "muse_spark": {
+        **_MUSE,
+        "audio_config": {"out_hidden_size": 32, "hidden_sizes": [8, 8, 8, 8], "depths": [1, 1, 1, 1]},
+    },
+    "nemotron_h_omni": {
+        "vision_config": {"video_temporal_patch_size": 2, "max_img_size": 64},
+        "image_token_id": 4,
+        "vision_hidden_size": 32,
+        "projector_hidden_size": 32,
+    },
+    "paddleocr_vl": {"text_config": _MROPE},
     "paligemma": {"projection_dim": 32, "vision_config": {"projection_dim": 32}},
-    "qwen2_5_vl": {"vision_config": {**_WINDOW, "out_hidden_size": 32}},
-    "qwen2_5_omni_thinker": {"vision_config": {**_WINDOW, "out_hidden_size": 32}},
+    "qwen2_5_vl": {"vision_config": _WINDOW},
+    "qwen2_5_omni_thinker": {"vision_start_token_id": 6, "vision_config": _WINDOW, "text_config": _MROPE},
     "qwen3_5": _WIDE,
     "qwen3_5_moe": _WIDE,
-    "qwen3_omni_moe_thinker": _WIDE,
+    "qwen3_omni_moe_thinker": {"vision_start_token_id": 6, **_WIDE, "text_config": _MROPE},
     "qwen3_vl_moe": {"vision_config": {"out_hidden_size": 32, "deepstack_visual_indexes": [0]}},
+    "qwen4_exp": {**_WIDE, "text_config": tiny._QWEN4},
     "shieldgemma2": {"mm_tokens_per_image": 4},
+    "step3p7": {"text_config": {"sliding_window": 5}},
+    "unlimited_ocr": {
+        "vision_config": {
+            "sam_config": {**_SAM, "downsample_channels": [32, 32]},
+            "encoder_config": {"image_size": 64, "patch_size": 16},
+        }
+    },
+    "deepseek_ocr2": {
+        "vision_config": {"sam_config": {**_SAM, "downsample_channels": [32, 32]}},
+        "text_config": {
+            "num_experts_per_tok": 2,
+            "n_group": 1,
+            "topk_group": 1,
+            "mlp_layer_types": ["dense", "sparse"],
+        },
+    },
     "vipllava": {"vision_feature_layers": [-1, -2]},
 }
 """Model type -> configuration values beside those of ``tiny.OVERRIDES``, without which a tiny model reads no images."""
 
-_NO_CONFIGURATION = "its sizes depend on one another, so the general approach builds no tiny configuration"
 _TIMM = "its image tower is a timm network, which is not installed"
-_PAIR = "an encoder-decoder model: its images go to the encoder"
-_NO_TOKENS = "no tokens of the text stand for the image"
-_OTHER_INPUTS = "its images are given in a form of its own, which is not made here"
-_NO_IMAGE = "reads no images"
-_NOT_BUILT = {
-    **dict.fromkeys(
-        (
-            "apertus1p5 chameleon cohere_compass cosmos3_edge deepseek_ocr2 diffusion_gemma dots3_note emu3 ernie4_5_vl_moe "
-            "glm4v_moe glm5_next granite4_vision granite_docling hunyuan_vl hy_v4_vl inkling2 inkling2_loop "
-            "inkling_mm_model janus llama4 molmo2 muse_glimmer muse_spark nemotron_h_omni qwen2_5_omni_thinker "
-            "qwen3_omni_moe_thinker qwen4_exp step3p7"
-        ).split(),
-        _NO_CONFIGURATION,
-    ),
-    **dict.fromkeys(("fast_vlm", "gemma3n", "perception_lm"), _TIMM),
-    **dict.fromkeys(("florence2", "pix2struct", "pp_formulanet", "t5gemma2", "udop", "vision-encoder-decoder"), _PAIR),
-    **dict.fromkeys(
-        ("blip", "blip-2", "git", "idefics", "instructblip", "instructblipvideo", "kosmos-2", "kosmos-2.5", "pi0"),
-        _NO_TOKENS,
-    ),
-    **dict.fromkeys(
-        "deepseek_vl_hybrid fuyu gemma4 gemma4_unified kimi_k25 lfm2_vl minicpm_ocr minicpmv4_6 minicpmv4_7 mllama paddleocr_vl "
-        "unlimited_ocr video_llama_3".split(),
-        _OTHER_INPUTS,
-    ),
-    **dict.fromkeys(("evolla", "mistral4"), _NO_IMAGE),
-}
+_PAIR = "an encoder-decoder model: its images go to the encoder, which is not explained"
 NOT_BUILT: dict[str, str] = {
-    name: reason for name, reason in _NOT_BUILT.items() if name in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+    name: reason
+    for name, reason in {
+        "apertus1p5": "its configuration cannot be made small: a part that reads sound has sizes of its own",
+        **dict.fromkeys(("fast_vlm", "gemma3n", "perception_lm"), _TIMM),
+        **dict.fromkeys(
+            ("florence2", "pix2struct", "pp_formulanet", "t5gemma2", "udop", "vision-encoder-decoder"), _PAIR
+        ),
+        "inkling_mm_model": "needs scipy, which is not installed",
+        "instructblipvideo": "reads videos",
+        "llama4": "transformers 5.24 raises an error where it is given an image",
+        "mistral4": "reads text alone",
+    }.items()
+    if name in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 }
 """Model type -> why it is not tried with an image."""
 
+__all__ = ["NAMES", "NOT_BUILT", "OVERRIDES", "build", "image_token", "inputs"]
 NAMES: list[str] = list(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
-BEFORE, AFTER = [9, 10], [20, 21, 22]
 
 
 def build(name: str, **options: Any) -> Any:
@@ -101,54 +220,3 @@ def build(name: str, **options: Any) -> Any:
 def _joined(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
     both = {key: _joined(a[key], b[key]) for key in a.keys() & b.keys() if isinstance(a[key], dict)}
     return {**a, **b, **both}
-
-
-def image_token(model: Any) -> int:
-    """The id that stands for a piece of an image."""
-    names = ("image_token_id", "image_token_index")
-    return next(i for name in names if isinstance(i := getattr(model.config, name, None), int))
-
-
-def inputs(model: Any, seed: int = 0) -> dict[str, torch.Tensor]:
-    """A text around one image, as the model's processor would return it."""
-    generator = torch.Generator().manual_seed(seed)
-    takes = inspect.signature(model.forward).parameters
-    vision = getattr(model.config, "vision_config", model.config)
-    found: dict[str, torch.Tensor] = {}
-    if "image_grid_thw" in takes:
-        channels = getattr(vision, "in_channels", getattr(vision, "in_chans", getattr(vision, "num_channels", 3)))
-        width = channels * getattr(vision, "temporal_patch_size", 1) * vision.patch_size**2
-        found["pixel_values"] = torch.randn(16, width, generator=generator, dtype=torch.float64)
-        found["image_grid_thw"] = torch.tensor([[1, 4, 4]])
-    else:
-        side = vision.image_size if isinstance(vision.image_size, int) else vision.image_size[0]
-        tiles = {"llava_next": 3, "llava_next_video": 3, "llava_onevision": 3}.get(model.config.model_type, 1)
-        shape = (1, 3, side, side)
-        if tiles > 1 or model.config.model_type in ("idefics2", "idefics3", "smolvlm"):
-            shape = (1, tiles, *shape[1:])  # [texts, tiles, ...]
-        found["pixel_values"] = torch.randn(shape, generator=generator, dtype=torch.float64)
-        if "image_sizes" in takes and "image_sizes" in inspect.signature(model.get_image_features).parameters:
-            found["image_sizes"] = torch.tensor([[side, side * (1 + (tiles > 1))]])
-    return _with_text(model, found, takes)
-
-
-def _with_text(model: Any, found: dict[str, torch.Tensor], takes: Any) -> dict[str, torch.Tensor]:
-    image, count = image_token(model), features(model, found)
-    ids = [*BEFORE, *[image] * count, *AFTER]
-    kinds = torch.tensor([[int(i == image) for i in ids]])
-    text = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones_like(kinds)}
-    if "mm_token_type_ids" in takes:
-        text["mm_token_type_ids"] = kinds
-    if "token_type_ids" in takes:
-        text["token_type_ids"] = kinds if "gemma3" in model.config.model_type else torch.zeros_like(kinds)
-    return text | found
-
-
-def features(model: Any, images: dict[str, torch.Tensor]) -> int:
-    """How many tokens the images become."""
-    owner = model if hasattr(model, "get_image_features") else model.model
-    with torch.no_grad():
-        found = owner.get_image_features(**images)
-    found = getattr(found, "pooler_output", found)
-    parts = found if isinstance(found, tuple | list) else [found]
-    return sum(part.numel() // part.shape[-1] for part in parts)

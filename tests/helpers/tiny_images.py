@@ -149,7 +149,7 @@ def build(
 
 
 _ADDED = re.compile(
-    r"cls_token|class_embedding|distillation_token|register_tokens|mask_token|pos(ition)?_?emb|running_mean$"
+    r"cls_token|class_embedding|distillation_token|register_tokens?|mask_token|pos(ition)?_?emb|embed_positions|query_tokens|segment_emb|qformer.embeddings.word|running_mean$|newline|separator|image_(begin|end|sep)$|query_\d+|latent|positional_embedding"
 )
 
 

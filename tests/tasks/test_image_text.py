@@ -253,7 +253,7 @@ def test_deepstack_that_is_not_known_is_refused(monkeypatch):
     monkeypatch.setattr("lrpx.passes.image_inputs._FEATURES", "another name")
     given = {"input_ids": [ids], "mm_token_type_ids": [kinds], **inputs}
     for method in ("lrp", "gradient-x-input"):
-        with pytest.raises(UnsupportedModelError, match="feeds its images into later blocks too"):
+        with pytest.raises(UnsupportedModelError, match="later blocks too, in a way that lrpx does not know"):
             lrpx.explain(model, None, given, target=11, method=method)
 
 
@@ -390,23 +390,6 @@ def test_images_for_a_model_of_text_alone_are_refused(llava):
     inputs = llava[1](text=[PLACED], images=[[photo()]], return_tensors="pt")
     with pytest.raises(InputError, match="LlamaForCausalLM reads no images, and the input has pixel_values"):
         lrpx.explain(tiny.build("causal:llama"), llava[1], inputs)
-
-
-def test_cross_attention_is_refused_by_name():
-    model = tiny.build("vision:mllama")
-    config = model.config.vision_config
-    pixels = torch.randn(1, 1, config.max_num_tiles, 3, config.image_size, config.image_size)
-    ids = [model.config.image_token_id, 9, 10, 11]
-    given = {
-        "input_ids": [ids],
-        "pixel_values": pixels,
-        "aspect_ratio_ids": torch.ones(1, 1, dtype=torch.long),
-        "aspect_ratio_mask": torch.ones(1, 1, config.max_num_tiles, dtype=torch.long),
-        "cross_attention_mask": torch.ones(1, 4, 1, config.max_num_tiles, dtype=torch.long),
-    }
-    for method in ("attnlrp", "gradient-x-input"):
-        with pytest.raises(UnsupportedModelError, match="MllamaForConditionalGeneration feeds its images into later"):
-            lrpx.explain(model, None, given, target=11, method=method)
 
 
 # The command line.

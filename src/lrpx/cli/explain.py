@@ -91,7 +91,7 @@ def explain(
         typer.Option(
             "--at",
             metavar="PLACE",
-            help="input, embedding, or names and globs of modules (kept whole in JSON). Repeatable. Default: input.",
+            help="input, embedding, pixels, or names and globs of modules (kept whole in JSON). Repeatable. Default: input.",
         ),
     ] = None,
     norm: options.NormOption = None,

@@ -19,14 +19,15 @@ from ..errors import InputError, LrpxError, NonFiniteError, warn
 from ..methods import METHODS, Method
 from ..methods.together import explain_together, takes_one_pass
 from ..models.positions import longest_alike
-from ..models.reader import tokenizer_of
+from ..models.reader import image_processor_of, tokenizer_of
 from ..models.signature import ModelSignature, padding_id, task_of
 from ..passes.dispatch import PassRunner
 from ..passes.hidden_states import place_first
 from ..passes.scoring import Objective
 from ..results.explanation import NO_TOKEN, Explanation, Token
 from ..results.generation import explained
-from ..tasks.image_text import check_method, encode_with_images, images_of_each
+from ..tasks.image_row import with_images
+from ..tasks.image_text import check_method, encode_with_images, images_of_each, places_with_images
 from ..text.batching import Attribution, Function, Item, allowed_waste, pad
 from ..text.given import name_of, split
 from ..text.items import check_name, groups_of, lists_of, one_each
@@ -73,7 +74,8 @@ class Texts(Collected):
         Raises:
             InputError: Something cannot be used. Of several texts, it names the one.
         """
-        self.reader, self.tokenizer, self.signature = reader, tokenizer_of(reader), ModelSignature.of(model)
+        self.model, self.reader, self.tokenizer = model, reader, tokenizer_of(reader)
+        self.signature = ModelSignature.of(model)
         self.special_ids = special_ids(self.tokenizer)
         self.given, self.several = self._split(model, text)
         self._images = images_of_each(images, self.several, len(self.given))
@@ -240,12 +242,16 @@ class Texts(Collected):
     def _takes_one_pass(self, method: Method, settings: dict[str, Any], runner: PassRunner) -> bool:
         """Whether several predictions of one text are explained from one forward pass."""
         positions = [item.position for item in self.items.values()]
+        if any(places_with_images(item, settings["at"]) != settings["at"] for item in self.items.values()):
+            return False
         return self.of != "text" and takes_one_pass(runner, method, settings, positions)
 
     def _attributions(
         self, function: Explain, group: list[int], model: PreTrainedModel, settings: dict[str, Any]
     ) -> list[Attribution]:
         """What a method gives for a group of texts."""
+        if "at" in settings:
+            settings = {**settings, "at": places_with_images(self.items[group[0]], settings["at"])}
         return function(pad([self.items[i] for i in group], model, likeliest=LIKELIEST), **settings)
 
     def _doubts(self, i: int, e: Explanation, result: Attribution) -> tuple[Sequence[str], Sequence[str]]:
@@ -309,7 +315,8 @@ class Texts(Collected):
         told: dict[str, Any],
     ) -> Explanation:
         """The explanation of a text; ``told`` are its fields that depend on the task, such as ``target``."""
-        encoded, item = self.encoded[i], self.items[i]
+        item, processor = self.items[i], image_processor_of(self.reader)
+        encoded, result, position = with_images(self.model, self.encoded[i], result, self.items[i].position, processor)
         target, contrast = told["target"], told["contrast"]
         ids: dict[str, Any] = {"target": None if item.function else target.id, "target_text": target.text}
         ids |= {"contrast": contrast and contrast.id, "contrast_text": contrast and contrast.text}
@@ -324,7 +331,7 @@ class Texts(Collected):
             relevance=result.relevance,
             value=result.value,
             residual=result.residual,
-            position=item.position,
+            position=position,
             method=method.name,
             measures=method.measures,
             at=place_first(settings.get("at", "input"))[0],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..errors import InputError, UnsupportedModelError
+
+
+def reads_images_alone(model: Any) -> bool:
+    """Whether a model is given images and no text."""
+    return model.main_input_name == "pixel_values" and "input_ids" not in inspect.signature(model.forward).parameters
 
 
 def modules_of(model: nn.Module) -> list[nn.Module]:

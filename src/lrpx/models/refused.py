@@ -4,9 +4,11 @@ REFUSED: dict[str, str] = {
     "blt": "it groups bytes into patches before its blocks, so tokens and hidden states do not match",
     "cpmant": "it puts prompt tokens of its own before the text, so tokens and hidden states do not match",
     "imagegpt": "it reads the colours of an image as ids, one after the other",
+    "diffusion_gemma": "it fills in a canvas of noise, and predicts no next token",
     "dia": "it writes audio codes of several channels, not text",
     "musicgen_decoder": "it reads audio codes from several codebooks, not text",
     "musicgen_melody_decoder": "it reads audio codes from several codebooks, not text",
+    "pi0": "it predicts what a robot does, not text",
     "perceiver": "it reads its tokens into latent vectors, so tokens and hidden states do not match",
     "pop2piano": "it reads sound and writes notes, not text",
     "prophetnet": "it predicts from several streams of hidden states at once",
@@ -14,6 +16,11 @@ REFUSED: dict[str, str] = {
     "xlnet": "it keeps hidden states as [tokens, batch, width] and predicts in two streams",
     "yoso": "it hashes its attention and writes its own backward pass",
 }
+
+REFUSED_WITH_IMAGES: dict[str, str] = {
+    "git": "it puts the features of the image before the text, so tokens and hidden states do not match",
+}
+"""Model types that cannot be explained with an image, with the reason; their text alone can."""
 
 
 _PAGES = "it reads where words stand on a page, and lrpx gives it text alone"

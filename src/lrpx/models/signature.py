@@ -51,7 +51,7 @@ def task_of(model: PreTrainedModel) -> str:
             f"{kind.__name__} is neither a causal nor a masked language model, and has no other head that lrpx knows. Load it "
             "with AutoModelForCausalLM, AutoModelForMaskedLM or AutoModelForImageTextToText, or with lrpx.load(name)."
         )
-    if needed := _needs_more(kind):
+    if (needed := _needs_more(kind)) and not _of_an_image(needed):
         raise UnsupportedModelError(f"{kind.__name__} needs {needed}, and lrpx explains text alone.")
     return "masked" if is_masked else "causal"
 
@@ -70,6 +70,10 @@ def _needs_more(kind: Any) -> str | None:
         if not optional and parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD and name not in known:
             return name
     return None
+
+
+def _of_an_image(name: str) -> bool:
+    return name.startswith("pixel_values") or name == "flattened_patches"
 
 
 @cache
@@ -155,6 +159,7 @@ class ModelSignature:
         extras: Per-token inputs besides the ids that its ``forward`` takes.
         placeholders: Ids that stand for an image, a video or sound.
         source: What an encoder reads; ``None`` if there is none.
+        needs: The input of images that it always has to be given; empty if it reads text alone too.
     """
 
     name: str
@@ -165,6 +170,7 @@ class ModelSignature:
     extras: frozenset[str]
     placeholders: frozenset[int] = frozenset()
     source: Source | None = None
+    needs: str = ""
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> ModelSignature:
@@ -176,7 +182,7 @@ class ModelSignature:
         task = task_of(model)  # first: a model that reads no text has no vocabulary either
         if task in ("causal", "masked"):
             _check_reads_text(model)
-        extras = frozenset(name for name in ("token_type_ids", "mm_token_type_ids") if takes(model, name))
+        extras = frozenset(name for name in PER_TOKEN if takes(model, name))
         limits: tuple[int | None, int | None]
         if task == TEXT2TEXT:
             embedding: Any = stacks_of(model)[1].embedding
@@ -191,9 +197,10 @@ class ModelSignature:
                 "explainer(image)."
             )
         limits = context_length(model), made_for(model)
+        kind: Any = type(model)
         named = (getattr(model.config, name, None) for name in _PLACEHOLDERS)
         placeholders = frozenset(i for i in named if isinstance(i, int))
-        return cls(type(model).__name__, task, vocabulary, *limits, extras, placeholders)
+        return cls(type(model).__name__, task, vocabulary, *limits, extras, placeholders, needs=_needs_more(kind) or "")
 
 
 def _check_reads_text(model: PreTrainedModel) -> None:
@@ -207,6 +214,8 @@ def _check_reads_text(model: PreTrainedModel) -> None:
         ) from None
 
 
+PER_TOKEN = ("token_type_ids", "mm_token_type_ids", "image_embeds_position_mask")
+"""Inputs with one number for each token, besides the ids and their mask."""
 _PLACEHOLDERS = [
     f"{kind}_token_{suffix}" for kind in ("image", "video", "audio", "media") for suffix in ("id", "index")
 ]

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from .modules import modules_of
+from .modules import modules_of, reads_images_alone
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def stacks_of(model: PreTrainedModel, modules: Sequence[nn.Module] | None = None
 
 def _only_words_of(model: PreTrainedModel) -> nn.Module | None:
     """The word embedding of a model of one stack; ``None`` for a model of images, or of images and text in two towers."""
-    if model.main_input_name == "pixel_values":
+    if reads_images_alone(model):
         return None
     try:
         words: nn.Module = model.get_input_embeddings()

@@ -20,6 +20,7 @@ from ..text.batching import Attribution, Batch, Predictions
 from .dispatch import PassRunner
 from .forward_backward import CHUNK, PassSpec, check, per_token
 from .hidden_states import place_first
+from .image_inputs import APART
 from .validation import about_cuts
 
 
@@ -94,11 +95,12 @@ def run(
     reading = found.read(len(batch.spans))
     check(model, batch, found, reading)
     places = {}
-    if hidden:
-        pairs = {name: (state, found.gradients[name]) for name, state in found.states.items()}
-        if batch.shape[1]:  # else of images, whose feature maps and pixels keep their shape
-            pairs = {name: (state.flatten(2), gradient.flatten(2)) for name, (state, gradient) in pairs.items()}
-        places = {name: Hidden(*pair) for name, pair in pairs.items()}
+    for name, state in found.states.items():
+        apart = name.startswith(APART)
+        if hidden or apart:
+            pair = state, found.gradients[name]
+            # Feature maps and pixels of images keep their shape.
+            places[name] = Hidden(*pair) if apart or not batch.shape[1] else Hidden(*(t.flatten(2) for t in pair))
     notes = (about_cuts(type(model).__name__, found.mode),) if +found.mode.cuts else ()
     numbers = reading.values, reading.targets, reading.products
     return Pass(*numbers, places, found.mode, notes, reading.predictions, reading.inside)
@@ -111,7 +113,8 @@ def attributions(result: Pass, batch: Batch, combine: Combine = torch.mul, *, de
     pixels, each of which is a token if they come first.
     ``decomposes`` says that the relevances are parts of the value, so that a residual means something.
     """
-    first, *others = result.hidden or [""]
+    apart = {name: _whole(hidden, combine) for name, hidden in result.hidden.items() if name.startswith(APART)}
+    first, *others = [name for name in result.hidden if name not in apart] or [""]
     others += ["pixels"] * (first == "pixels")  # as they are, beside their sums
     per_token = result.products if combine is torch.mul else _token_sums(first, result.hidden[first], combine)  # [B, T]
     layers = {name: _whole(result.hidden[name], combine) for name in others}  # [B, T, width]
@@ -119,7 +122,7 @@ def attributions(result: Pass, batch: Batch, combine: Combine = torch.mul, *, de
     for i, (span, target) in enumerate(zip(batch.places, result.targets, strict=True)):
         relevance, value = per_token[i, span], float(result.values[i])
         residual = value - float(relevance.sum()) if decomposes else None
-        parts = {name: whole[i, span] for name, whole in layers.items()}
+        parts = {name: whole[i, span] for name, whole in layers.items()} | apart  # those of one text
         predicted = result.predictions[i] if result.predictions else None
         inside: dict[str, Any] = result.inside[i] if result.inside else {}
         found.append(

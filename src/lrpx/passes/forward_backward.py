@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -36,7 +36,7 @@ from .checkpointing import Recomputation, checkpointed, outer_blocks
 from .compiled.attention_calls import AttentionCall, RepeatAttentionCalls
 from .functions import with_functions
 from .hidden_states import PLACES, State, is_entry, not_met, resolve_at, taps_of
-from .image_inputs import language_model, watched_images
+from .image_inputs import STATES, language_model, language_modules, pixel_leaves, watched_images
 from .output_head import OutputHead, output_embedding
 from .predictions import predictions, read_predictions
 from .validation import check_carries_gradient, check_no_bypass, check_rules_took_effect, where_not_finite
@@ -164,7 +164,8 @@ class Watched:
         modules: The modules of the model.
         wanted: Where to look -> module.
         taps: Of each stack: where -> hidden state, once the model has run.
-        features: Image features, which enter the language model by its first block.
+        features: Image features, cut off: those that enter the language model by its first block are not met any more.
+        pixels: What the images are given as, by name, if it is wanted.
         later: Image features that further blocks add to the same tokens, ``[B, T, width]`` each: a part of ``"input"``.
         blocks: What its blocks did, if it is wanted.
     """
@@ -177,6 +178,7 @@ class Watched:
     blocks: Sequence[Block] = ()
     features: Sequence[Tensor] = ()
     later: Sequence[Tensor] = ()
+    pixels: Mapping[str, Tensor] = field(default_factory=dict)
 
     def rows_inside(self, model: PreTrainedModel, first: State) -> Rows:
         """What is known of heads and blocks, if they read the tokens of which relevance is taken, and no others."""
@@ -191,14 +193,15 @@ class Watched:
             InputError: A module whose hidden state is asked for did not run.
             UnsupportedModelError: No gradient passes, a rule was not met, or there is a way around the first block.
         """
-        for name in self.wanted:
+        wanted = [name for name in self.wanted if name != "pixels" or not self.batch.with_images]
+        for name in wanted:
             places = [name in taps for taps in self.taps]
             if not (all(places) if name in ("input", "embedding") else any(places)):
                 raise InputError(not_met(model, name))
         check_carries_gradient(model, values)
         if self.active.rules:
-            check_rules_took_effect(model, self.modules, self.active, values)
-        wanted, shapes = self.wanted, self.batch.shapes
+            check_rules_took_effect(model, self.modules, self.active, values, images=self.batch.with_images)
+        shapes = self.batch.shapes
         states = {
             name: State([taps.get(name) for taps in self.taps], shapes) for name in wanted
         }  # in the order asked for
@@ -211,12 +214,19 @@ class Watched:
                 for name, t in taps.items()
                 if entries and name in ("embedding", "pixels") and name not in wanted
             }
-            beside |= {f"image feature {n}": feature for n, feature in enumerate(self.features)}
+            if not all(entry.is_leaf for entry in entries):
+                beside |= {f"image feature {n}": feature for n, feature in enumerate(self.features)}
             if beside and not all(entry.is_leaf for entry in entries):  # not cut off
                 check_no_bypass(model, values, beside, entries)
                 beside = {}
             around += beside.values()
         return states, around
+
+    def apart(self) -> dict[str, Tensor]:
+        """What images are beside the row of tokens, if it has a gradient: their pixels, or features that enter later blocks."""
+        entry = self.taps[0].get("input")
+        cut = entry is not None and entry.is_leaf
+        return {**self.pixels, **{f"{STATES} {n}": feature for n, feature in enumerate(self.features) if cut}}
 
 
 @contextmanager
@@ -239,12 +249,15 @@ def watched(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
         taps, images = [], (list[Tensor](), list[Tensor]())
         for part, shape in zip(stacks_of(model, modules), batch.shapes, strict=True):
             if batch.with_images:  # vision towers have blocks too
-                part = replace(part, modules=modules_of(language_model(model)))
+                part = replace(part, modules=language_modules(model))
             here = {name: m for name, m in wanted.items() if name in PLACES or m is None or m in part.modules}
             runs = encoding if part.name == "encoder" else partial(_is_not, encoding)
             taps.append(stack.enter_context(taps_of(part, here, shape, again, runs, linked=linked)))
+        pixels: dict[str, Tensor] = {}
+        follow = batch.with_images and "pixels" in wanted
         if batch.with_images:
-            images = stack.enter_context(watched_images(model, taps[0], active, again))
+            images = stack.enter_context(watched_images(model, taps[0], active, again, follow=follow))
+            pixels = pixel_leaves(seen) if follow else {}
         elif "pixel_values" in seen:
             taps[0]["pixels"] = seen["pixel_values"].detach().requires_grad_()
             seen["pixel_values"] = taps[0]["pixels"].clone()  # a model may write into it; the leaf must stay as it is
@@ -252,9 +265,9 @@ def watched(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
         roots = [part.root for part in stacks_of(model, modules)] if batch.sources else [reader]
         noted = stack.enter_context(branches_of(roots, batch.shapes, active, again)) if spec.heads else []
         repeated = None if options.attention is None else stack.enter_context(RepeatAttentionCalls(options.attention))
-        blocks = outer_blocks(reader) if options.checkpoint else []
+        blocks = outer_blocks(model if follow else reader) if options.checkpoint else []
         stack.enter_context(checkpointed(blocks, active, again, repeated) if blocks else nullcontext())
-        yield Watched(replace(batch, inputs=seen), active, modules, wanted, taps, noted, *images)
+        yield Watched(replace(batch, inputs=seen), active, modules, wanted, taps, noted, *images, pixels)
 
 
 def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassOptions = EAGER) -> PassResult:
@@ -271,23 +284,33 @@ def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
         exact = picked.to(exact_dtype(picked))
         values = exact[:, 0] - torch.where(contrasted, exact[:, 1], 0)
         states, beside = now.states(model, values)
+        apart = now.apart()
         pieces = [piece for state in states.values() for piece in state.pieces if piece is not None]
         pieces += now.later
         differentiable = [piece for piece in pieces if piece.requires_grad]
         rows = now.rows_inside(model, states[spec.at[0]]) if spec.heads else NOTHING
         edges = edges_to(now.blocks, rows)
-        wanted: list[Any] = [*differentiable, *beside, *edges.values()]
+        wanted: list[Any] = [*differentiable, *beside, *apart.values(), *edges.values()]
         found = torch.autograd.grad(values.sum(), wanted, allow_unused=True)
     # Made before the first block, of what enters it; or of the embedding itself.
     if any(gradient is not None for gradient in found[len(differentiable) :][: len(beside)]):
         return compute(model, batch, spec, replace(options, linked=True))
     gradients = dict(zip(map(id, differentiable), found, strict=False))
+    start = len(differentiable) + len(beside)
+    of_images = dict(zip(apart, found[start : start + len(apart)], strict=True))
+    images = {name: (apart[name].detach(), g) for name, g in of_images.items() if g is not None}
+    if now.pixels and not images:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} reads its images through a choice (softmax or argmax), which takes no relevance under these "
+            'rules. Take at="input", where images and text meet.'
+        )
     for piece in pieces:
         if gradients.get(id(piece)) is None:
             gradients[id(piece)] = torch.zeros_like(piece)
     each = {name: [None if p is None else gradients[id(p)] for p in state.pieces] for name, state in states.items()}
     complete = {name: state.whole(each[name]) for name, state in states.items()}
     objections = _objections(batch, picked, each)
+    objections |= {("gradient", name): ~gradient.isfinite().all() for name, (_, gradient) in images.items()}
     plain = {name: state.whole().detach() for name, state in states.items()}
     if now.later:  # each token has entered with all of them
         complete["input"] = with_later(complete["input"], [gradients[id(state)] for state in now.later])
@@ -307,6 +330,8 @@ def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
         parts.insert(3, predictions(whole, targets, batch.contrasts, count, independent=independent))
         predicted = parts[3].shape[1]
     summary = torch.cat([t.to(values.device, values.dtype).flatten() for t in parts])
+    plain |= {name: state for name, (state, _) in images.items()}
+    complete |= {name: gradient for name, (_, gradient) in images.items()}
     return PassResult(summary, plain, complete, list(objections), now.active, predicted, rows)
 
 

@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 
 from .._torch_internals import base_of, no_function_modes
 from ..errors import InputError, nearest
-from ..models.modules import modules_of
+from ..models.modules import modules_of, reads_images_alone
 from ..models.stacks import Stack, encoder_of, stacks_of
 from ..results.inside import fits
 from .checkpointing import Recomputation
@@ -32,7 +32,7 @@ def layer_count(model: PreTrainedModel) -> int:
     """How many blocks the configuration says the model has, 0 if it does not say; of encoder and decoder together."""
     if encoder_of(model) is not None:
         return sum(stack.depth for stack in stacks_of(model))
-    reads_images = model.main_input_name == "pixel_values"
+    reads_images = reads_images_alone(model)
     config = getattr(model.config, "vision_config", None) if reads_images else None
     config = model.config.get_text_config() if config is None else config
     stages = [n for name in _STAGES if isinstance(n := getattr(config, name, None), list | tuple)]
@@ -242,7 +242,7 @@ class State:
 def not_met(model: PreTrainedModel, name: str) -> str:
     """Why ``name`` got no hidden state, for an error message."""
     if name in PLACES or is_entry(name):
-        image = model.main_input_name == "pixel_values"
+        image = reads_images_alone(model)
         other = "input" if not is_entry(name) else "pixels" if image or name != "input" else "embedding"
         return (
             f"at={name!r}: {type(model).__name__} shows no hidden state [batch, tokens, width] there. "

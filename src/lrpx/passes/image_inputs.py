@@ -4,15 +4,18 @@
    looked for in the language model alone, and what those modules do is no part of a pass: their output is cut off, and
    counted is what happens after.
 2. The features stand in what enters the first block, in place of the image's tokens. A gradient that reaches a feature all
-   the same came around the first block (as in Mllama, through cross-attention), and the map is refused.
+   the same came around the first block (in Mllama, by cross-attention): such features are inputs beside the row of tokens.
 3. DeepStack (Qwen3-VL; Meng et al., 2024, arXiv 2406.04334) adds further features of the same tokens after each of the first
    blocks. They are further inputs: each is noted as ``[B, T, width]``, zero where there is no image, beside what enters the
    first block.
+4. At ``"pixels"`` nothing is cut off: the rules hold in those modules too, and relevance goes on to what the model was given
+   as images. Text is still taken at the first block.
 """
 
 from __future__ import annotations
 
 import copy
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -24,10 +27,36 @@ from transformers import PreTrainedModel
 
 from .._torch_internals import no_function_modes
 from ..errors import UnsupportedModelError
+from ..models.modules import modules_of
+from ..models.stacks import encoder_of
 from ..propagation.propagate import Propagation
-from .checkpointing import Recomputation
+from .checkpointing import Recomputation, outer_blocks
+from .hidden_states import first_blocks
 
 _FEATURES, _WHERE = "deepstack_visual_embeds", "visual_pos_masks"
+_PIXELS = re.compile(r"pixel|patches|images?_(?!sizes)")
+
+_IMAGE_PARTS = {
+    "chameleon": ("vqmodel",),
+    "git": ("image_encoder", "visual_projection"),
+    "idefics": ("vision_model", "perceiver_resampler"),
+}
+"""Model type -> the parts that read images, where they are parts of the language model itself."""
+
+APART = "images:"
+"""How names begin of what belongs to the images of a text, and is no row of its tokens."""
+STATES = f"{APART}states"
+"""Features that enter later blocks."""
+
+
+def pixel_leaves(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The images among a model's ``inputs``, by name, as leaves that take a gradient; ``inputs`` then hold copies of them."""
+    leaves = {}
+    for name, tensor in inputs.items():
+        if tensor.is_floating_point() and _PIXELS.search(name):
+            leaves[f"{APART}{name}"] = tensor.detach().requires_grad_()
+            inputs[name] = leaves[f"{APART}{name}"].clone()  # a model may write into it; the leaf must stay as it is
+    return leaves
 
 
 def language_model(model: PreTrainedModel) -> nn.Module:
@@ -36,6 +65,8 @@ def language_model(model: PreTrainedModel) -> nn.Module:
     Raises:
         UnsupportedModelError: It is not told from the rest.
     """
+    if model.config.model_type in _IMAGE_PARTS:
+        return model.base_model
     found: Any = model.get_decoder()
     if not isinstance(found, nn.Module) or found is model or found is model.base_model:
         raise UnsupportedModelError(
@@ -45,8 +76,25 @@ def language_model(model: PreTrainedModel) -> nn.Module:
     return found
 
 
+def reading_part(model: PreTrainedModel) -> nn.Module:
+    """The language model of one that reads images too, or the whole model."""
+    decoder = model.get_decoder() if hasattr(model, "get_decoder") and not encoder_of(model) else None
+    return decoder if isinstance(decoder, nn.Module) else model
+
+
+def language_modules(model: PreTrainedModel) -> list[nn.Module]:
+    """The modules of the language model."""
+    modules = modules_of(language_model(model))
+    if model.config.model_type not in _IMAGE_PARTS:
+        return modules
+    others = {part for module in before_the_language_model(model) for part in module.modules()}
+    return [module for module in modules if module not in others]
+
+
 def before_the_language_model(model: PreTrainedModel) -> list[nn.Module]:
     """The outermost modules that neither hold the language model, nor are part of it, nor are the word embedding."""
+    if (names := _IMAGE_PARTS.get(model.config.model_type)) is not None:
+        return [part for name in names if (part := getattr(model.base_model, name, None)) is not None]
     inside, table = set(language_model(model).modules()), model.get_input_embeddings()
     found: list[nn.Module] = []
 
@@ -54,7 +102,9 @@ def before_the_language_model(model: PreTrainedModel) -> list[nn.Module]:
         for child in module.children():
             if child in inside or child is table:
                 continue
-            if inside.isdisjoint(child.modules()):
+            if inside.isdisjoint(child.modules()) and not isinstance(
+                child, nn.ModuleList
+            ):  # which is not called itself
                 found.append(child)
             else:
                 look(child)
@@ -65,18 +115,23 @@ def before_the_language_model(model: PreTrainedModel) -> list[nn.Module]:
 
 @contextmanager
 def watched_images(
-    model: PreTrainedModel, taps: Mapping[str, Tensor], active: Propagation, again: Recomputation
+    model: PreTrainedModel, taps: Mapping[str, Tensor], active: Propagation, again: Recomputation, *, follow: bool
 ) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-    """While the block runs, note image features: those that must not come around the first block, and those of DeepStack.
+    """While the block runs, note image features: those that were cut off, and those of DeepStack.
 
     Args:
         model: A model that is given images.
         taps: Where -> hidden state; what enters the first block is there as soon as that runs.
         active: The mode that applies the rules. Its counts begin with the language model.
         again: Says whether a block runs once more.
+        follow: Cut nothing off, and see that the rules are met before the language model too.
+
+    Raises:
+        UnsupportedModelError: They are not.
     """
     features: list[Tensor] = []
     later: list[Tensor] = []
+    attending: set[nn.Module] = set()
     thread = threading.get_ident()
 
     def elsewhere() -> bool:
@@ -85,10 +140,21 @@ def watched_images(
     def cut(_: nn.Module, __: Any, output: Any) -> Any:
         return output if elsewhere() else _with_leaves(output, features)
 
+    def ran(block: nn.Module, _: Any) -> None:
+        if not elsewhere():
+            attending.add(block)
+
     def entered(_: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
         if elsewhere():
             return None
-        for counter in (active.hits, active.met, active.cuts, active.unknown):
+        met = active.met["attention"] + active.met["softmax"]
+        if follow and active.rules and met < len(attending):
+            raise UnsupportedModelError(
+                f"{type(model).__name__}: before the language model, {len(attending)} blocks attend, and the rules met {met} "
+                'attentions, so a map of pixels would be wrong. Take at="input", where images and text meet.'
+            )
+        counters = (active.hits, active.met) if follow else (active.hits, active.met, active.cuts, active.unknown)
+        for counter in counters:
             counter.clear()
         embeds, where = kwargs.get(_FEATURES), kwargs.get(_WHERE)
         if embeds is None or where is None:
@@ -97,15 +163,22 @@ def watched_images(
             new = []
             for each in embeds:
                 whole = each.new_zeros(*where.shape, each.shape[-1])
-                whole[where] = each.detach()
-                later.append(whole.requires_grad_())
+                whole[where] = each if follow else each.detach()
+                later.append(whole if follow else whole.requires_grad_())
                 new.append(whole[where])
         return args, {**kwargs, _FEATURES: new}
 
     with ExitStack() as stack:
         for module in before_the_language_model(model):
-            stack.callback(module.register_forward_hook(cut).remove)
-        stack.callback(language_model(model).register_forward_pre_hook(entered, with_kwargs=True).remove)
+            if not follow:
+                stack.callback(module.register_forward_hook(cut).remove)
+                continue
+            for block in outer_blocks(module):
+                if any("Attention" in type(part).__name__ for part in block.modules()):
+                    stack.callback(block.register_forward_pre_hook(ran).remove)
+        whole = model.config.model_type in _IMAGE_PARTS
+        for module in first_blocks(language_modules(model)) if whole else [language_model(model)]:
+            stack.callback(module.register_forward_pre_hook(entered, with_kwargs=True, prepend=True).remove)
         yield features, later
 
 

@@ -75,7 +75,8 @@ class ManyTargets:
     ) -> None:
         # Before anything here is counted as an operation of the model:
         self.notes = (about_cuts(type(model).__name__, now.active),) if +now.active.cuts else ()
-        states, self._beside = now.states(model, scores.root)
+        states, beside = now.states(model, scores.root)
+        self._beside = [*beside, *now.apart().values()]
         self._state, self._later = next(iter(states.values())), now.later
         self.inside: list[dict[str, np.ndarray]] = []
         self._blocks, self._rows = now.blocks, now.rows_inside(model, self._state) if now.blocks else NOTHING

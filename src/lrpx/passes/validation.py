@@ -30,6 +30,7 @@ from ..recognition.foreign import foreign_nodes, nodes_above
 from ..recognition.mixers import known_mixers, unknown_mixers
 from .checkpointing import outer_blocks
 from .hidden_states import items_of, layer_count
+from .image_inputs import reading_part
 
 NORMS = ("layer_norm", "rms_norm", "unit_norm", "normaliser", "division")
 ALTERNATIVE = 'Load it with attn_implementation="sdpa", or call model.set_attn_implementation("sdpa").'
@@ -149,12 +150,12 @@ def check_carries_gradient(model: PreTrainedModel, values: Tensor) -> None:
 
 
 def check_rules_took_effect(
-    model: PreTrainedModel, modules: Sequence[nn.Module], mode: Propagation, values: Tensor
+    model: PreTrainedModel, modules: Sequence[nn.Module], mode: Propagation, values: Tensor, *, images: bool = False
 ) -> None:
     """At least one normaliser and one attention per block were met, and nothing carried gradient unseen."""
     name, layers = type(model).__name__, layer_count(model)
-    # Mllama's, which text alone skips
-    layers -= len(getattr(model.config.get_text_config(), "cross_attention_layers", None) or ())
+    if not images:  # text alone skips Mllama's blocks that attend to images
+        layers -= len(getattr(model.config.get_text_config(), "cross_attention_layers", None) or ())
     crossing = 0 if encoder_of(model) is None else sum(bool(CROSSING.search(n)) for n, _ in model.named_modules())
     kinds = [type(m).__name__ for m in modules]
     norms = sum(mode.hits[kind] for kind in NORMS)
@@ -163,7 +164,7 @@ def check_rules_took_effect(
     has_norms = sum("Norm" in m and not re.search("NoNorm|BatchNorm", m) for m in kinds) >= layers
     attending = layers if _attend(modules) else 0  # FNet does not
     if known_mixers(modules):  # which say themselves that they were followed
-        attending = _attending(model, layers)
+        attending = _attending(reading_part(model), layers)
     absent = [kind for kind in (*NORMS, "attention", "selector") if mode.met[kind] and kind not in mode.rules]
     too_few = (has_norms and norms < layers) or (attending and attentions < attending + crossing)
     if absent and (too_few or "selector" in absent):
@@ -188,7 +189,7 @@ def _attend(modules: Sequence[nn.Module]) -> bool:
 
 
 def _attending(model: nn.Module, layers: int) -> int:
-    """How many of ``layers`` blocks have an attention, of a model with known mixers and maybe another tower."""
+    """How many of ``layers`` blocks have an attention, of a model with known mixers."""
     attend = mix = 0
     for inside in map(modules_of, outer_blocks(model)):
         mixers = {part for mixer in known_mixers(inside) for part in modules_of(mixer)}
@@ -240,7 +241,8 @@ def check_no_bypass(model: nn.Module, values: Tensor, sources: Mapping[str, Tens
             if name not in ("embedding", "pixels"):
                 raise UnsupportedModelError(
                     f"{type(model).__name__} feeds its images into later blocks too (as by cross-attention), so what enters the "
-                    "first block is not all that they contribute. They cannot be explained yet; text alone can."
+                    "first block is not all that they contribute. Of such a model one prediction at a time is explained: "
+                    "explainer(text, images=...)."
                 )
             what = "the text contributes" if name == "embedding" else "the image contributes"
             raise UnsupportedModelError(

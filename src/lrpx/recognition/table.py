@@ -45,7 +45,7 @@ NAMES = {
     "fold tril triu diagonal diag_embed as_strided copy_slices mT mH T H get real view_as_complex view_as_real block_diag "
     "hsplit select_scatter slice_scatter put atleast_2d atleast_3d adjoint cpu cuda ravel moveaxis imag conj resolve_conj "
     "vsplit dsplit column_stack dstack diag unsafe_chunk unsafe_split zero avg_pool1d avg_pool2d avg_pool3d "
-    "adaptive_avg_pool1d adaptive_avg_pool2d max_pool1d "
+    "adaptive_avg_pool1d adaptive_avg_pool2d interpolate max_pool1d "
     "max_pool2d batch_norm fft fft_fft fft_fft2 "
     "fft_fftn fft_rfft fft_irfft fft2 fftn ifft ifft2 ifftn rfft irfft",
     "container": "multi_head_attention_forward",  # a whole layer in one function: what it calls is looked at

@@ -3,6 +3,8 @@
 - A grid per image (Qwen-VL and its relatives): merged patches, ``image_grid_thw``.
 - Sizes in pixels (Pixtral, Mistral 3): ``image_sizes``, with a token at the end of each row.
 - A small whole image, then its tiles with a token at the end of each row (LLaVA-NeXT).
+- Patches in the order of rows, some merged into one (LFM2-VL, Gemma 4, MiniCPM-V); in Hunyuan's with a token at the end of each
+  row, and others around the image.
 - Equal squares, one for each image or tile that the model is given (LLaVA, PaliGemma, Gemma 3, SmolVLM, InternVL).
 
 Tokens that a resampler or Q-Former mixes of the whole image have no place in it.
@@ -21,9 +23,10 @@ from transformers import PreTrainedModel
 
 from ..results.images import ImagePatches
 from .pictures import as_seen, png_of
+from .pixel_maps import unpacked_pictures
 
 _TILE = re.compile(r"row_(\d+)_col_(\d+)")
-_MIXES = re.compile(r"Resampler|Q-?Former|Perceiver|AbstractorModel")
+_MIXES = re.compile(r"(?<!VariableResolution)Resampler|Q-?Former|Perceiver|AbstractorModel|ImageToTextProjection")
 
 
 class _Grid(NamedTuple):
@@ -43,6 +46,7 @@ def image_patches(
     image_processor: Any,
     pictures: Sequence[Any],
     pieces: Sequence[str] = (),
+    extras: Mapping[str, Sequence[int]] | None = None,
 ) -> tuple[ImagePatches, ...] | None:
     """The images of a text, or ``None`` where their tokens have no places that are known.
 
@@ -52,12 +56,13 @@ def image_patches(
         inputs: What the processor made of the images.
         image_processor: That of the model, or ``None``.
         pictures: The images as they were given, if they were.
+        extras: Per-token inputs.
         pieces: The T raw tokens: those of tiles are told by the one before them, ``<row_1_col_2>``.
     """
-    tokens = _image_tokens(model, ids)
+    tokens = image_tokens(model, ids, extras)
     if not tokens or any(_MIXES.search(type(module).__name__) for module in model.modules()):
         return None
-    for layout in (_told_grids, _told_sizes, _whole_and_tiles, _equal_squares):
+    for layout in (_told_grids, _told_sizes, _whole_and_tiles, _equal_squares, _merged):
         grids = list(layout(model, inputs, image_processor, pictures, len(tokens)))
         if grids and sum(len(set(grid.places)) for grid in grids) <= len(tokens):
             break
@@ -113,8 +118,14 @@ def _one_of_tiles(tiles: Mapping[tuple[int, int], _Grid], name: str) -> list[_Gr
     return [_Grid(rows * high, columns * wide, order, picture, name)]
 
 
-def _image_tokens(model: PreTrainedModel, ids: Sequence[int]) -> list[int]:
-    names = ("image_token_id", "image_token_index")
+def image_tokens(
+    model: PreTrainedModel, ids: Sequence[int], extras: Mapping[str, Sequence[int]] | None = None
+) -> list[int]:
+    """Which of the tokens stand for images: by their ids, or by the per-token input that says so (Kosmos-2)."""
+    mask = (extras or {}).get("image_embeds_position_mask")
+    if mask is not None:
+        return [n for n, here in enumerate(mask) if here]
+    names = ("image_token_id", "image_token_index", "image_patch_id")
     wanted = next((i for name in names if isinstance(i := getattr(model.config, name, None), int)), None)
     return [n for n, i in enumerate(ids) if i == wanted]
 
@@ -220,3 +231,25 @@ def _equal_squares(
     for n, image in enumerate(seen):
         name = f"tile {n + 1}" if tiles else ""
         yield _Grid(side, side, range(n * each, (n + 1) * each), as_seen(image, processor), name)
+
+
+def _merged(
+    model: PreTrainedModel, inputs: Mapping[str, Tensor], processor: Any, pictures: Sequence[Any], count: int
+) -> Iterator[_Grid]:
+    """As many patches on each side merged into one token, in the order of rows; in Hunyuan's with others at the ends."""
+    seen = unpacked_pictures(model, inputs)
+    merge = max(1, math.isqrt(sum(each.rows * each.columns for each in seen) // count))
+    if any(each.rows % merge or each.columns % merge for each in seen):
+        return
+    sizes = [(each.rows // merge, each.columns // merge) for each in seen]
+    for ends, around in ((0, 0), (1, 0), (1, 1)):  # tokens at the end of each row; before the image, and after it
+        if sum(rows * (columns + ends) + 2 * around for rows, columns in sizes) == count:
+            break
+    else:
+        return
+    place = 0
+    for (rows, columns), each in zip(sizes, seen, strict=True):
+        place += around
+        order = [place + row * (columns + ends) + column for row in range(rows) for column in range(columns)]
+        yield _Grid(rows, columns, order, as_seen(torch.from_numpy(each.pixels), processor))
+        place += rows * (columns + ends) + around

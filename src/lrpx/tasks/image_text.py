@@ -16,19 +16,21 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..errors import InputError
+from ..errors import InputError, UnsupportedModelError
 from ..methods import Method
 from ..models.reader import image_processor_of, tokenizer_of
-from ..models.signature import takes
+from ..models.refused import REFUSED_WITH_IMAGES, why_refused
+from ..models.signature import PER_TOKEN, takes
 from ..passes.hidden_states import PLACES, place_first, resolve_at
-from ..passes.image_inputs import language_model
+from ..passes.image_inputs import language_modules
 from ..text.batching import Item
 from ..text.given import IGNORED, IMAGE_INPUT, READ, as_python, short
 from ..text.tokenization import Encoded
 from .image_places import image_patches
 from .pictures import open_picture
 
-_PER_TOKEN = ("token_type_ids", "mm_token_type_ids")
+IMAGES = ("pixel_values", "flattened_patches")
+"""What images are called among the inputs of a model."""
 _OTHER = ("video", "audio", "input_features")
 
 
@@ -55,19 +57,31 @@ def check_method(model: PreTrainedModel, item: Item, method: Method, settings: M
         InputError: It is one of these.
     """
     if not item.images:
+        if "pixels" in place_first(settings.get("at") or "input"):
+            raise InputError('at="pixels" is for images, and the text has none. Take at="input" or at="embedding".')
         return
     if not method.has_passes:
         raise InputError(f'{method.name} explains texts without images. Take method="attnlrp".')
     first, *others = place_first(settings.get("at") or "input")
-    for at in (first, *others):
-        if at != "input" and (at in PLACES or at == first):
-            raise InputError(f'at={at!r} is no place where images and text are together. Take at="input", the default.')
-    inside = set(language_model(model).modules())
+    if first not in ("input", "pixels"):
+        raise InputError(
+            f'at={first!r} is no place where images and text are together. Take at="input", the default, or at="pixels".'
+        )
+    for at in others:
+        if at in PLACES:
+            raise InputError(f'at={at!r} beside {first!r}: of a text with images give one of "input" and "pixels".')
+    inside = set(language_modules(model))
     for name, module in resolve_at(model, others).items():
         if module not in inside:
             raise InputError(
-                f"at={name!r} is outside the language model: what is computed before images and text meet is not followed."
+                f'at={name!r} is outside the language model. Relevance before images and text meet: at="pixels".'
             )
+
+
+def places_with_images(item: Item, at: Sequence[str]) -> Sequence[str]:
+    """Where a pass takes relevance: of a text with images at the pixels, that of the text is taken at the first block."""
+    first, *others = place_first(at)
+    return ("input", "pixels", *others) if item.images and first == "pixels" else at
 
 
 def encode_with_images(
@@ -142,7 +156,7 @@ def _opened(images: Sequence[Any]) -> list[Any]:
 
 def _check_reads_images(model: PreTrainedModel, reader: Any) -> None:
     name = type(model).__name__
-    if not takes(model, "pixel_values"):
+    if not any(takes(model, key) for key in IMAGES):
         raise InputError(f"{name} reads no images. Leave out images=, or load a model that does.")
     if image_processor_of(reader) is None or tokenizer_of(reader) is None:
         kind = "no processor" if reader is None else f"a {type(reader).__name__}"
@@ -239,10 +253,14 @@ def _read(
 ) -> Encoded:
     """What a processor made, as tokens and what the model is given beside them."""
     name = type(model).__name__
-    if not takes(model, "pixel_values"):
+    if why := why_refused(model.config.model_type, language_model=True):
+        raise UnsupportedModelError(f"{name} is not supported: {why}.")
+    if why := REFUSED_WITH_IMAGES.get(model.config.model_type):
+        raise UnsupportedModelError(f"{name} with an image is not supported: {why}.")
+    if not any(takes(model, key) for key in IMAGES):
         given = ", ".join(sorted(key for key in inputs if IMAGE_INPUT.search(key)))
         raise InputError(f"{name} reads no images, and the input has {given}. Leave it out, or load a model that does.")
-    text = {key: _row(inputs[key], key) for key in (*READ, *_PER_TOKEN) if inputs.get(key) is not None}
+    text = {key: _row(inputs[key], key) for key in (*READ, *PER_TOKEN) if inputs.get(key) is not None}
     beside: dict[str, Tensor] = {}
     for key, value in inputs.items():
         if key in text or key in IGNORED or value is None:
@@ -255,9 +273,11 @@ def _read(
     encoded = encode({key: value for key, value in text.items() if key in READ})
     if len(encoded.token_ids) != len(text["input_ids"]):
         raise InputError("attention_mask hides tokens. Give one text with its images, without padding.")
-    extras = {key: tuple(text[key]) for key in _PER_TOKEN if key in text}
+    extras = {key: tuple(text[key]) for key in PER_TOKEN if key in text}
     closing = _closing(tokenizer_of(reader), encoded) if prompt is not None else 0
-    images = image_patches(model, encoded.token_ids, beside, image_processor_of(reader), pictures, encoded.tokens)
+    images = image_patches(
+        model, encoded.token_ids, beside, image_processor_of(reader), pictures, encoded.tokens, extras
+    )
     return replace(
         encoded, text=prompt, extras=extras, closing=closing, image_inputs=beside, images=images or (), unmasked=False
     )

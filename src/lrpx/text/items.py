@@ -120,6 +120,8 @@ def check_readable(signature: ModelSignature, encoded: Encoded) -> tuple[str, ..
             f"the {'target' if source else 'text'} has {length} tokens, {length - signature.context} more than the "
             f"{signature.context} that {signature.name} can read. Shorten it."
         )
+    if signature.needs and signature.needs not in encoded.image_inputs:
+        raise InputError(f"{signature.name} reads a text with an image, and no image is given: images=[picture].")
     notes: tuple[str, ...] = ()
     pictures = sum(i in signature.placeholders for i in ids)
     if pictures and not encoded.image_inputs:
