@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .errors import InputError, LrpxError, LrpxWarning, NonFiniteError, UnsupportedModelError
+    from .evaluation.faithfulness import faithfulness
     from .explainer import Explainer, explain
     from .methods import METHODS, register_method
     from .models.loading import load
@@ -45,6 +46,7 @@ __all__ = [
     "__version__",
     "compare",
     "explain",
+    "faithfulness",
     "load",
     "propagate",
     "register_method",
@@ -59,6 +61,7 @@ _HOMES = {  # module below lrpx -> the public names it has
     "results.explanations": ("Explanations",),
     "results.flow": ("RelevanceFlow",),
     "results.generation": ("GenerationExplanation",),
+    "evaluation.faithfulness": ("faithfulness",),
     "methods": ("METHODS", "register_method"),
     "models.loading": ("load",),
     "propagation.propagate": ("propagate",),

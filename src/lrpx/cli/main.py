@@ -20,6 +20,7 @@ from .app import app as web_app
 from .check import check
 from .compare import compare
 from .explain import explain
+from .faithfulness import faithfulness
 from .flow import flow
 from .generate import generate
 from .plugins import load_plugin
@@ -110,6 +111,7 @@ app.command()(generate)
 app.command()(flow)
 app.command()(similarity)
 app.command()(compare)
+app.command()(faithfulness)
 app.command()(methods)
 app.command()(check)
 app.command("app")(web_app)

@@ -1,0 +1,100 @@
+"""``lrpx faithfulness``: do the tokens that methods name matter to the model?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import InputError
+from ..methods import methods_with_options
+from . import options
+from .texts import texts_of
+
+_HEADS = {
+    "area_most": "area, most first",
+    "area_least": "area, least first",
+    "difference": "difference",
+    "comprehensiveness": "comprehensiveness",
+    "sufficiency": "sufficiency",
+}
+
+
+def faithfulness(
+    text: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts; - is standard input.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", metavar="FILE", help="One text per line, or JSON lines (.jsonl).")
+    ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option("--method", metavar="NAME", help="Repeatable. Default: attnlrp, lrp and random.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option("--target", metavar="TOKEN", help="Default: the top prediction.")
+    ] = None,
+    contrast: Annotated[str | None, typer.Option("--contrast", metavar="TOKEN", help="Explain the difference.")] = None,
+    baseline: Annotated[
+        str, typer.Option("--baseline", metavar="NAME", help="What hides a token: mean, zero, pad or a token id.")
+    ] = "mean",
+    steps: Annotated[int, typer.Option("--steps", metavar="N", help="Of the perturbation curves.")] = 20,
+    verbose: options.VerboseOption = False,
+    model: options.ModelOption = options.DEFAULT_MODEL,
+    dtype: options.DtypeOption = None,
+    device: options.DeviceOption = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write a row per text and method as CSV.")
+    ] = None,
+) -> None:
+    """Hide tokens in the order of their relevance, and watch the explained logit.
+
+    [b]lrpx faithfulness --file sentences.txt --method attnlrp --method lrp --method random[/b]
+
+    [b]lrpx faithfulness "The keys to the cabinet" --target " are" --contrast " is"[/b]
+
+    Lines of a .jsonl file have a target and a contrast of their own: {"text": "The keys", "target": " are"}.
+    """
+    options.set_logging(verbose)
+    methods = list(dict.fromkeys(method or ["attnlrp", "lrp", "random"]))
+    methods_with_options(methods, {})  # refused before a model is loaded
+    texts = texts_of(text, file, jsonl=None, chat=False)
+    if output is not None and output.suffix != ".csv":
+        raise InputError(f"--output {output}: a table is written as CSV. Give a name that ends in .csv.")
+    hides: Any = int(baseline) if baseline.isdecimal() else baseline
+
+    from ..evaluation.faithfulness import faithfulness as perturb
+    from ..explainer import Explainer
+    from ..models.loading import load
+
+    explainer = Explainer(*load(model, dtype=dtype, device=device))
+    asked: dict[str, Any] = {
+        "target": [one.target if one.target is not None else target for one in texts],
+        "contrast": [one.contrast if one.contrast is not None else contrast for one in texts],
+    }
+    given: Any = [one.text for one in texts]
+    explained = explainer(given, method=methods, **asked)
+    found = perturb(explainer, list(explained), baseline=hides, steps=steps)
+    if output is not None:
+        found.to_frame().to_csv(output, index=False)
+        typer.echo(f"{output}: {len(found.each)} rows")
+    _show(found, len(texts))
+
+
+def _show(found: Any, texts: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("method", box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for head in _HEADS.values():
+        table.add_column(head, justify="right")
+    for name, measures in found.mean().items():
+        cells = [f"{mean:+.2f}\n{low:+.2f}…{high:+.2f}" for mean, low, high in measures.values()]
+        table.add_row(name, *cells)
+    console = Console()
+    console.print(table)
+    console.print(
+        f"Means over {texts} texts with 95 % bootstrap intervals, in logits. Better: a large area with the most relevant tokens"
+        " hidden first, a small one with the least, large comprehensiveness, small sufficiency.",
+        style="dim",
+    )
+    for (first, second), value in found.agreement().items():
+        console.print(f"rank correlation of {first} and {second}: {value:+.2f}")

@@ -1,0 +1,54 @@
+"""``lrpx faithfulness``: the table, the file, and what is refused."""
+
+import csv
+import json
+
+import pytest
+import tiny_files
+from transformers import GPT2LMHeadModel
+
+from lrpx.cli import main as cli
+
+
+@pytest.fixture
+def faithfulness(tmp_path, monkeypatch, capfd):
+    """Run ``lrpx faithfulness`` in this process: exit status, standard output, standard error."""
+    tiny_files.save(tmp_path / "gpt2", GPT2LMHeadModel, tiny_files.CONFIGS["gpt2"])
+    capfd.readouterr()
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["lrpx", "faithfulness", "-m", "gpt2", *arguments])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        return (end.value.code or 0, *capfd.readouterr())
+
+    return run
+
+
+def test_texts_of_a_file_with_targets_of_their_own(faithfulness, tmp_path):
+    lines = [{"text": "the 12", "target": "1", "contrast": "2"}, {"text": "the 1 2 12"}]
+    (tmp_path / "texts.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    code, out, err = faithfulness("--file", "texts.jsonl", "--method", "lrp", "--method", "random", "-o", "f.csv")
+    assert (code, err) == (0, "")
+    assert "comprehensiveness" in out
+    assert "rank correlation of lrp and random" in out
+    rows = list(csv.DictReader((tmp_path / "f.csv").read_text().splitlines()))
+    assert [(row["text"], row["method"]) for row in rows] == [(t, m) for t in "01" for m in ("lrp", "random")]
+    assert all(float(row["area_most"]) == float(row["area_most"]) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["the", "-o", "f.txt"], "--output f.txt: a table is written as CSV"),
+        (["the", "--baseline", "black"], '--baseline black: give "zero", "mean", "pad" or a token id'),
+        (["the", "--method", "lrpp"], "unknown method 'lrpp'. Did you mean 'lrp'"),
+        (["the", "--steps", "0"], "--steps 0: give a whole number"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(faithfulness, arguments, said):
+    code, out, err = faithfulness(*arguments)
+    assert (code, out) == (2, "")
+    assert said in " ".join(err.split())

@@ -1,0 +1,102 @@
+"""Faithfulness against loops over the model's own inputs, and what must hold for it."""
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+import lrpx
+from lrpx.evaluation.faithfulness import SHARES, rank_correlation
+
+IDS = [10, 30, 12, 45, 14, 60, 16, 17, 70]
+ASKED = {"target": 20, "contrast": 21}
+
+
+def value_of(model, hidden, position=-1):
+    """The explained value with some tokens' embeddings replaced by the mean embedding."""
+    table = model.get_input_embeddings()
+    x = table(torch.tensor(IDS)).detach().clone()
+    x[list(hidden)] = table.weight.detach().mean(0)
+    with torch.no_grad():
+        logits = model(inputs_embeds=x[None]).logits[0, position]
+    return (logits[20] - logits[21]).item()
+
+
+@pytest.mark.parametrize(("family", "fixed"), [("causal:llama", None), ("masked:bert", 4)])
+def test_curves_and_shares_are_loops_over_hidden_tokens(family, fixed):
+    model = tiny.build(family)
+    place = len(IDS) - 1 if fixed is None else fixed
+    e = lrpx.Explainer(model)(IDS, method="attnlrp", position=place, **ASKED)
+    [found] = lrpx.faithfulness(model, [e]).each
+    order = [t for t in np.argsort(-e.relevance, kind="stable") if t != fixed]
+    n = len(order)
+    assert found.hidden.tolist() == list(range(n + 1))
+    np.testing.assert_allclose(found.most, [value_of(model, order[:k], place) for k in range(n + 1)], atol=1e-9)
+    np.testing.assert_allclose(found.least, [value_of(model, order[n - k :], place) for k in range(n + 1)], atol=1e-9)
+    tops = [max(1, round(share * n)) for share in SHARES]
+    whole = value_of(model, [], place)
+    without = np.mean([whole - value_of(model, order[:k], place) for k in tops])
+    only = np.mean([whole - value_of(model, order[k:], place) for k in tops])
+    assert found.comprehensiveness == pytest.approx(without, abs=1e-9)
+    assert found.sufficiency == pytest.approx(only, abs=1e-9)
+    assert found.area_most == pytest.approx(np.mean(whole - found.most[1:]), abs=1e-12)
+    assert found.most[0] == pytest.approx(e.value, abs=1e-9)
+
+
+def test_the_best_order_beats_random_and_its_reverse():
+    """Relevance by occlusion names the token whose loss costs most; the same with another sign names the one that costs least."""
+    explainer = lrpx.Explainer(tiny.build("causal:llama"))
+    texts = [[int(i) for i in np.random.default_rng(n).integers(8, 90, 12)] for n in range(6)]
+    found = lrpx.faithfulness(explainer, explainer(texts, method=["occlusion", "random"], **ASKED))
+    mean = found.mean()
+    assert mean["occlusion"]["difference"][0] > 2 * abs(mean["random"]["difference"][0])
+    low, high = mean["occlusion"]["difference"][1:]
+    assert low < mean["occlusion"]["difference"][0] < high
+    assert found.methods == ["occlusion", "random"]
+    frame = found.to_frame()
+    assert frame["text"].tolist() == [n for n in range(6) for _ in range(2)]
+    assert frame["difference"][0] == found.each[0].difference
+
+
+def test_few_steps_are_a_part_of_many():
+    explainer = lrpx.Explainer(tiny.build("causal:llama"))
+    e = explainer(IDS, **ASKED)
+    few, many = (lrpx.faithfulness(explainer, [e], steps=steps).each[0] for steps in (3, 9))
+    assert few.hidden.tolist() == [0, 3, 6, 9]
+    np.testing.assert_allclose(few.most, many.most[[0, 3, 6, 9]], atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [([1, 2, 3], [10, 20, 30], 1), ([1, 2, 3], [3, 2, 1], -1), ([1, 2, 2, 3], [1, 3, 2, 4], 0.9486832980505138)],
+)
+def test_rank_correlation(first, second, expected):
+    assert rank_correlation(np.array(first), np.array(second)) == pytest.approx(expected)
+
+
+def test_rank_correlation_of_a_constant_is_not_defined():
+    assert rank_correlation(np.ones(4), np.arange(4)) is None
+    assert rank_correlation(np.arange(2), np.arange(2)) is None
+
+
+def test_agreement_averages_over_texts():
+    explainer = lrpx.Explainer(tiny.build("causal:llama"))
+    texts = [IDS, IDS[:6]]
+    explained = explainer(texts, method=["attnlrp", "lrp"], **ASKED)
+    [(pair, value)] = lrpx.faithfulness(explainer, explained).agreement().items()
+    assert pair == ("attnlrp", "lrp")
+    each = [rank_correlation(explained[2 * i].relevance, explained[2 * i + 1].relevance) for i in range(2)]
+    assert value == pytest.approx(np.mean(each))
+
+
+def test_what_cannot_be_computed_again_is_refused():
+    explainer = lrpx.Explainer(tiny.build("causal:llama"))
+    with pytest.raises(lrpx.InputError, match="no explanations given"):
+        lrpx.faithfulness(explainer, [])
+    e = explainer(IDS, target=lambda logits: logits[:4].logsumexp(0))
+    with pytest.raises(lrpx.InputError, match="cannot be computed again"):
+        lrpx.faithfulness(explainer, [e])
+    with pytest.raises(lrpx.InputError, match="steps=0"):
+        lrpx.faithfulness(explainer, [explainer(IDS)], steps=0)
+    with pytest.raises(lrpx.InputError, match="str: give explanations"):
+        lrpx.faithfulness(explainer, ["text"])
