@@ -222,9 +222,10 @@ def test_html_repeats_the_labels_as_often_as_lines_can_be():
     page = heatmap.to_html(several())
     gutter = re.search(r'<div class="gutter" aria-hidden="true">(.*?)</div>', page, flags=re.S)[1]
     assert gutter.count("attnlrp") >= len(Flow(page).columns)
-    long = [made(provenance={"model": "a rather long name" + "!" * n}) for n in range(2)]
+    long = [made(provenance={"model": "a rather long name" + "!" * n}, notes=("mind",) * n) for n in range(2)]
     page = heatmap.to_html(long)
     assert "1: lrp, a rather long name" in page
+    assert "2: note: mind" in page  # what is said of a row names it as the row is named
     assert "1\n2\n" in page
 
 

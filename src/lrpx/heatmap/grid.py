@@ -74,14 +74,15 @@ class Grid:
         """The views that are about a logit, or all if none is."""
         return [v for v in self._views() if v.measures != "mixture"] or self._views()
 
-    def below(self, sign: str = "-", dot: str = DOT) -> list[str]:
-        """The lines below the header: what holds for all rows, then what holds for some, with their labels."""
+    def below(self, sign: str = "-", dot: str = DOT, labels: Sequence[str] = ()) -> list[str]:
+        """The lines below the header: what holds for all rows, then what holds for some, with their ``labels``."""
         views = self._views()
         shared = [note for note in views[0].notes if all(note in view.notes for view in views)]
         predicted = [p for p in self._told()[0].predictions if all(p in view.predictions for view in self._told())]
         lines = [dot.join(shared), JOINED * self.joined, dot.join(predicted)]
         shared += predicted
-        own = {row.label: _own(row, shared, sign, dot) for row in self.rows}
+        names = labels or [row.label for row in self.rows]
+        own = {name: _own(row, shared, sign, dot) for name, row in zip(names, self.rows, strict=True)}
         counts = Counter(line for found in own.values() for line in found)
         several = [line for line, count in counts.items() if count > 1]
         lines += [line for line in several if counts[line] == len(self.rows)]

@@ -52,7 +52,7 @@ def section(grid: Grid) -> str:
         [
             f'<section class="lrpx" dir="ltr" aria-label="heatmap of {len(grid.rows)} rows">\n',
             f'<p class="what">{heading}</p>\n' if heading else "",
-            *(f'<p class="soft">{prose(line)}</p>\n' for line in [*grid.below(MINUS), *lines]),
+            *(f'<p class="soft">{prose(line)}</p>\n' for line in [*lines, *grid.below(MINUS, labels=labels)]),
             f'<div class="grid" style="--rows:{len(grid.rows)};--label:{longest}">',
             f'<div class="gutter" aria-hidden="true">{gutter}</div>',
             f'<div class="flow" dir="{"rtl" if grid.rtl else "ltr"}">{"".join(_columns(grid))}</div></div>\n',

@@ -44,7 +44,7 @@ def draw_grid(canvas: Canvas, grid: Grid) -> None:
     if head:
         canvas.paragraph([(text + "  ", i == 0) for i, text in enumerate(head)], BODY * 0.9)
     labels, explained = grid.short_labels(LABEL)
-    for text in [*grid.below(MINUS), *explained]:
+    for text in [*explained, *grid.below(MINUS, labels=labels)]:
         canvas.paragraph([(text, False)], SMALL, SOFT)
     canvas.y += 24
     left = max(face.width(face.text(label), SMALL, True) for label in labels) + 24

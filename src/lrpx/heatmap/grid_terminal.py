@@ -90,7 +90,7 @@ class _Coloured:
         labels, explained = grid.short_labels(max(4, min(LABEL, width // 4)))
         head = [text for text in (grid.method(), grid.explains(self.minus)) if text]
         lines = [Text("  ").join([Text(text, "bold" if i == 0 else "") for i, text in enumerate(head)])] if head else []
-        lines += [Text(line, "dim") for line in [*grid.below(self.minus, self.dot), *explained]]
+        lines += [Text(line, "dim") for line in [*explained, *grid.below(self.minus, self.dot, labels)]]
         lines.append(Text())
         for columns in self._wrapped(width - max(map(cell_len, labels)) - BETWEEN):
             lines += [*self._line(columns, labels), Text()]
@@ -172,7 +172,7 @@ def _plain(grid: Grid, width: int) -> list[Text]:
     """A header and one line per column of the grid; ``*`` marks the explained position. Rows that do not fit stand below."""
     head = ": ".join(text for text in (grid.method(), grid.explains()) if text)
     labels, explained = grid.short_labels(LABEL)
-    lines = [*[head] * bool(head), *grid.below(dot=", "), *explained, f"*: {grid.marked()}"]
+    lines = [*[head] * bool(head), *explained, *grid.below(dot=", ", labels=labels), f"*: {grid.marked()}"]
     left = ["position"]
     right = ["text"]
     columns = [[label] for label in labels]

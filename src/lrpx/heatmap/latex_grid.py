@@ -44,7 +44,7 @@ def grid_lines(grid: Grid, tex: Callable[[str], str], prose: Callable[[str], str
     if head:
         yield r"\textbf{" + prose(head[0]) + r"}\quad " + prose(" ".join(head[1:])) + r"\par\nobreak"
     labels, explained = grid.short_labels(LABEL if letters > 2 * LABEL else 8)
-    for line in [*grid.below(MINUS), *explained]:
+    for line in [*explained, *grid.below(MINUS, labels=labels)]:
         yield rf"{{\footnotesize {prose(line)}\par}}\nobreak"
     yield r"\medskip"
     for columns in _lines(grid, tex, FIT * letters - max(map(len, labels))):
