@@ -208,7 +208,7 @@ def test_waiting_and_leaving(new_page, url, desk, monkeypatch):
 
     def slow(question, method):
         if question.text == "slow here":
-            gate.wait(10)
+            gate.wait(60)
         return original(question, method)
 
     monkeypatch.setattr(desk, "explanation", slow)

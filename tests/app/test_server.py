@@ -66,7 +66,9 @@ def test_the_likeliest_tokens_and_what_was_chosen(desk, ask):
     shown = app_tools.one(ask("explain", ASKED), "predictions")
     best = desk.explainer.likeliest(TEXT, 24)
     e = desk.explainer(TEXT, target=" are", contrast=" is")
-    assert [token["id"] for token in shown["tokens"][:24]] == [token.id for token, _ in best]
+    ids = [token["id"] for token in shown["tokens"]]
+    assert ids[-24:] == [token.id for token, _ in best]
+    assert set(ids[:-24]) == {e.target.id, e.contrast.id} - set(ids[-24:])
     assert (shown["target"]["id"], shown["contrast"]["id"]) == (e.target.id, e.contrast.id)
     p = {token["id"]: token["p"] for token in shown["tokens"]}
     assert p[e.target.id] == pytest.approx(e.target_probability)

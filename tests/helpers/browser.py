@@ -68,7 +68,7 @@ class Pages:
         )
         self.contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(30_000)
         page.on("console", lambda message: self._heard(message.type, message.text))
         page.on("pageerror", lambda error: self._heard("error", str(error)))
         page.on("request", self._asked)
@@ -94,7 +94,7 @@ def wider_than_window(page):
     return page.evaluate("document.documentElement.scrollWidth > window.innerWidth")
 
 
-def until(page, expression, seconds=10):
+def until(page, expression, seconds=30):
     """Wait for a JavaScript expression to hold. ``page.wait_for_function`` needs a policy that allows ``eval``."""
     for _ in range(20 * seconds):
         if page.evaluate(expression):

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError, LrpxWarning, import_optional
+from ..errors import InputError, LrpxError, LrpxWarning, import_optional
 from ..explainer import Explainer
 from ..explainer.generation import generate, read_prompt
 from ..explainer.images import IMAGE_TASKS
@@ -67,7 +67,8 @@ class Desk:
         """The kinds of input that the model can read."""
         if self.task in IMAGE_TASKS:
             return ["image"]
-        chat = self.generates and getattr(self.explainer.tokenizer, "chat_template", None)
+        readers = (self.explainer.reader, self.explainer.tokenizer)
+        chat = self.generates and any(getattr(reader, "chat_template", None) for reader in readers)
         return ["text", *["chat"] * bool(chat), *["sample"] * (self.samples is not None)]
 
     @property
@@ -108,25 +109,29 @@ class Desk:
         Raises:
             LrpxError: None can; the error is that of the first.
         """
-        found, failed = [], []
+        found: list[Explanation] = []
+        failed: list[Exception] = []
         for method in question.methods:
             try:
                 found.append(self.explanation(question, method))
-            except (ValueError, ArithmeticError, ImportError) as error:
+            except (LrpxError, ImportError) as error:
                 failed.append(error)
         if not found:
             raise failed[0]
         return found
 
     def likeliest(self, question: Question) -> list[Prediction]:
-        """The tokens that a language model expects where the question is about; nothing where that is no single token."""
-        several = question.span is not None and question.span[1] - question.span[0] > 1
-        if several or self.task not in ("causal", "masked", TEXT2TEXT):
+        """The tokens that a language model expects where the question is about.
+
+        Nothing for several generated tokens, or one after images, and of other models.
+        """
+        start, stop = question.span or (0, 1)
+        unknown = stop - start > 1 or (question.span and question.images)
+        if unknown or self.task not in ("causal", "masked", TEXT2TEXT):
             return []
         self._check_length(question)
         with quietly():
             if question.span is not None:
-                start, _ = question.span
                 return self.explainer.likeliest(count=LIKELIEST, **self._before(question, start))
             given = self._given(question)
             asked = {name: given[name] for name in ("text", "position", "images") if name in given}
@@ -198,10 +203,6 @@ class Desk:
     def _before(self, question: Question, start: int) -> dict[str, Any]:
         """What stands before the generated token ``start``, as arguments of a call."""
         prompt, before = self._prompt(question), list(question.continuation[:start])
-        if question.images:
-            raise InputError(
-                "after images, mark a span of generated tokens, or explain them all with explainer.generate()."
-            )
         if prompt.source:
             return {
                 "text": list(prompt.token_ids[: prompt.source]),

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..heatmap import Look
-from ..heatmap.cells import Cell
+from ..heatmap.cells import Cell, joined_pieces
 from ..heatmap.colours import WHITE, Rgb, colour, hex_colour, ink
 from ..heatmap.grid import Grid, GridRow, grid, groups
 from ..heatmap.images import ImageMap, overlay
@@ -61,7 +61,7 @@ def _grid(g: Grid) -> dict[str, Any]:
         beside = [f"outside the tokens: {DOT.join(parts)}"] if (parts := alone.outside(MINUS)) else []
         below = [*alone.below(MINUS), *beside]
     return {
-        "columns": [_column(cell) for cell in g.columns],
+        "columns": [_column(cell, pieces) for cell, pieces in zip(g.columns, joined_pieces(g.columns), strict=True)],
         "rtl": g.rtl,
         "what": g.explains(MINUS),
         "below": below,
@@ -70,10 +70,10 @@ def _grid(g: Grid) -> dict[str, Any]:
     }
 
 
-def _column(cell: Cell) -> dict[str, Any]:
-    """What all rows have in common."""
+def _column(cell: Cell, pieces: list[str]) -> dict[str, Any]:
+    """What all rows have in common. The ``pieces`` are those of the cell, with Arabic letters as in the whole word."""
     return {
-        "pieces": list(cell.pieces),
+        "pieces": pieces,
         "gap": cell.gap,
         "rtl": cell.rtl,
         "explained": cell.explained,
@@ -175,7 +175,7 @@ def _table(names: list[str], numbers: np.ndarray) -> dict[str, Any]:
 
 
 def predictions(found: Sequence[Prediction], e: Explanation | None = None) -> dict[str, Any]:
-    """The likeliest tokens, and what an explanation explains of them, which is in the list wherever it stands."""
+    """The likeliest tokens, and what an explanation explains of them, which is on top if it is not among them."""
     rows = [{**entry(token), **_likely(p)} for token, p in found]
     chosen: dict[str, Any] = {"target": None, "contrast": None}
     if e is not None:
@@ -183,7 +183,7 @@ def predictions(found: Sequence[Prediction], e: Explanation | None = None) -> di
             p = getattr(e, f"{role}_probability")
             chosen[role] = token and entry(token)
             if token is not None and p is not None and all(row["id"] != token.id for row in rows):
-                rows.append({**entry(token), **_likely(p)})
+                rows.insert(0, {**entry(token), **_likely(p)})
     return {"tokens": rows, **chosen}
 
 

@@ -406,7 +406,7 @@ async function browse() {
     $("samples").replaceChildren(...event.samples.map(sample => el("li", {}, el("button", {
       type: "button", "aria-pressed": String(sample.id === state.sample), onclick: () => open(sample.id),
     }, ...sample.pieces.map(([text, role]) => el("span", { class: { subject: "truth", attractor: "attractor" }[role] || "" }, text)),
-    el("span", { class: "meta" }, [`${sample.verb}, not ${sample.other}`, sample.attractors !== null && `${sample.attractors} attractors`,
+    el("span", { class: "meta" }, [`${sample.verb}, not ${sample.other}`, sample.attractors !== null && `${sample.attractors} ${sample.attractors === 1 ? "attractor" : "attractors"}`,
       sample.correct !== null && (sample.correct ? "predicted correctly" : "predicted wrongly"),
       sample.score !== null && `${metric} ${sample.score.toFixed(3)}`].filter(Boolean).join(" · "))))));
   });
@@ -430,8 +430,8 @@ function build() {
     type: "radio", name: "kind", value: kind, onchange: () => { read(); state.kind = kind; newInput(); showKind(); },
   }), KINDS[kind])));
   $("kinds").hidden = about.kinds.length < 2;
-  $("methods").append(...Object.entries(about.methods).map(([name, summary]) => el("label", { class: "tick", title: summary },
-    el("input", { type: "checkbox", value: name }), name)));
+  $("methods").append(el("div", { class: "ticks" }, ...Object.entries(about.methods).map(([name, summary]) => el("label", { class: "tick", title: summary },
+    el("input", { type: "checkbox", value: name }), name))));
   document.querySelectorAll("[data-task]").forEach(part => { part.hidden = part.dataset.task !== about.task; });
   if (about.task === "masked") $("text").placeholder = `The keys to the cabinet ${about.mask} here.`;
   $("count").max = about.max_new_tokens;

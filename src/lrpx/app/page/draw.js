@@ -59,8 +59,8 @@ export function grid(data, truth, pick) {
     const alone = !several && { style: paint(data.rows[0].colours[n]) };
     button.append(el("bdi", { class: "piece", dir: column.rtl ? "rtl" : "ltr", ...alone }, text));
     for (const row of data.rows) {
-      if (!several) button.append(el("span", { class: "value plain" }, numbers ? row.numbers[n] : ""));
-      else button.append(el("span", { class: "value", style: paint(row.colours[n]) }, numbers ? row.numbers[n] : ""));
+      if (!several) button.append(el("span", { class: "value plain", dir: "ltr" }, numbers ? row.numbers[n] : ""));
+      else button.append(el("span", { class: "value", dir: "ltr", style: paint(row.colours[n]) }, numbers ? row.numbers[n] : ""));
     }
     button.addEventListener("click", () => {
       focusIn(box, ".column", button);
@@ -83,7 +83,7 @@ export function nameLines(box, data) {
   const lines = new Map();
   for (const column of box.querySelectorAll(".column")) if (!lines.has(column.offsetTop)) lines.set(column.offsetTop, column);
   for (const column of lines.values()) {
-    const names = el("div", { class: "names", "aria-hidden": "true", style: { top: "0", width: `${gutter - 8}px` } });
+    const names = el("div", { class: "names", dir: "ltr", "aria-hidden": "true", style: { top: "0", width: `${gutter - 8}px` } });
     const cells = column.querySelectorAll(".value");
     data.rows.forEach((row, i) => {
       names.append(el("span", {
