@@ -10,6 +10,7 @@ import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from typing import Any, NoReturn
 
 import torch
@@ -34,6 +35,8 @@ from .image_inputs import reading_part
 
 NORMS = ("layer_norm", "rms_norm", "unit_norm", "normaliser", "division")
 ALTERNATIVE = 'Load it with attn_implementation="sdpa", or call model.set_attn_implementation("sdpa").'
+# Packages whose kernels transformers calls in place of a recurrence and its convolution, where they are installed.
+_FUSED = ("fla", "causal_conv1d", "mamba_ssm", "kernels")
 # The name of a module that attends from a decoder to an encoder.
 CROSSING = re.compile(r"(^|\.)(encoder_?attn|encoder_?attention|EncDecAttention|cross_?attn|cross_?attention)$")
 
@@ -208,8 +211,14 @@ def refuse_unseen(model: PreTrainedModel, what: Sequence[str]) -> NoReturn:
             f"a backward hook is registered {where}{' and more' if len(hooked) > 3 else ''}, and may change any gradient. Remove "
             "it, handle.remove(), and register it again afterwards."
         )
+    kernels = [package for package in _FUSED if find_spec(package)] if known_mixers(modules_of(model)) else []
+    hidden = (
+        f"Kernels of {', '.join(kernels)} hide operations: uninstall them, so that PyTorch's own are used. "
+        if kernels
+        else ""
+    )
     raise UnsupportedModelError(
-        f"{type(model).__name__}: gradient passes through operations without a known rule: {', '.join(what)}. "
+        f"{type(model).__name__}: gradient passes through operations without a known rule: {', '.join(what)}. {hidden}"
         'The methods "gradient" and "gradient-x-input" work.'
     )
 
