@@ -14,6 +14,8 @@ that attention is far from uniform, activations bend and every bias matters.
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
 import inspect
 import math
 import warnings
@@ -224,22 +226,24 @@ def build(
     zero_biases: bool = False,
     attn_implementation: str | None = None,
     experts_implementation: str | None = None,
+    overrides: dict[str, Any] | None = None,
 ) -> PreTrainedModel:
     """A tiny model of ``family`` in eval mode, the same for the same ``seed``.
 
     Args:
-        family: One of ``FAMILIES``, ``VISION`` or ``PAIRS``.
+        family: One of ``FAMILIES``, ``VISION`` or ``PAIRS``, or another name in ``_CLASS_NAMES``.
         dtype: Of the weights. Families in ``FLOAT32_ONLY`` get float32 where float64 was asked for.
         seed: Of the weights.
         zero_biases: Apply ``zero_bias``.
         attn_implementation: ``None``: what transformers chooses, sdpa where the family has it.
         experts_implementation: ``None``: a loop over the experts in float64, which has no grouped product, and what
             transformers chooses otherwise.
+        overrides: As ``configuration`` takes them.
 
     Raises:
         KeyError: ``family`` is skipped or unknown.
     """
-    if family not in (*FAMILIES, *VISION, *PAIRS):
+    if family not in _CLASS_NAMES or family in SKIPPED:
         raise KeyError(f"{family!r} is not built: {SKIPPED.get(family, 'unknown family')}")
     if dtype == torch.float64 and family in FLOAT32_ONLY:
         dtype = torch.float32
@@ -247,17 +251,33 @@ def build(
         experts_implementation = "eager"
     options = {"attn_implementation": attn_implementation, "experts_implementation": experts_implementation}
     options = {name: value for name, value in options.items() if value is not None}
+    if overrides is None and family not in PAIRS:  # of which some are not small
+        model = copy.deepcopy(_built(family, dtype, seed, **options))
+    else:
+        model = _build(family, overrides, dtype, seed, **options)
+    if zero_biases:
+        zero_bias(model)
+    return model
+
+
+@functools.lru_cache(maxsize=512)
+def _built(family: str, dtype: torch.dtype, seed: int, **options: str) -> PreTrainedModel:
+    """A model to copy: tests change theirs. Hundreds of them take some 200 MB."""
+    return _build(family, None, dtype, seed, **options)
+
+
+def _build(
+    family: str, overrides: dict[str, Any] | None, dtype: torch.dtype, seed: int, **options: str
+) -> PreTrainedModel:
     with _quiet(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model_class = getattr(transformers, _CLASS_NAMES[family])
-        model = model_class._from_config(configuration(family), dtype=torch.float32, **options)
+        model = model_class._from_config(configuration(family, overrides), dtype=torch.float32, **options)
         _draw(model, torch.Generator().manual_seed(seed))
         if dtype != torch.float32:  # drawn once in float32, so that models of all types agree
             weights = model.state_dict()
-            model = model_class._from_config(configuration(family), dtype=dtype, **options)
+            model = model_class._from_config(configuration(family, overrides), dtype=dtype, **options)
             model.load_state_dict(weights)
-    if zero_biases:
-        zero_bias(model)
     return model.eval()
 
 
@@ -268,16 +288,25 @@ def inputs(model: PreTrainedModel, n_tokens: int = 9, batch: int = 1, seed: int 
     return {"input_ids": ids.to(model.device)}
 
 
-def configuration(family: str) -> PreTrainedConfig:
-    """The tiny configuration of ``family``, of the class that transformers' auto classes choose."""
+def configuration(family: str, overrides: dict[str, Any] | None = None) -> PreTrainedConfig:
+    """The tiny configuration of ``family``, of the class that transformers' auto classes choose.
+
+    ``overrides``: instead of those of ``OVERRIDES`` for its model type.
+    """
     with _quiet():
-        return _configuration(*family.split(":"))
+        return copy.deepcopy(_usual(family)) if overrides is None else _configuration(family, overrides)
 
 
-def _configuration(kind: str, model_type: str) -> PreTrainedConfig:
+@functools.cache
+def _usual(family: str) -> PreTrainedConfig:
+    return _configuration(family, OVERRIDES.get(family.split(":")[1], {}))
+
+
+def _configuration(family: str, overrides: dict[str, Any]) -> PreTrainedConfig:
+    kind, model_type = family.split(":")
     config_class = CONFIG_MAPPING[model_type]
-    model_class = getattr(transformers, _CLASS_NAMES[f"{kind}:{model_type}"])
-    changes = dict(OVERRIDES.get(model_type, {}))
+    model_class = getattr(transformers, _CLASS_NAMES[family])
+    changes = dict(overrides)
     if config_class.sub_configs and model_class.config_class is not config_class:
         parts = config_class.sub_configs
         config_class = model_class.config_class  # the text part of a multi-modal configuration

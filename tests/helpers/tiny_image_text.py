@@ -206,15 +206,8 @@ def build(name: str, **options: Any) -> Any:
     """A tiny model, as ``tiny.build``."""
     family = f"vision:{name}"
     tiny._CLASS_NAMES.setdefault(family, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES[name])
-    known = dict(tiny.OVERRIDES)
-    try:
-        tiny.OVERRIDES[name] = _joined(known.get(name, {}), OVERRIDES.get(name, {}))
-        tiny.VISION.append(family)
-        return tiny.build(family, **options)
-    finally:
-        tiny.VISION.remove(family)
-        tiny.OVERRIDES.clear()
-        tiny.OVERRIDES.update(known)
+    overrides = _joined(tiny.OVERRIDES.get(name, {}), OVERRIDES.get(name, {}))
+    return tiny.build(family, overrides=overrides, **options)
 
 
 def _joined(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
