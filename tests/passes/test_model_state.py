@@ -309,11 +309,11 @@ def test_memory_of_weights_is_kept():
 
 def test_what_is_looked_at_takes_about_a_millisecond():
     model, known = model_and_state()
-    start = time.perf_counter()
+    start = time.thread_time()  # other programs take none of it
     for _ in range(20):
         assert known.holds()
-    per_block = (time.perf_counter() - start) / 20 / len(model.model.layers)
-    assert per_block < 1e-3  # a tenth of that on an idle machine
+    per_block = (time.thread_time() - start) / 20 / len(model.model.layers)
+    assert per_block < 1e-3  # about a tenth of that
 
 
 def test_any_module_has_one():
