@@ -100,7 +100,7 @@ for line in sys.stdin:
         if "offline" in ask:
             import huggingface_hub.constants
             huggingface_hub.constants.HF_HUB_OFFLINE = ask.pop("offline")
-        model, tokenizer = lrpx.models.loading.load(**ask)
+        model, tokenizer = lrpx.models.loading.load(**{"device": "cpu", **ask})
         answer = lrpx.models.provenance.model_identity(model) | {"class": type(model).__name__, "words": len(tokenizer)}
         if adapters := lrpx.models.adapters.adapters_of(model):
             answer["adapters"] = adapters
@@ -250,10 +250,10 @@ def settings():
 def test_loading_is_silent_and_changes_no_setting(folder, screen, capfd):
     before = settings()
     capfd.readouterr()
-    load(folder)
+    load(folder, device="cpu")
     (folder / "model.safetensors").unlink()
     with pytest.raises(InputError):
-        load(folder)
+        load(folder, device="cpu")
     assert settings() == before
     assert capfd.readouterr() == ("", "")
     assert screen.getvalue() == ""

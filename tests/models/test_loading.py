@@ -1,5 +1,6 @@
 """Names, folders and GGUF files become models that are ready to explain, or errors that say what to type."""
 
+import functools
 import importlib.util
 import json
 import logging
@@ -22,13 +23,13 @@ from transformers import (
 )
 
 from lrpx.errors import InputError, UnsupportedModelError
-from lrpx.models import gguf_file
+from lrpx.models import gguf_file, loading
 from lrpx.models.auto_class import auto_class_of
 from lrpx.models.default import gguf_llama
-from lrpx.models.loading import load
 from lrpx.models.options import parse_device
 from lrpx.models.provenance import model_identity
 
+load = functools.partial(loading.load, device="cpu")  # unless a test says where
 CLASSES = {"gpt2": GPT2LMHeadModel, "bert": BertForMaskedLM, "llama": LlamaForCausalLM}
 
 

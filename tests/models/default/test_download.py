@@ -85,7 +85,7 @@ def test_the_first_start_makes_the_copy_and_the_next_ones_use_it(cache, files, m
 
 def test_load_gives_the_model_of_the_wheel_and_says_so(cache, tmp_path, monkeypatch):
     expected = tiny_files.write_gguf(tmp_path / "again.gguf", quantized=True)
-    model, tokenizer = loading.load("smollm2-135m")
+    model, tokenizer = loading.load("smollm2-135m", device="cpu")
     for name, values in expected.items():
         assert torch.equal(model.state_dict()[name], torch.from_numpy(values)), name
     assert tokenizer("the the")["input_ids"] == tokenizer.convert_tokens_to_ids(["t", "he", "Ġthe"])
@@ -361,7 +361,7 @@ def test_where_the_cache_is(monkeypatch, platform, environment, expected):
 @pytest.fixture(scope="module")
 def real():
     try:
-        return loading.load("smollm2-135m", progress=False)
+        return loading.load("smollm2-135m", device="cpu", progress=False)
     except InputError as error:
         if support.CI:
             raise
