@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import tiny
+import transformers
+from packaging.version import Version
 from tiny_image_inputs import image_token, inputs
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
@@ -197,6 +199,9 @@ NOT_BUILT: dict[str, str] = {
     if name in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 }
 """Model type -> why it is not tried with an image."""
+if Version(transformers.__version__) < Version("5.17"):
+    _OLDER = ("emu3", "evolla", "fuyu", "glm46v", "glm4v", "pixtral", "qwen3_vl_moe", "video_llava")
+    NOT_BUILT |= dict.fromkeys(_OLDER, "is built or given images in another way in older versions of transformers")
 
 __all__ = ["NAMES", "NOT_BUILT", "OVERRIDES", "build", "image_token", "inputs"]
 NAMES: list[str] = list(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
