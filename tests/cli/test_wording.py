@@ -29,6 +29,7 @@ OPTIONS = options_of([typer.main.get_command(app)])
         ("recomputed (checkpoint=True)", "recomputed (--checkpoint)"),
         ("fast=False", "--no-fast"),
         ("explainer(text, target=[...])", "explainer(text, --target ...)"),
+        ("give target=[first, second]", "give --target [first, second]"),
         ("at=['input', 'h.*'] is", "--at input --at 'h.*' is"),
         ("target=' \\'s' is", """--target ' '"'"'s' is"""),
     ],
@@ -61,8 +62,8 @@ SOURCE = Path(lrpx.__file__).parent
 SAYS = {"InputError", "LrpxError", "UnsupportedModelError", "NonFiniteError", "ImportError", "warn", "warning", "info"}
 # What only Python has: nobody who types a command can be told of these.
 PYTHON_ONLY = set(
-    "attention_type conditions errors explains filters gamma kind layers level measures methods n num_labels "
-    "num_return_sequences prompt_length skip_bad_rows spans tokenizer unknown weights".split()
+    "attention_type conditions count errors explains filters gamma kind layers level measures methods module n noise num_labels "
+    "num_return_sequences page predicted prompt_length skip_bad_rows spans tokenizer top unknown weights".split()
 )
 
 

@@ -67,7 +67,10 @@ def in_command_syntax(message: str, options: Mapping[str, str]) -> str:
         name, value = match["name"], match["value"]
         if name not in options:
             return match[0]
-        return options[name] if value is None else _typed(name, ast.literal_eval(value), options[name])
+        try:
+            return options[name] if value is None else _typed(name, ast.literal_eval(value), options[name])
+        except (SyntaxError, ValueError):  # a list of names: [first, second]
+            return f"{options[name]} {value}"
 
     return _ADVICE.sub(typed, message)
 

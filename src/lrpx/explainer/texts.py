@@ -242,7 +242,8 @@ class Texts(Collected):
     def _takes_one_pass(self, method: Method, settings: dict[str, Any], runner: PassRunner) -> bool:
         """Whether several predictions of one text are explained from one forward pass."""
         positions = [item.position for item in self.items.values()]
-        if any(places_with_images(item, settings["at"]) != settings["at"] for item in self.items.values()):
+        at = settings.get("at")
+        if at is not None and any(places_with_images(item, at) != at for item in self.items.values()):
             return False
         return self.of != "text" and takes_one_pass(runner, method, settings, positions)
 
