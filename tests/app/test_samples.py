@@ -132,8 +132,8 @@ def test_nothing_for_this_model(folder, explainer, tmp_path):
     [
         (5, "a filter is a JSON object"),
         ({"attractor": 1}, "unknown option 'attractor'. Did you mean 'attractors'"),
-        ({"attractors": "1"}, "attractors='1': expected int"),
-        ({"descending": 1}, "descending='1': expected bool"),
+        ({"attractors": "1"}, "attractors is '1', expected int"),
+        ({"descending": 1}, "descending is '1', expected bool"),
         ({"predicted": "maybe"}, "give wrong or correct"),
         ({"metric": "mrs"}, "unknown metric 'mrs'. Did you mean 'mrr'"),
         ({"page": -1}, "pages count from 0"),

@@ -77,7 +77,7 @@ def question_of(data: Any) -> Question:
     given = {name: value for name, value in data.items() if value is not None}
     kind = given.pop("kind", "text")
     if kind not in KINDS:
-        raise InputError(f"kind={kind!r}: give {', '.join(KINDS)}.")
+        raise InputError(f"the kind is {kind!r}: give {', '.join(KINDS)}.")
     look = {name: given.pop(name) for name in ("scale", "hide", "group") if name in given}
     if "hide" in look:
         look["hide"] = _each("hide", look["hide"], _string)
@@ -92,7 +92,7 @@ def question_of(data: Any) -> Question:
         raise InputError(f"the text has {count:,} characters, and at most {MOST_CHARACTERS:,} are read.")
     start, stop = found.span or (0, 1)
     if found.span and not 0 <= start < stop <= len(found.continuation):
-        raise InputError(f"span={list(found.span)}: the continuation has {len(found.continuation)} tokens.")
+        raise InputError(f"the span is {list(found.span)}: the continuation has {len(found.continuation)} tokens.")
     return found
 
 
@@ -147,7 +147,7 @@ def _message(name: str, value: Any) -> tuple[str, str]:
         raise InputError(f'{name} is no message, such as {{"role": "user", "content": "Hello"}}.')
     role = _string(f"{name}.role", value["role"])
     if role not in ROLES:
-        raise InputError(f"{name}.role={role!r}: give {', '.join(ROLES)}.")
+        raise InputError(f"{name} has the role {role!r}: give {', '.join(ROLES)}.")
     return role, _string(f"{name}.content", value["content"])
 
 

@@ -185,14 +185,14 @@ def filter_of(data: Any) -> Filter:
     types = {"attractors": int, "page": int, "descending": bool}
     for name, value in given.items():
         if type(value) is not types.get(name, str):
-            raise InputError(f"{name}={str(value)[:40]!r}: expected {types.get(name, str).__name__}.")
+            raise InputError(f"{name} is {str(value)[:40]!r}, expected {types.get(name, str).__name__}.")
     found = Filter(**given)
     if found.predicted not in (None, "wrong", "correct"):
-        raise InputError(f"predicted={found.predicted!r}: give wrong or correct.")
+        raise InputError(f"predicted is {found.predicted!r}: give wrong or correct.")
     if found.metric is not None and found.metric not in METRICS:
         raise InputError(f"unknown metric {found.metric!r}. {nearest(found.metric, METRICS)}")
     if found.page < 0:
-        raise InputError(f"page={found.page}: pages count from 0.")
+        raise InputError(f"page {found.page}: pages count from 0.")
     return found
 
 

@@ -33,7 +33,7 @@ def likeliest(
     if task not in ("causal", "masked", TEXT2TEXT):
         raise InputError(f"likeliest() is for language models, and {type(model).__name__} is for {task}. See e.top.")
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise InputError(f"count={count!r}: give a number of tokens from 1.")
+        raise InputError(f"the count is {count!r}: give a number of tokens from 1.")
     asked = {"target": None, "contrast": None, "position": position, "explains": None}
     parts = {"text_pair": None, "question": None, "choices": None, "target_prefix": target_prefix, "images": images}
     texts: Any = read_texts(runner, reader, text, asked, parts, objective="logit", collect=False, batch_tokens=1)
