@@ -349,10 +349,11 @@ def test_layers_that_cannot_be_used(explainer, with_layers, tmp_path, change, er
         explainer.similarity(FIRST, OTHER)
 
 
+ENCODERS_OF_PAIRS = ("T5", "MT5", "UMT5")
 T5_SIZES = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 2, "num_heads": 2, "vocab_size": 97}
 
 
-@pytest.mark.parametrize("kind", ["T5", "MT5", "UMT5"])
+@pytest.mark.parametrize("kind", ENCODERS_OF_PAIRS)
 def test_the_encoder_of_a_pair_by_itself(kind):
     """As sentence-t5 is: against single backward passes; and under LRP everything adds up, as T5 has no biases."""
     torch.manual_seed(0)

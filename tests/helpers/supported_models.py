@@ -73,6 +73,15 @@ def sweeps() -> list[Sweep]:
     found.append(
         Sweep("source to target", task, _types(pairs.EXPLAINED), refused, "tests/tasks/test_sweep_text2text.py")
     )
+    sound = _test_module("tasks/test_sound.py")
+    refused = dict(sound.REFUSES)
+    refused |= dict.fromkeys(
+        sound.WITHOUT_DECODER, "it has no decoder of its own: it goes on from a text that sound stands in"
+    )
+    refused |= dict.fromkeys(sound.NOT_BUILT, "it is not built small, so nothing is known of it")
+    refused = {kind: reason for kind, reason in refused.items() if kind in sound.KINDS}
+    task = "encoder-decoder models that read sound: `explainer(features, target=...)`, `explainer.generate(features)`"
+    found.append(Sweep("sound to text", task, frozenset(sound.EXPLAINED), refused, "tests/tasks/test_sound.py"))
     images = _test_module("tasks/test_sweep_image_text.py")
     refused = {kind: reason.rpartition("supported: ")[2] for kind, reason in images.REFUSED.items()}
     task = "images and text together: `explainer(text, images=[...])`"
@@ -101,6 +110,10 @@ def sweeps() -> list[Sweep]:
         found.append(
             Sweep(column, f"{task}: {call}", _types(explained), refused, "tests/tasks/test_sweep_classification.py")
         )
+    similar = _test_module("explainer/test_similarity.py")
+    explained = _types(similar.SWEPT) | {kind.lower() for kind in similar.ENCODERS_OF_PAIRS}
+    task = "why the embeddings of two texts are similar: `explainer.similarity(text, other)`"
+    found.append(Sweep("similarity", task, explained, {}, "tests/explainer/test_similarity.py"))
     flows = _test_module("passes/test_flow_sweep.py")
     explained = [f for f in swept.EXPLAINED if f not in flows.REFUSED]
     refused = {_type(f): flows.REFUSED.get(f) or why(f) for f in (*flows.REFUSED, *swept.REFUSES)}

@@ -1,7 +1,9 @@
 """A pass as one graph: the same numbers as the pass itself, for which shapes it holds, and the model as it was."""
 
 import threading
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import tiny
 import torch
@@ -61,6 +63,26 @@ def test_one_trace_for_many_texts(family, rules):
     found = run(trace, model, batch)
     assert_close(found, compute(model, batch, PassSpec(rules, ("input", "embedding"))))
     assert not torch.allclose(found.summary[:2], before.summary[:2])
+
+
+@pytest.mark.parametrize(("family", "attention"), [("causal:llama", "eager"), ("causal:bloom", None)])
+def test_heads_and_layers_are_seen_in_a_trace(family, attention):
+    """Also where attention is written out: its weights go through a dropout, which is an operation there."""
+    chosen = {} if attention is None else {"attn_implementation": attention}
+    model = tiny.build(family, **chosen)
+    spec, options = static()
+    trace = traced(model, batch_for(model), replace(spec, heads=True), options)
+    for asked in (ASKED, OTHERS[0]):
+        batch = batch_for(model, asked)
+        rows = len(batch.spans)
+        with torch.no_grad():
+            found = run(trace, model, batch).read(rows).inside
+            expected = compute(model, batch, replace(spec, heads=True)).read(rows).inside
+        assert expected[0].keys() == {"by_head", "by_attention", "by_mlp", "by_layer"}
+        for one, other in zip(found, expected, strict=True):
+            assert one.keys() == other.keys()
+            for name, numbers in one.items():
+                np.testing.assert_allclose(numbers, other[name], atol=1e-5 * np.abs(numbers).max())
 
 
 def test_one_text_and_checkpointing_and_any_token():
