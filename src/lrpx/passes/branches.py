@@ -39,8 +39,11 @@ _SOFTMAX = (functional.softmax, torch.softmax, Tensor.softmax)
 _CONTRACTION = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm, torch.einsum)
 _NORM = (functional.layer_norm, torch.layer_norm, functional.rms_norm)
 # What may be done to attention weights before they meet the values, beside views, which are known by their base.
-_KEEPS_WEIGHTS = (Tensor.to, Tensor.type_as, Tensor.half, Tensor.bfloat16, Tensor.float, Tensor.masked_fill)
-_KEEPS_WEIGHTS += (functional.dropout,)  # which returns a new tensor while a pass is traced
+# A dropout returns a new tensor while a pass is traced.
+_KEEPS_WEIGHTS: tuple[Function, ...] = (
+    *(Tensor.to, Tensor.type_as, Tensor.half, Tensor.bfloat16, Tensor.float, Tensor.masked_fill),
+    functional.dropout,
+)
 _STEPS = 8  # back from what may be the stream, cast, reshaped, or with a constant added or multiplied
 
 
