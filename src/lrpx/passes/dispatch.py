@@ -23,11 +23,13 @@ import torch
 from transformers import PreTrainedModel
 
 from ..errors import InputError, LrpxError, strict, warn
+from ..models.modules import modules_of
 from ..models.placement import entry_device, is_divided
 from ..models.positions import fresh_rotations
 from ..models.precision import matmul_precision
 from ..models.provenance import provenance
 from ..propagation.rulesets import get_rules
+from ..recognition.mixers import known_mixers
 from ..text.batching import Batch
 from .compiled.plan import CompiledPasses
 from .cuda_graphs import Graphs, bucket
@@ -245,6 +247,8 @@ class PassRunner:
             return "it is divided over devices"
         if kind == "compiled" and torch.is_autocast_enabled(entry_device(self.model).type):
             return "torch.autocast is on"
+        if kind == "compiled" and known_mixers(modules_of(self.model)):
+            return "its mixers are loops over tokens or chunks, which would be compiled anew for every length"
         code = foreign_rule(spec) or foreign_code(self.model)
         return code and f"{code}, and a captured or compiled pass would not run that code again"
 
