@@ -20,7 +20,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from .._torch_internals import no_function_modes
 from .activations import Applies, running
@@ -28,6 +27,7 @@ from .call import Call, tensors_in
 from .gates import Edge, edge_of, edges_of, ranked
 from .linear_attention import LinearAttention, follow_roles, linear_attention_of, under_rule
 from .operations import ACTIVATION, SIGNAL, operation_of, operation_of_node
+from .steps import Steps
 
 
 @dataclass(frozen=True)
@@ -112,36 +112,38 @@ def follow_mixers(modules: Sequence[nn.Module], active: Applies, stack: ExitStac
     for module in modules:
         for name in vars(module).keys() & _KEPT:
             stack.callback(setattr, module, name, getattr(module, name))
-    for module, mixer in known_mixers(modules).items() if active.rules else ():
+    for module, mixer in known_mixers(modules).items():
         if isinstance(mixer, Mixer):
             _follow(module, mixer, active, stack)
-        else:
+        elif active.rules:
             follow_roles(module, mixer, active, stack)
 
 
 def _follow(module: nn.Module, mixer: Mixer, active: Applies, stack: ExitStack) -> None:
-    selections: list[_Selection | None] = []
+    modes: list[Steps | None] = []
 
     def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         now = running(active)
         with no_function_modes():
             given = tensors_in((*args, *kwargs.values()))[:1]
             carries = bool(given) and given[0].requires_grad and torch.is_grad_enabled()
-        selections.append(_Selection(mixer, now, given[0]) if now is not None and carries else None)
-        if selections[-1] is not None:
-            selections[-1].__enter__()
+        mode = None
+        if now is not None and carries:
+            mode = _Selection(mixer, now, given[0]) if now.rules else Steps()
+            mode.__enter__()
+        modes.append(mode)
 
     def after(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        if selections and (selection := selections.pop()) is not None:
-            selection.__exit__(None, None, None)
-            if output is not None and (missing := selection.missing()):  # None: after an exception
-                selection.active.unknown[f"{type(module).__name__}, in which {missing}"] += 1
+        if modes and (mode := modes.pop()) is not None:
+            mode.__exit__(None, None, None)
+            if isinstance(mode, _Selection) and output is not None and (missing := mode.missing()):
+                mode.active.unknown[f"{type(module).__name__}, in which {missing}"] += 1  # None: after an exception
 
     stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
     stack.callback(module.register_forward_hook(after, always_call=True).remove)
 
 
-class _Selection(TorchFunctionMode):
+class _Selection(Steps):
     """While a mixer runs: finds what selects and what is written, and keeps other rules away from the recurrence.
 
     The recurrence begins with the first tensor that selects and ends with the next activation, that of the output gate.
@@ -162,6 +164,8 @@ class _Selection(TorchFunctionMode):
             several = sum([t.requires_grad for t in tensors_in((*args, *kwargs.values()))]) > 1
             output = self._product(func, args, kwargs) if several else func(*args, **kwargs)
             return ranked(output, SIGNAL)  # for the output gate; x itself may come out of a SiLU
+        if operation.name == "getitem" and (part := self.step(args)) is not None:
+            return part
         output = func(*args, **kwargs)
         if operation.name in self.mixer.functions:
             return self._selector(operation.name, output)
