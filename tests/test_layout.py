@@ -119,7 +119,8 @@ def test_every_file_has_a_room():
 # What recognition can be read without: a table of names, activations that models write out, functions that are several
 # operations, recurrences, a check for what a mode does not see.
 BESIDE = {
-    f"recognition.{name}" for name in ("table", "activations", "composed", "mixers", "linear_attention", "steps", "foreign")
+    f"recognition.{name}"
+    for name in ("table", "activations", "composed", "mixers", "linear_attention", "steps", "foreign")
 }
 
 

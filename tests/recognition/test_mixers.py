@@ -1,6 +1,9 @@
 """Mixers that select: compared with the same recurrence written as a sum over pairs of tokens, with its shares stated."""
 
+import importlib.machinery
 import re
+import sys
+import types
 
 import pytest
 import tiny
@@ -271,6 +274,28 @@ def test_a_table_that_is_wrong_about_a_mixer_is_noticed(monkeypatch, wrong, rule
     monkeypatch.setitem(mixers.MIXERS, "Mamba2Mixer", wrong)
     with pytest.raises(UnsupportedModelError, match=message):
         run(model, batch_of(model, 5), rule_set)
+
+
+def test_a_scan_in_a_fused_kernel_is_refused_with_what_to_do(monkeypatch):
+    """A kernel shows no softplus, and leaves an autograd node of its own."""
+
+    class SelectiveScan(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, u):
+            return 2 * u
+
+        @staticmethod
+        def backward(ctx, grad):
+            return 2 * grad
+
+    model = tiny.build("causal:mamba")
+    package = types.ModuleType("mamba_ssm")
+    package.__spec__ = importlib.machinery.ModuleSpec("mamba_ssm", None)
+    monkeypatch.setitem(sys.modules, "mamba_ssm", package)
+    run(model, batch_of(model, 5), "lrp")  # installed, but not in use
+    monkeypatch.setattr(model.backbone.layers[1].mixer, "forward", lambda u, **_: SelectiveScan.apply(u))
+    with pytest.raises(UnsupportedModelError, match=r"SelectiveScan.* Kernels of mamba_ssm hide operations"):
+        run(model, batch_of(model, 5), "lrp")
 
 
 def test_a_rule_set_without_a_rule_for_what_selects_is_refused():

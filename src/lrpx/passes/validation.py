@@ -36,7 +36,7 @@ from .image_inputs import reading_part
 NORMS = ("layer_norm", "rms_norm", "unit_norm", "normaliser", "division")
 ALTERNATIVE = 'Load it with attn_implementation="sdpa", or call model.set_attn_implementation("sdpa").'
 # Packages whose kernels transformers calls in place of a recurrence and its convolution, where they are installed.
-_FUSED = ("fla", "causal_conv1d", "mamba_ssm", "kernels")
+_FUSED = ("fla", "causal_conv1d", "mamba_ssm", "mambapy", "kernels")
 # The name of a module that attends from a decoder to an encoder.
 CROSSING = re.compile(r"(^|\.)(encoder_?attn|encoder_?attention|EncDecAttention|cross_?attn|cross_?attention)$")
 

@@ -161,9 +161,13 @@ class _Selection(Steps):
         if operation.rank == ACTIVATION:
             self._inside = False
         if self._inside and operation.kind in ("product", "contraction", "linear"):
-            several = sum([t.requires_grad for t in tensors_in((*args, *kwargs.values()))]) > 1
+            with no_function_modes():  # which would see each look at a tensor
+                several = sum([t.requires_grad for t in tensors_in((*args, *kwargs.values()))]) > 1
             output = self._product(func, args, kwargs) if several else func(*args, **kwargs)
-            return ranked(output, SIGNAL)  # for the output gate; x itself may come out of a SiLU
+            if operation.name == "matmul":  # whose node says it
+                return output
+            with no_function_modes():
+                return ranked(output, SIGNAL)  # for the output gate; x itself may come out of a SiLU
         if operation.name == "getitem" and (part := self.step(args)) is not None:
             return part
         output = func(*args, **kwargs)

@@ -16,6 +16,8 @@ from torch.overrides import TorchFunctionMode
 from .._torch_internals import no_function_modes
 from .operations import operation_of
 
+_ALL = slice(None)
+
 
 class Steps(TorchFunctionMode):
     """Reads single tokens of tensors that carry gradient from their parts."""
@@ -31,14 +33,13 @@ class Steps(TorchFunctionMode):
     def step(self, args: Sequence[Any]) -> Tensor | None:
         """What ``x[:, t]`` and its like return; ``None``: this is none, or ``x`` was changed in place meanwhile."""
         tensor, index = args
-        if not isinstance(index, tuple) or [type(i) for i in index].count(int) != 1:
+        places = [place for place, i in enumerate(index) if type(i) is int] if type(index) is tuple else []
+        if len(places) != 1 or index.count(_ALL) != len(index) - 1:
             return None
-        if any(i != slice(None) for i in index if type(i) is not int):
-            return None
-        with no_function_modes():
-            if not (isinstance(tensor, Tensor) and tensor.requires_grad and torch.is_grad_enabled()):
+        with no_function_modes():  # which would see each look at a tensor
+            if not (tensor.requires_grad and torch.is_grad_enabled()):
                 return None
-            dim = next(place for place, i in enumerate(index) if type(i) is int)
+            dim = places[0]
             key = id(tensor), dim
             if key not in self._apart:
                 self._apart[key] = tensor, tensor._version, tensor.unbind(dim)
