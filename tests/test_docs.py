@@ -1,9 +1,10 @@
 """What the documentation shows is run: Python blocks of README.md and docs/, and the examples in docstrings.
 
-The blocks of a page are one program, run by a Python of its own in an empty folder. Nothing in lrpx is replaced: the models
-and files that the pages name are there, only small. A tiny random GPT-2 lies in the cache of the Hugging Face Hub under each
-name and in the cache of lrpx as the default model, ``lgd_dataset.tsv`` has two dozen sentences, and ``en_core_web_trf`` is a
-spaCy pipeline trained on them. A block with ``<!-- skip: reason -->`` on the line above it is left out.
+The blocks of a page are one program, run in a process of its own (``forked.py``) in an empty folder. Nothing in lrpx is
+replaced: the models and files that the pages name are there, only small. A tiny random GPT-2 lies in the cache of the
+Hugging Face Hub under each name and in the cache of lrpx as the default model, ``lgd_dataset.tsv`` has two dozen sentences,
+and ``en_core_web_trf`` is a spaCy pipeline trained on them. A block with ``<!-- skip: reason -->`` on the line above it is
+left out.
 """
 
 import json
@@ -13,6 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 import tiny_tokenizers
 import torch
@@ -67,8 +69,11 @@ def folder(tmp_path_factory):
     return root
 
 
-def run(folder, script):
-    """Run a Python program in ``folder``, with its caches."""
+@pytest.fixture(scope="module")
+def process(folder):
+    """The process of ``forked.py``, in ``folder``, with its caches."""
+    if not hasattr(os, "fork"):
+        pytest.skip("needs fork")
     environment = {
         **os.environ,
         "HF_HUB_CACHE": str(folder / "hub"),
@@ -77,10 +82,20 @@ def run(folder, script):
         "MPLBACKEND": "agg",
         "PYTHONPATH": os.pathsep.join([str(SOURCE), *filter(None, [os.environ.get("PYTHONPATH")])]),
     }
-    done = subprocess.run(
-        [sys.executable, script], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    command = [sys.executable, forked.__file__]
+    with subprocess.Popen(
+        command, cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as running:
+        yield running
+        running.stdin.close()
+
+
+def run(process, script):
+    """Run a Python program in the folder of ``process``."""
+    process.stdin.write(f"{script}\n")
+    process.stdin.flush()
+    status, said = json.loads(process.stdout.readline())
+    assert status == 0, said
 
 
 WITH_BLOCKS = [path for path in PAGES if program(path.read_text(encoding="utf-8")).strip()]
@@ -88,12 +103,12 @@ WITH_BLOCKS = [path for path in PAGES if program(path.read_text(encoding="utf-8"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", WITH_BLOCKS, ids=lambda p: p.stem)
-def test_the_blocks_of_a_page_run(folder, path):
+def test_the_blocks_of_a_page_run(folder, process, path):
     for package in NEEDS.get(path.stem, ()):
         pytest.importorskip(package, reason=f"{path.name} shows what needs {package}")
     script = folder / f"{path.stem}.py"
     script.write_text(program(path.read_text(encoding="utf-8")), encoding="utf-8")
-    run(folder, script)
+    run(process, script)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: p.stem)
@@ -139,21 +154,21 @@ sys.exit(1 if runner.failures or not runner.tries else 0)
 """
 
 
-def run_examples(folder, module):
+def run_examples(folder, process, module):
     script = folder / f"examples of {module}.py"
     script.write_text(EXAMPLES.replace("MODULE", module), encoding="utf-8")
-    run(folder, script)
+    run(process, script)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("module", MODULES)
-def test_the_examples_in_docstrings_run(folder, module):
+def test_the_examples_in_docstrings_run(folder, process, module):
     """They may use ``lrpx``, ``torch``, and a small ``model`` with its ``tokenizer``, ``ids`` and ``target``."""
-    run_examples(folder, module)
+    run_examples(folder, process, module)
 
 
 @pytest.mark.slow
-def test_a_wrong_example_is_noticed(folder):
+def test_a_wrong_example_is_noticed(folder, process):
     (folder / "wrong.py").write_text('"""\n>>> 1 + 1\n3\n"""\n', encoding="utf-8")
     with pytest.raises(AssertionError, match="Expected"):
-        run_examples(folder, "wrong")
+        run_examples(folder, process, "wrong")
