@@ -32,6 +32,7 @@ class MatrixRow:
     text: str
     relevance: np.ndarray  # [columns]
     end: int
+    against: str = ""  # what is subtracted from it, where something is
 
 
 @dataclass(frozen=True)
