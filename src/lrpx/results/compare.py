@@ -31,7 +31,8 @@ def compare(*given: Given) -> Explanations:
         InputError: Something else is given, or no text is explained twice.
 
     Example:
-        >>> lrpx.compare("gpt2.json", "llama.json", explainer("The keys to the cabinet")).show()
+        >>> explainer = lrpx.Explainer("openai-community/gpt2")
+        >>> lrpx.compare(*(explainer("The keys to the cabinet", method=name) for name in ("lrp", "attnlrp"))).show()
     """
     by_text: dict[str, list[Explanation]] = {}
     for e in _each(given):
