@@ -52,6 +52,7 @@ def test_the_maps_are_those_of_the_library(desk, ask):
     answers = ask("explain", ASKED)
     [grid] = app_tools.one(answers, "maps")["grids"]
     assert [row["method"] for row in grid["rows"]] == ASKED["methods"]
+    assert "outside the tokens" in grid["rows"][2]["sums"][1]
     for row in grid["rows"]:
         e = desk.explainer(TEXT, target=" are", contrast=" is", method=row["method"])
         v = view(e, Look())

@@ -64,7 +64,7 @@ def test_all_of_a_small_vocabulary(causal):
 
 def test_what_is_refused(causal):
     for count in (0, -1, True, 1.5):
-        with pytest.raises(lrpx.InputError, match="the count is .*: give a number of tokens from 1"):
+        with pytest.raises(lrpx.InputError, match="give a number of tokens from 1"):
             causal.likeliest(TEXT, count)
     with pytest.raises(lrpx.InputError, match="2 texts: likeliest\\(\\) takes one"):
         causal.likeliest([TEXT, TEXT])

@@ -21,7 +21,7 @@ from ..heatmap.grid import Grid, GridRow, grid, groups
 from ..heatmap.images import ImageMap, overlay
 from ..heatmap.matrix import positions_of
 from ..heatmap.text import legible, readable, visible
-from ..heatmap.view import DOT, MINUS, View, fixed, probability, view
+from ..heatmap.view import DOT, MINUS, View, fixed, probability, short, view
 from ..results.explanation import Explanation, Prediction, Token
 
 PARTS = {"by_attention": "attention", "by_mlp": "MLP", "by_layer": "all it adds"}
@@ -88,10 +88,13 @@ def _column(cell: Cell, pieces: list[str]) -> dict[str, Any]:
 
 def _row(row: GridRow) -> dict[str, Any]:
     v = row.view
+    sums = v.sums(MINUS)
+    if sums and v.components:  # or they would not add up to the value
+        sums.insert(1, f"outside the tokens {short(sum(total for _, total, _ in v.components), MINUS)}")
     return {
         "method": v.method,
         "what": v.explains(MINUS) + (f" = {value}" if (value := v.equals(MINUS)) else ""),
-        "sums": v.sums(MINUS),
+        "sums": sums,
         "scale": bool(v.scale),
         "ticks": [text for _, text in v.ticks(MINUS)] if v.scale else [],
         "bar": [painted(colour(share)) for share in v.bar(9)],
