@@ -89,6 +89,7 @@ def _text(group: Sequence[Drawable], look: Look) -> dict[str, Any]:
     """What the script knows of the explanations of one text."""
     made = grid(group, look)  # of one explanation too: it has its label
     title = "".join(text for _, _, text in group[0].units).strip()
+    title += f" ({group[0].method})" * bool(group[0].images)  # each is a text of its own
     return {
         "title": title if len(title) <= 60 else title[:59] + "…",
         "rows": [_row(e, row) for e, row in zip(group, made.rows, strict=True)],

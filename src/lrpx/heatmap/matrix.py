@@ -122,9 +122,7 @@ def tokens_by_layers(e: Drawable, look: Look) -> MatrixView:
     summed = of_cells(np.asarray(numbers, dtype=np.float64), [cell.tokens[0][0] for cell in cells])
     hidden = np.array([cell.hidden for cell in cells])
     rows = [
-        MatrixRow(
-            " " * cell.gap + cell.text, np.full(len(summed), np.nan) if cell.hidden else summed[:, i], len(summed)
-        )
+        MatrixRow(cell.text, np.full(len(summed), np.nan) if cell.hidden else summed[:, i], len(summed))
         for i, cell in enumerate(cells)
     ]
     what = "what each layer's attention takes from a token" if e.components and name == "by_layer" else ADDED[name]
