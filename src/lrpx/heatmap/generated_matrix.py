@@ -21,6 +21,26 @@ from .text import characters, code_point
 from .view import MINUS, fixed
 
 
+class Line(Protocol):
+    """A row of a matrix."""
+
+    @property
+    def text(self) -> str:
+        """What stands beside it."""
+
+    @property
+    def against(self) -> str:
+        """What is subtracted, or nothing."""
+
+    @property
+    def relevance(self) -> np.ndarray:
+        """A number for each column before ``end``."""
+
+    @property
+    def end(self) -> int:
+        """The columns from here on have none."""
+
+
 class Matrix(Protocol):
     """What is drawn: a ``GeneratedView``, or the pairs of two texts."""
 
@@ -33,8 +53,8 @@ class Matrix(Protocol):
         """Whether numbers have signs."""
 
     @property
-    def rows(self) -> Sequence[Any]:
-        """The rows: each has a ``text``, and its ``relevance`` has a number for each column before its ``end``."""
+    def rows(self) -> Sequence[Line]:
+        """The rows, from the top."""
 
     @property
     def title(self) -> str:
