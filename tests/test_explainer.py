@@ -84,6 +84,8 @@ def assert_same(actual, expected, tolerance):
 @families(FAMILIES, quick=CORE)
 @pytest.mark.parametrize("dtype", slow_but([torch.float64, torch.float32], torch.float64))
 def test_a_list_is_explained_like_one_by_one(family, method, dtype):
+    if method == "leave-one-out" and not family.startswith("causal"):
+        pytest.skip("it makes texts shorter, which is for causal models")
     model = tiny.build(family, dtype=dtype)
     rows = ids_of([12, 11, 5, 12, 1 if dtype == torch.float64 else 5])
     where = positions_of(family, rows)
