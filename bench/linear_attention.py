@@ -1,4 +1,4 @@
-"""What the rules cost over a forward pass where tokens are mixed by linear attention, on PyTorch's own operations.
+"""What the rules cost over a forward pass where tokens are mixed by linear attention or a scan, on PyTorch's own operations.
 
     python bench/linear_attention.py                      # a small model of every make, one CPU thread
     python bench/linear_attention.py --device cuda --width 1024 --tokens 512
@@ -26,6 +26,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "olmo_hybrid": {**HEADS, "layer_types": KINDS},
     "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
     "minimax": {"layer_types": KINDS, "num_local_experts": 2, "num_experts_per_tok": 1},
+    "mamba": {},
+    "mamba2": {"num_heads": 8, "n_groups": 1, "chunk_size": 64},
+    "bamba": {"attn_layer_indices": [1, 3], "mamba_n_heads": 8, "mamba_chunk_size": 64},
+    "recurrent_gemma": {"block_types": ["recurrent", "attention"]},
     "rwkv": {},
     "xlstm": {"num_blocks": 4, "num_heads": 4},
 }
