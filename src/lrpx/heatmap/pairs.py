@@ -20,7 +20,6 @@ class PairRow:
     text: str
     relevance: np.ndarray  # [cells of the second text]
     end: int
-    against: str = ""  # as of generated tokens; a pair has no contrast
     against: str = ""  # as of a row of generated text
 
 
