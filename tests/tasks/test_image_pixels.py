@@ -143,6 +143,31 @@ def test_other_places_rules_and_ways_to_run(llava, explainer):
     np.testing.assert_allclose(several[0].relevance, plain.relevance, rtol=1e-9, atol=1e-12)
 
 
+def test_checkpointing_recomputes_the_blocks_of_the_vision_tower_too(llava, monkeypatch):
+    model, processor = llava
+    first = {name: module for name, module in model.named_modules() if name.endswith("layers.0")}
+    blocks = {part: next(m for name, m in first.items() if part in name) for part in ("vision", "language")}
+    runs = dict.fromkeys(blocks, 0)
+    for name, block in blocks.items():
+
+        def forward(*args, _name=name, _forward=block.forward, **kwargs):
+            runs[_name] += 1
+            return _forward(*args, **kwargs)
+
+        monkeypatch.setattr(block, "forward", forward)
+    lrpx.explain(model, processor, PLACED, images=[photo()], target=CAT, at="pixels", checkpoint=True)
+    assert runs == {"vision": 2, "language": 2}
+
+
+@pytest.mark.parametrize("options", [{"compile": True}, {"fast": True}])
+def test_what_images_do_not_have_is_said(llava, options, caplog):
+    a, b = (lrpx.explain(*llava, PLACED, images=[photo()], target=CAT, at="pixels", **each) for each in (options, {}))
+    assert a.relevance.tolist() == b.relevance.tolist()
+    assert (
+        f"{next(iter(options))}=True: LlavaForConditionalGeneration reads images: only texts alone are" in caplog.text
+    )
+
+
 def test_it_is_saved_and_drawn(explainer, tmp_path):
     e = explainer(PLACED, images=[photo()], target=CAT, at="pixels")
     e.save(tmp_path / "e.json")

@@ -28,6 +28,7 @@ from ..results.images import ImagePatches
 from ..tasks.image_input import ImageInput, as_image, read_image, split_images
 from ..tasks.labels import Labels
 from ..tasks.patches import Grid, Seen, cells, default_place, noted_patches, own_tokens
+from ..tasks.pictures import png_of
 from ..tasks.text_classification import LabelScores
 from ..text.batching import Attribution, Batch, Function, Readout
 from ..text.given import as_python, name_of, short
@@ -266,10 +267,9 @@ class Images(Collected):
 
     @staticmethod
     def _patches(grid: Grid, image: ImageInput) -> ImagePatches:
-        height, width = image.picture.shape[:2]
         order = tuple(grid.before + n for n in grid.order)
         start = order[0] if order else grid.before
-        return ImagePatches(start, grid.rows, grid.columns, width, height, image.png, order)
+        return ImagePatches(start, grid.rows, grid.columns, *png_of(image.picture), order)
 
 
 def _patch_names(grid: Grid) -> list[str]:

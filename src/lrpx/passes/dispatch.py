@@ -178,8 +178,16 @@ class PassRunner:
         if not batch.is_text_alone:
             asked = [f"{name}=True" for name in ("fast", "compile") if getattr(self.execution, name)]
             if asked:
-                name = f"{type(self.model).__name__} has an encoder and a decoder: " if batch.sources else ""
-                what = f"{' and '.join(asked)}: {name}only texts alone are captured or compiled"
+                reads = batch.of_images or batch.with_images
+                why = (
+                    "has an encoder and a decoder"
+                    if batch.sources
+                    else "reads images"
+                    if reads
+                    else "is given more than text"
+                )
+                name = f"{type(self.model).__name__} {why}"
+                what = f"{' and '.join(asked)}: {name}: only texts alone are captured or compiled, so it runs as usual"
                 self._tell(logging.WARNING, what)
             return compute(self.model, batch, spec, options)
         key = self._key(batch, spec)

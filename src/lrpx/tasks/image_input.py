@@ -1,4 +1,6 @@
-"""What a user gives as an image, as the tensors that a model reads, and as the picture that it sees.
+"""What a user gives a model that reads images alone (a classifier, CLIP), as the tensors that it reads.
+
+Files and arrays of bytes are opened by ``pictures.py``, as for models of images and text (``image_text.py``).
 
 1. A PIL image, a path, or an array of bytes goes through the model's image processor. Numbers that are not bytes are pixel values
    already, scaled and normalised, and stay as they are; so does what an image processor returned.
@@ -7,7 +9,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,11 +19,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..errors import InputError, import_optional
+from ..errors import InputError
 from ..models.placement import entry_device
 from ..models.signature import takes
 from ..text.batching import Batch
-from .pictures import open_picture
+from .pictures import as_seen, open_picture
 from .text_classification import LabelScores
 
 EXPECTED = (
@@ -45,14 +46,6 @@ class ImageInput:
     inputs: dict[str, Tensor]
     picture: np.ndarray
     name: str | None = None
-
-    @property
-    def png(self) -> bytes:
-        """The picture as a PNG file."""
-        image = import_optional("PIL.Image", "a picture", extra="vision").fromarray(self.picture)
-        file = io.BytesIO()
-        image.save(file, format="PNG")
-        return file.getvalue()
 
     @property
     def patched(self) -> tuple[int, int] | None:
@@ -115,7 +108,7 @@ def read_image(given: Any, processor: Any, model: PreTrainedModel) -> ImageInput
         inputs = {"pixel_values": torch.as_tensor(given)[None]}
     else:
         inputs = _processed(open_picture(given, "the image"), processor, model)
-    return ImageInput(_checked(inputs, model), _picture(inputs, processor, model), name)
+    return ImageInput(_checked(inputs, model), _picture(inputs, processor), name)
 
 
 def _is_floating(given: Tensor | np.ndarray) -> bool:
@@ -161,22 +154,12 @@ def _size(config: Any) -> tuple[int, int] | None:
     return (size, size) if isinstance(size, int) else None
 
 
-def _picture(inputs: Mapping[str, Tensor], processor: Any, model: PreTrainedModel) -> np.ndarray:
-    """Pixel values as bytes: as the processor normalised them, or, not knowing how, from their least to their greatest."""
-    values = inputs["pixel_values"][0].detach().cpu().double().numpy()
+def _picture(inputs: Mapping[str, Tensor], processor: Any) -> np.ndarray:
+    """What the model sees, uint8 ``[height, width, 3]``."""
+    values = inputs["pixel_values"][0].detach().cpu().double()
     if "spatial_shapes" in inputs:
-        values = as_image(values, *(int(n) for n in inputs["spatial_shapes"][0]))
-    pixels = np.moveaxis(values, 0, -1)
-    mean, std = getattr(processor, "image_mean", None), getattr(processor, "image_std", None)
-    if mean is not None and std is not None:
-        normalised = getattr(processor, "do_normalize", True)
-        scaled = pixels * np.asarray(std) + np.asarray(mean) if normalised else pixels
-        scaled = scaled if getattr(processor, "do_rescale", True) else scaled / 255
-    else:
-        least, most = pixels.min(), pixels.max()
-        scaled = (pixels - least) / (most - least or 1.0)
-    rgb = np.repeat(scaled, 3, axis=2) if scaled.shape[2] == 1 else scaled[..., :3]
-    return np.round(255 * rgb.clip(0, 1)).astype(np.uint8)
+        values = torch.from_numpy(as_image(values.numpy(), *(int(n) for n in inputs["spatial_shapes"][0])))
+    return np.asarray(as_seen(values, processor))
 
 
 def as_image(patches: np.ndarray, rows: int, columns: int) -> np.ndarray:

@@ -1,4 +1,7 @@
-"""Pictures that users give, and those that a model saw: read, and written as PNG."""
+"""Pictures for all tasks: opened from what users give, made of the pixel values that a model saw, and written as PNG.
+
+Which tensors a model is given for them is the business of ``image_input.py`` and ``image_text.py``.
+"""
 
 from __future__ import annotations
 
@@ -68,21 +71,26 @@ def _pixels(given: Any, what: str) -> np.ndarray:
 def as_seen(pixels: Any, image_processor: Any) -> Any:
     """What a model saw, ``[3, height, width]``, as a picture of Pillow: the processor's normalisation undone.
 
-    Without a processor the darkest and the brightest number are taken for black and white.
+    If that is not known, the least and the greatest number are taken for black and white.
     """
     image = import_optional("PIL.Image", "drawing images", extra="vision")
     numbers = np.asarray(pixels.detach().float().cpu().numpy(), dtype=np.float64)
     mean, std = (getattr(image_processor, f"image_{name}", None) for name in ("mean", "std"))
-    if mean is not None and std is not None and getattr(image_processor, "do_normalize", True):
+    normalised = image_processor is None or getattr(image_processor, "do_normalize", True)
+    if normalised and mean is not None and std is not None:
         numbers = numbers * np.reshape(std, (-1, 1, 1)) + np.reshape(mean, (-1, 1, 1))
-    elif image_processor is None:
+    elif normalised:
         numbers = (numbers - numbers.min()) / (np.ptp(numbers) or 1.0)
+    if not (image_processor is None or getattr(image_processor, "do_rescale", True)):
+        numbers = numbers / 255
     numbers = np.repeat(numbers, 3, axis=0) if len(numbers) == 1 else numbers[:3]
     return image.fromarray(np.round(numbers.clip(0, 1) * 255).astype(np.uint8).transpose(1, 2, 0))
 
 
 def png_of(picture: Any) -> tuple[int, int, bytes]:
-    """Width, height and PNG file of a picture, made smaller where it is very large."""
+    """Width, height and PNG file of a picture of Pillow, or uint8 ``[height, width, 3]``, made smaller where it is very large."""
+    if isinstance(picture, np.ndarray):
+        picture = import_optional("PIL.Image", "a picture", extra="vision").fromarray(picture)
     largest = max(picture.size)
     if largest > LARGEST:
         picture = picture.resize(tuple(max(1, round(side * LARGEST / largest)) for side in picture.size))
