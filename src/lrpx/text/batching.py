@@ -299,8 +299,10 @@ def _batch(
 
 
 # Convolutions, Fourier transforms, pooling and landmarks mix positions regardless of the attention mask; Doge's own mask did so
-# in early releases of transformers 5.
-_LEAKS_PADDING = frozenset({"convbert", "doge", "fnet", "funnel", "led", "longformer", "mobilebert", "nystromformer"})
+# in early releases of transformers 5, and UMT5's logits depend on padding in 5.17.
+_LEAKS_PADDING = frozenset(
+    {"convbert", "doge", "fnet", "funnel", "led", "longformer", "mobilebert", "nystromformer", "umt5"}
+)
 
 
 def allowed_waste(model: PreTrainedModel, task: str) -> float:
