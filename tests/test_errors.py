@@ -71,5 +71,5 @@ def test_an_option_typed_wrong_or_in_the_wrong_place_is_refused_with_the_right_o
 
 def test_signatures_stay_readable():
     assert [*inspect.signature(lrpx.Explainer).parameters][:3] == ["model", "tokenizer", "method"]
-    assert [*inspect.signature(lrpx.Explanation.to_png).parameters][:3] == ["self", "path", "scale"]
+    assert [*inspect.signature(lrpx.Explanation.to_png).parameters][:3] == ["self", "path", "of"]
     assert "Args:" in (lrpx.load.__doc__ or "")
