@@ -201,15 +201,17 @@ NO_BRANCHES = {
 ONE_BRANCH = {
     "masked:mobilebert": "its attention and MLPs add to a narrower stream of the block's own",
     "masked:fnet": "has no attention, and mixes tokens by a Fourier transform",
-    **dict.fromkeys(tiny.SELECTIVE, "scans are neither attention nor MLP"),
+    **dict.fromkeys(tiny.STATE_SPACE, "scans and recurrences are neither attention nor MLP"),
 }
 NO_HEADS = {
     "masked:nystromformer": "adds a convolution to what the heads wrote, in place",
     "masked:fnet": "has no heads",
     **dict.fromkeys(("causal:mamba", "causal:mamba2", "causal:falcon_mamba"), "scans have no attention weights"),
+    "causal:xlstm": "has no attention",
 }
 NOTHING = {
     **dict.fromkeys(("causal:deepseek_v4", "causal:hy_v4", "causal:gemma3n_text"), "has several residual streams"),
+    "causal:rwkv": "has no attention, and rescales its stream between blocks",
     "masked:longformer": "pads the text and computes attention in pieces",
     "masked:squeezebert": "keeps hidden states as [batch, width, tokens]",
 }

@@ -65,7 +65,7 @@ _LIKE_A_MIXER = re.compile(
     r"[Mm]amba|SSM|[Dd]elta[Nn]et|DeltaAttention|FalconH1Mixer|[Rr]wkv|RWKV|RgLru|RecurrentBlock|ShortConv$|LinearAttention|"
     r"LightningAttention|x?LSTM|Retention|Hyena|SelectiveScan"
 )
-_WEIGHTS = ("A_log", "dt_bias", "dt_proj", "time_decay", "recurrent_param")
+_WEIGHTS = ("A_log", "dt_bias", "time_decay", "recurrent_param")
 _KEPT = {"recurrent_states", "conv1d_state"}  # by RecurrentGemma, from call to call
 _PART_OF_A_MODEL = re.compile(r"Norm|Rotary|MLP$|Mlp$|FeedForward$|Embedding|KimiLinearAttention$")
 
