@@ -35,14 +35,22 @@ from lrpx.evaluation.metrics import bootstrap, random_baseline
 from lrpx.evaluation.run import evaluate
 
 METRICS = ("pg2", "mrr", "rma")
-SINGLE = [name for name in lrpx.METHODS if name not in ("gradient", "alti", "attention-rollout")]  # tied to one logit
+SLOW = (
+    "integrated-gradients",
+    "smoothgrad",
+    "occlusion",
+    "leave-one-out",
+    "random",
+)  # many passes, or for comparison only
+USUAL = [name for name in lrpx.METHODS if name not in SLOW]
+SINGLE = [name for name in USUAL if name not in ("gradient", "alti", "attention-rollout")]  # tied to one logit
 
 
 def main() -> None:
     parser = common.parser_of(__doc__)
     parser.add_argument("benchmark", help="a folder made by lrpx benchmark build")
     parser.add_argument("--model", nargs="+", required=True, help="names or paths")
-    parser.add_argument("--method", nargs="+", default=list(lrpx.METHODS))
+    parser.add_argument("--method", nargs="+", default=USUAL)
     parser.add_argument("--limit", type=int, default=300, help="samples")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)

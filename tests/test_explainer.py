@@ -390,8 +390,13 @@ def passes(monkeypatch):
 def test_speed_and_memory_options_reach_every_pass(gpt2, passes, method, options):
     e = lrpx.explain(*gpt2, TEXT, method=method, **options)
     several = lrpx.explain(*gpt2, [TEXT, "the key"], method=method, batch_tokens=5, **options)
-    backward = METHODS[method].function.split(":")[0] in ("lrp", "gradient")  # the others have no such pass
-    assert passes == [Execution(**options)] * (3 if backward else 0)
+    kind = METHODS[method].function.split(":")[0]
+    changed = Execution(
+        fast=False, checkpoint=options.get("checkpoint")
+    )  # of changed embeddings: neither captured nor compiled
+    expected = {"lrp": (Execution(**options), 3), "gradient": (Execution(**options), 3), "averaged": (changed, 6)}
+    as_usual, times = expected.get(kind, (Execution(), 3 * (kind == "occlusion")))  # alti: no such pass
+    assert passes == [as_usual] * times
     assert_same(several[0], e, 1e-12)
     assert not set(options) & set(e.provenance["options"])  # the method's own only
     usual = {"fast": None, "compile": False, "checkpoint": None, "float32_matmul_precision": matmul_precision()}

@@ -74,7 +74,7 @@ def test_options_without_a_name_of_their_own(lrpx_command):
         (("--plugin", "no_such_module_here", "methods"), "Give a module that can be imported, or a file.py."),
         (("--plugin", "broken.py", "methods"), "invalid syntax"),
         (("--plugin", "nothing.py", "methods"), "registers no method"),
-        (("explain", "x", "--option", "steps"), "give a name and a value, such as --option steps=64"),
+        (("explain", "x", "--option", "steps"), "--option 'steps': give NAME=VALUE."),
         (("explain", "x", "--option", "stepz=3"), "no method has an option 'stepz'. Did you mean 'steps'?"),
         (("explain", "x", "--option", "steps=3"), "--steps is for integrated-gradients"),
     ],

@@ -178,6 +178,8 @@ def differences(family):
         assert str(entry_device(model)) == order[0]
         assert described(model) == ", ".join(order), described(model)
         for method in METHODS.values():
+            if method.name == "leave-one-out" and not family.startswith("causal"):
+                continue
             pairs = list(zip(explained(method, whole), explained(method, model), strict=True))
             off = max(np.abs(a.relevance - b.relevance).max() + abs(a.value - b.value) for a, b in pairs)
             for name in ("by_head", "by_attention", "by_mlp", "by_layer"):

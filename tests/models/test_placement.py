@@ -114,6 +114,8 @@ def explained(model, method, **options):
 @pytest.mark.parametrize("method", METHODS)
 @families(FAMILIES, quick=["causal:llama"])
 def test_every_method_is_as_undivided(divide, family, method):
+    if method == "leave-one-out" and not family.startswith("causal"):
+        pytest.skip("leave-one-out is for causal language models")
     whole, model = tiny.build(family), divide(tiny.build(family), family)
     assert is_divided(model)
     expected = explained(whole, method)
@@ -287,6 +289,8 @@ def test_offloaded_weights_can_be_read_as_others():
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", slow_but(CLASSES, "gpt2"))
 def test_a_model_loaded_by_a_device_map_is_as_any_other(folders, name, method):
+    if method == "leave-one-out" and name == "bert":
+        pytest.skip("leave-one-out is for causal language models")
     folder, whole = folders[name]
     model, _ = lrpx.load(folder, device_map={"": "cpu", f"{BLOCKS[name]}.0": "disk"})
     assert is_offloaded(model)
@@ -444,7 +448,8 @@ def test_tensors_of_two_devices_never_meet(family):
     run = subprocess.run([sys.executable, "-W", "ignore", str(script), family], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-2000:]
     found = json.loads(run.stdout)
-    assert len(found) == 2 * (len(METHODS) + 1)  # and a flow
+    methods = len(METHODS) - (not family.startswith("causal"))  # without leave-one-out
+    assert len(found) == 2 * (methods + 1)  # and a flow
     assert max(found.values()) < 1e-12, found
 
 
@@ -457,6 +462,8 @@ def test_two_gpus_are_as_one(folders, name, rest):
     model, _ = lrpx.load(folder, device_map={"": 0, f"{BLOCKS[name]}.1": rest, head: 0})
     whole, _ = lrpx.load(folder, device="cuda:0")
     for method in METHODS:
+        if method == "leave-one-out" and name == "bert":  # for causal language models
+            continue
         expected, found = explained(whole, method), explained(model, method)
         assert_equal(found, expected)
         assert found.provenance["device"] == ("cuda:0, cuda:1" if rest == 1 else "cuda:0, offloaded")

@@ -78,22 +78,27 @@ def test_loaded_by_name(tmp_path):
     np.testing.assert_allclose(a.relevance, b.relevance, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("kind", ["encoder-decoder", "needs an image"])
-def test_check_and_explain_refuse_the_same(kind):
-    if kind == "needs an image":
-        sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
-        model = BlipForConditionalGeneration(
-            BlipConfig(
-                text_config={**sizes, "vocab_size": 97, "encoder_hidden_size": 32},
-                vision_config={**sizes, "image_size": 16, "patch_size": 8},
-            )
-        ).eval()
-    else:
-        sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 97}
-        model = T5Model(T5Config(**sizes)).eval()
+def test_check_and_explain_refuse_the_same():
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 97}
+    model = T5Model(T5Config(**sizes)).eval()
     with pytest.raises(lrpx.UnsupportedModelError) as caught:
         lrpx.explain(model, None, IDS)
     assert [line for ok, line in check(model).lines if ok is False] == [str(caught.value)]
+
+
+def test_a_model_that_needs_an_image_is_not_explained_without_one():
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
+    model = BlipForConditionalGeneration(
+        BlipConfig(
+            text_config={**sizes, "vocab_size": 97, "encoder_hidden_size": 32},
+            vision_config={**sizes, "image_size": 16, "patch_size": 8},
+        )
+    ).eval()
+    with pytest.raises(lrpx.InputError, match=r"no image is given: images=\[picture\]"):
+        lrpx.explain(model, None, IDS)
+    assert any(
+        not ok and "missing 1 required positional argument: 'pixel_values'" in line for ok, line in check(model).lines
+    )
 
 
 def test_a_model_that_reads_no_text_says_what_it_reads():

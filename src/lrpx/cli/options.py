@@ -217,7 +217,7 @@ def method_options(given: list[str] | None) -> dict[str, Any]:
     for each in given or []:
         name, equals, value = each.partition("=")
         if not (name and equals and value):
-            raise InputError(f"--option {each!r}: give a name and a value, such as --option steps=64.")
+            raise InputError(f"--option {each!r}: give NAME=VALUE.")
         try:
             found[name.replace("-", "_")] = json.loads(value)
         except json.JSONDecodeError:

@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..errors import InputError
+from ..models.placement import entry_device
 from ..models.signature import padding_id
 from ..models.stacks import stacks_of
 
@@ -29,7 +30,7 @@ def baseline_of(model: PreTrainedModel, baseline: Baseline) -> Tensor:
         raise InputError(
             f"{type(model).__name__} has no table of word embeddings, and baseline={baseline!r} is one of them."
         )
-    ids = torch.arange(weight.shape[0], device=weight.device)
+    ids = torch.arange(weight.shape[0]).to(entry_device(model))  # an offloaded table is called, not read
     with torch.no_grad():
         if baseline == "zero":
             return torch.zeros_like(embedding(ids[:1])[0])

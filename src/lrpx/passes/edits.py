@@ -62,7 +62,7 @@ def edited(model: PreTrainedModel, batch: Batch, edit: Edit) -> Iterator[None]:
 
 def rows_of(batch: Batch, indices: Sequence[int]) -> Batch:
     """The batch of these items, each as often as it is named."""
-    index = torch.as_tensor(indices, device=batch.positions.device)
+    index = torch.tensor(indices)
 
     def chosen(tensor: Tensor) -> Tensor:
         return tensor.index_select(0, index.to(tensor.device))
