@@ -511,7 +511,7 @@ async function restoreReply() { // the pieces of what was generated are the serv
 
 async function start() {
   about = await (await fetch("api/about")).json();
-  state = empty();
+  state = { ...empty(), text: $("text").value }; // what was typed while the page was starting
   build();
   wire();
   write();
