@@ -44,6 +44,17 @@ def test_integrated_gradients_are_the_sum_written_out(family, baseline):
     assert e.at == "embedding"
 
 
+def test_the_gradient_at_the_baseline_may_be_infinite():
+    """RMSNorm of zeros is zero, and its slope there is one over the root of a tiny number."""
+    model = tiny.build("causal:llama", zero_biases=True)
+    for module in model.modules():
+        if hasattr(module, "variance_epsilon"):
+            module.variance_epsilon = 1e-36
+    e = lrpx.Explainer(model)(IDS, method="integrated-gradients", steps=4, baseline="zero", **ASKED)
+    assert e.components["baseline"] == 0
+    assert np.abs(e.relevance).min() > 0
+
+
 def test_more_steps_close_the_gap():
     explainer = lrpx.Explainer(tiny.build("causal:gpt2"))
     gaps = [abs(explainer(IDS, method="integrated-gradients", steps=steps, **ASKED).residual) for steps in (2, 8, 64)]

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from ..errors import InputError
 from ..passes.attribution import Pass, run
 from ..passes.dispatch import PassRunner
-from ..passes.edits import Edit, at_once, edited, part_of, rows_of
+from ..passes.edits import Edit, at_once, edited, part_of, rows_of, values
 from ..text.batching import Attribution, Batch
 from .baselines import Baseline, baseline_of, positive
 from .gradient import norm_of
@@ -62,7 +62,7 @@ def integrated_gradients(
     x = plain.hidden["embedding"].state.double()
     b = baseline_of(model, baseline).to(x.device, x.dtype)
     nodes, weights = np.polynomial.legendre.leggauss(steps)
-    points, shares = [*((nodes + 1) / 2), 0.0], [*(weights / 2), 0.0]  # the last is the baseline itself
+    points = (nodes + 1) / 2
 
     def towards(part: Batch, items: np.ndarray, numbers: np.ndarray) -> Edit:
         share = torch.tensor([points[n] for n in numbers])[:, None, None]
@@ -73,9 +73,11 @@ def integrated_gradients(
 
         return edit
 
-    total, values = _over_points(model, batch, runner, towards, np.array(shares))
+    total = _over_points(model, batch, runner, towards, weights / 2)
     relevance = ((x - b) * total).sum(-1).cpu().numpy()
-    at_baseline = values[:, -1]
+    at_baseline = values(
+        model, batch, lambda _, e: b.to(e.device, e.dtype).expand_as(e)
+    )  # where a gradient may be infinite
     return [
         replace(one, residual=one.value - start - float(one.relevance.sum()), components={"baseline": float(start)})
         for one, start in zip(_attributions(plain, batch, relevance), at_baseline, strict=True)
@@ -133,7 +135,7 @@ def smoothgrad(
 
         return edit
 
-    total, _ = _over_points(model, batch, runner, around, np.full(samples, 1 / samples))
+    total = _over_points(model, batch, runner, around, np.full(samples, 1 / samples))
     relevance = combine(x.double(), total).sum(-1).cpu().numpy()
     return _attributions(plain, batch, relevance)
 
@@ -160,12 +162,11 @@ def _first(
 
 def _over_points(
     model: PreTrainedModel, batch: Batch, runner: PassRunner, edit_of: EditOf, shares: np.ndarray
-) -> tuple[Tensor, np.ndarray]:
-    """The gradients at the points of each item, added up with their shares, float64 ``[B, T, width]``; the values ``[B, P]``."""
+) -> Tensor:
+    """The gradients at the points of each item, added up with their shares, float64 ``[B, T, width]``."""
     count, points = len(batch.spans), len(shares)
     items, numbers = np.repeat(np.arange(count), points), np.tile(np.arange(points), count)
     total: Tensor | None = None
-    values = np.zeros((count, points))
     for part in at_once(batch, count * points):
         some = rows_of(batch, items[part].tolist())
         with edited(model, some, edit_of(some, items[part], numbers[part])):
@@ -174,9 +175,8 @@ def _over_points(
         gradient = gradient * torch.from_numpy(shares[numbers[part]]).to(gradient)[:, None, None]
         total = gradient.new_zeros(count, *gradient.shape[1:]) if total is None else total
         total.index_add_(0, torch.from_numpy(items[part]).to(gradient.device), gradient)
-        values[items[part], numbers[part]] = found.values
     assert total is not None
-    return total, values
+    return total
 
 
 def _attributions(plain: Pass, batch: Batch, relevance: np.ndarray) -> list[Attribution]:
