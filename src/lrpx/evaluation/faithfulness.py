@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -31,10 +30,10 @@ from ..methods.baselines import Baseline, baseline_of, positive
 from ..models.lock import lock_of
 from ..models.positions import fresh_rotations
 from ..models.signature import task_of
-from ..passes.edits import at_once, part_of, rows_of, values, width_of
+from ..passes.edits import values_without, width_of
 from ..passes.validation import check_model
 from ..results.explanation import Explanation
-from ..text.batching import Batch, Item, pad
+from ..text.batching import Item, pad
 from .metrics import bootstrap
 
 if TYPE_CHECKING:
@@ -211,7 +210,8 @@ def _perturbed(
     masks = np.zeros((len(chosen), width_of(batch)), bool)
     for row, hidden in enumerate(chosen):
         masks[row, hidden] = True
-    found = _values(model, batch, masks, b)
+    different, which = np.unique(masks, axis=0, return_inverse=True)
+    found = values_without(model, batch, [0] * len(different), different, b)[which.reshape(-1)]
     most, least, without, only = np.split(found, np.cumsum([len(counts), len(counts), len(tops)]))
     return Perturbed(
         text=text,
@@ -223,18 +223,3 @@ def _perturbed(
         comprehensiveness=float((found[0] - without).mean()),
         sufficiency=float((found[0] - only).mean()),
     )
-
-
-def _values(model: PreTrainedModel, batch: Batch, masks: np.ndarray, b: Tensor) -> np.ndarray:
-    """The value with the masked tokens hidden, for each mask ``[R, T]``; equal masks are computed once."""
-    different, which = np.unique(masks, axis=0, return_inverse=True)
-    found: list[float] = []
-    for rows in at_once(batch, len(different)):
-        part, hidden = rows_of(batch, [0] * (rows.stop - rows.start)), torch.from_numpy(different[rows])
-
-        def edit(name: str, embeddings: Tensor, part: Batch = part, hidden: Tensor = hidden) -> Tensor:
-            there = part_of(part, name, hidden).to(embeddings.device)[..., None]
-            return torch.where(there, b.to(embeddings.device, embeddings.dtype), embeddings)
-
-        found += values(model, part, edit).tolist()
-    return np.array(found)[which.reshape(-1)]

@@ -18,9 +18,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..errors import InputError
-from ..passes.attribution import Pass, run
+from ..passes.attribution import Pass, run, scored
 from ..passes.dispatch import PassRunner
-from ..passes.edits import Edit, at_once, edited, part_of, rows_of, values
+from ..passes.edits import Edit, at_once, decided, edited, part_of, rows_of, values
 from ..text.batching import Attribution, Batch
 from .baselines import Baseline, baseline_of, positive
 from .gradient import norm_of
@@ -80,7 +80,7 @@ def integrated_gradients(
     )  # where a gradient may be infinite
     return [
         replace(one, residual=one.value - start - float(one.relevance.sum()), components={"baseline": float(start)})
-        for one, start in zip(_attributions(plain, batch, relevance), at_baseline, strict=True)
+        for one, start in zip(scored(plain, _of_items(relevance, batch)), at_baseline, strict=True)
     ]
 
 
@@ -137,7 +137,7 @@ def smoothgrad(
 
     total = _over_points(model, batch, runner, around, np.full(samples, 1 / samples))
     relevance = combine(x.double(), total).sum(-1).cpu().numpy()
-    return _attributions(plain, batch, relevance)
+    return scored(plain, _of_items(relevance, batch))
 
 
 def _first(
@@ -156,8 +156,7 @@ def _first(
     given = PassRunner(model) if runner is None else runner
     own = PassRunner(model, replace(given.execution, fast=False, compile=False))
     plain = run(model, batch, {}, PLACE, runner=own)
-    targets = torch.tensor(plain.targets, device=batch.targets.device)
-    return plain, replace(batch, targets=targets, chosen=True, likeliest=0), own
+    return plain, decided(batch, plain.targets), own
 
 
 def _over_points(
@@ -179,18 +178,9 @@ def _over_points(
     return total
 
 
-def _attributions(plain: Pass, batch: Batch, relevance: np.ndarray) -> list[Attribution]:
-    return [
-        Attribution(
-            relevance=relevance[i, place],
-            value=float(plain.values[i]),
-            residual=None,
-            target=plain.targets[i],
-            notes=plain.notes,
-            predictions=plain.predictions[i] if plain.predictions else None,
-        )
-        for i, place in enumerate(batch.places)
-    ]
+def _of_items(relevance: np.ndarray, batch: Batch) -> list[np.ndarray]:
+    """Of ``[B, T]``, the real tokens of each item."""
+    return [relevance[i, place] for i, place in enumerate(batch.places)]
 
 
 def _ids_of(batch: Batch, i: int) -> list[bytes]:

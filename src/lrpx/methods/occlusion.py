@@ -7,18 +7,16 @@ Source: Zeiler & Fergus 2014 (occlusion), Li et al. 2016b, "Understanding Neural
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..errors import InputError, UnsupportedModelError
 from ..models.signature import task_of
-from ..passes.attribution import Pass, run
-from ..passes.edits import at_once, part_of, rows_of, values, width_of
+from ..passes.attribution import Pass, run, scored
+from ..passes.edits import at_once, decided, rows_of, values, values_without, width_of
 from ..text.batching import Attribution, Batch
 from .baselines import Baseline, baseline_of, positive
 
@@ -43,18 +41,7 @@ def occlusion(
     hidden = np.zeros((len(starts), width_of(batch)), bool)
     for row, (i, start) in enumerate(starts):
         hidden[row, _indices(batch.places[i])[start : start + window]] = True
-    items = [i for i, _ in starts]
-
-    def without(part: Batch, rows: slice) -> np.ndarray:
-        mask = torch.from_numpy(hidden[rows])
-
-        def edit(name: str, embeddings: Tensor) -> Tensor:
-            there = part_of(part, name, mask).to(embeddings.device)[..., None]
-            return torch.where(there, b.to(embeddings.device, embeddings.dtype), embeddings)
-
-        return values(model, part, edit)
-
-    found = _each(batch, items, without)
+    found = values_without(model, batch, [i for i, _ in starts], hidden, b)
     scores = [np.zeros(n) for n in lengths]
     windows = [np.zeros(n) for n in lengths]
     for (i, start), value in zip(starts, found, strict=True):
@@ -62,7 +49,7 @@ def occlusion(
         share = min(window, lengths[i])
         scores[i][inside] += (plain.values[i] - value) / share
         windows[i][inside] += 1
-    return _attributions(plain, [score / many for score, many in zip(scores, windows, strict=True)])
+    return scored(plain, [score / many for score, many in zip(scores, windows, strict=True)])
 
 
 def leave_one_out(model: PreTrainedModel, batch: Batch) -> list[Attribution]:
@@ -98,9 +85,11 @@ def leave_one_out(model: PreTrainedModel, batch: Batch) -> list[Attribution]:
         spans = [slice(span.start, span.stop - 1) for span in part.spans]
         return values(model, replace(part, inputs=inputs, spans=spans, positions=torch.maximum(after, first)))
 
-    for (i, t), value in zip(gaps, _each(batch, [i for i, _ in gaps], without), strict=True):
-        scores[i][t - batch.spans[i].start] = plain.values[i] - value
-    return _attributions(plain, scores)
+    for rows in at_once(batch, len(gaps)):
+        found = without(rows_of(batch, [i for i, _ in gaps[rows]]), rows)
+        for (i, t), value in zip(gaps[rows], found, strict=True):
+            scores[i][t - batch.spans[i].start] = plain.values[i] - value
+    return scored(plain, scores)
 
 
 def random_scores(model: PreTrainedModel, batch: Batch, *, seed: int = 0) -> list[Attribution]:
@@ -119,7 +108,7 @@ def random_scores(model: PreTrainedModel, batch: Batch, *, seed: int = 0) -> lis
     for i, place in enumerate(batch.places):
         known = zlib.crc32(batch.ids[i, batch.spans[i]].cpu().numpy().tobytes())
         found.append(np.random.default_rng([known, seed]).standard_normal(len(_indices(place))))
-    return _attributions(plain, found)
+    return scored(plain, found)
 
 
 def _as_it_is(model: PreTrainedModel, batch: Batch) -> tuple[Pass, Batch]:
@@ -131,31 +120,8 @@ def _as_it_is(model: PreTrainedModel, batch: Batch) -> tuple[Pass, Batch]:
     if batch.of_images:
         raise InputError("this method is for texts. Images are explained by attnlrp, lrp and gradient-x-input.")
     plain = run(model, batch, {}, hidden=False)
-    targets = torch.tensor(plain.targets, device=batch.targets.device)
-    return plain, replace(batch, targets=targets, chosen=True, likeliest=0)
-
-
-def _each(batch: Batch, items: list[int], values_of: Callable[[Batch, slice], np.ndarray]) -> list[float]:
-    """The values of changed copies of the items, in as few passes as fit."""
-    found: list[float] = []
-    for part in at_once(batch, len(items)):
-        found += values_of(rows_of(batch, items[part]), part).tolist()
-    return found
+    return plain, decided(batch, plain.targets)
 
 
 def _indices(place: slice | np.ndarray) -> np.ndarray:
     return np.arange(place.start, place.stop) if isinstance(place, slice) else place
-
-
-def _attributions(plain: Pass, scores: list[np.ndarray]) -> list[Attribution]:
-    return [
-        Attribution(
-            relevance=score,
-            value=float(plain.values[i]),
-            residual=None,
-            target=plain.targets[i],
-            notes=plain.notes,
-            predictions=plain.predictions[i] if plain.predictions else None,
-        )
-        for i, score in enumerate(scores)
-    ]

@@ -140,6 +140,21 @@ def attributions(result: Pass, batch: Batch, combine: Combine = torch.mul, *, de
     return found
 
 
+def scored(result: Pass, scores: Sequence[np.ndarray]) -> list[Attribution]:
+    """One attribution per item, of scores ``[T]`` that were found otherwise; the pass says what is explained."""
+    return [
+        Attribution(
+            relevance=score,
+            value=float(result.values[i]),
+            residual=None,
+            target=result.targets[i],
+            notes=result.notes,
+            predictions=result.predictions[i] if result.predictions else None,
+        )
+        for i, score in enumerate(scores)
+    ]
+
+
 def _token_sums(name: str, hidden: Hidden, combine: Combine) -> np.ndarray:
     """``combine`` summed over the width, where the hidden state is: a thousandth of it has to travel. float64 ``[B, T]``."""
     state, gradient = per_token(name, hidden.state), per_token(name, hidden.gradient)

@@ -98,6 +98,11 @@ def part_of(batch: Batch, name: str, rows: Tensor) -> Tensor:
     return rows[:, :length] if name == "encoder" else rows[:, length:]
 
 
+def decided(batch: Batch, targets: Sequence[int]) -> Batch:
+    """The batch with the targets that a pass of the texts as they are has found, so that changed ones explain the same."""
+    return replace(batch, targets=torch.tensor(targets, device=batch.targets.device), chosen=True, likeliest=0)
+
+
 def values(model: PreTrainedModel, batch: Batch, edit: Edit | None = None) -> np.ndarray:
     """The explained scalar of each item, ``score[target] - score[contrast]``, by a forward pass. float64 ``[B]``.
 
@@ -118,3 +123,30 @@ def values(model: PreTrainedModel, batch: Batch, edit: Edit | None = None) -> np
         contrasted = (batch.contrasts >= 0).to(picked.device)
         found: np.ndarray = (exact[:, 0] - torch.where(contrasted, exact[:, 1], 0)).cpu().double().numpy()
     return found
+
+
+def values_without(
+    model: PreTrainedModel, batch: Batch, items: Sequence[int], masks: np.ndarray, baseline: Tensor
+) -> np.ndarray:
+    """The values of these items ``[R]``, each with the word embeddings of masked tokens replaced. float64 ``[R]``.
+
+    Args:
+        model: In eval mode.
+        batch: With the items.
+        items: Of each of R rows, its item.
+        masks: bool ``[R, all tokens]``, the encoder's first.
+        baseline: What is put in ``[width]``.
+
+    Raises:
+        NonFiniteError: As ``values``.
+    """
+    found: list[float] = []
+    for rows in at_once(batch, len(items)):
+        part, hidden = rows_of(batch, items[rows]), torch.from_numpy(masks[rows])
+
+        def edit(name: str, embeddings: Tensor, part: Batch = part, hidden: Tensor = hidden) -> Tensor:
+            there = part_of(part, name, hidden).to(embeddings.device)[..., None]
+            return torch.where(there, baseline.to(embeddings.device, embeddings.dtype), embeddings)
+
+        found += values(model, part, edit).tolist()
+    return np.array(found)
