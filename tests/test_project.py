@@ -38,7 +38,9 @@ def versions(requirements, operator):
 def test_the_lowest_versions_are_those_of_the_project():
     """The constraints with which CI runs the lowest versions."""
     lines = [line for line in read(".ci/lowest.txt").splitlines() if line and not line.startswith("#")]
-    extras = [r for name, extra in EXTRAS.items() if name != "dev" for r in extra if not r.startswith("lrpx[")]
+    extras = [
+        r for name, extra in EXTRAS.items() if name not in ("dev", "docs") for r in extra if not r.startswith("lrpx[")
+    ]
     assert versions(lines, "==") == versions([*PROJECT["project"]["dependencies"], *extras], ">=")
 
 
@@ -128,7 +130,7 @@ def test_the_readme_has_every_extra():
     listed = re.findall(
         r"^\| `([\w-]+)` \|", read("README.md").split("| extra | what for |")[1].split("##")[0], flags=re.M
     )
-    assert set(listed) == set(EXTRAS) - {"test", "dev"}
+    assert set(listed) == set(EXTRAS) - {"test", "dev", "docs"}
 
 
 def test_the_changelog_has_this_version_and_what_comes_next():

@@ -158,10 +158,7 @@ def page() -> str:
         ),
         "| column | what is explained | explained | refused | sweep |",
         "|---|---|---:|---:|---|",
-        *(
-            f"| {s.column} | {s.task} | {len(s.explained)} | {len(s.refused)} | [{Path(s.test).name}](../{s.test}) |"
-            for s in found
-        ),
+        *(f"| {s.column} | {s.task} | {len(s.explained)} | {len(s.refused)} | `{s.test}` |" for s in found),
         "",
         *_paragraph(
             "**Methods.** *yes* stands for `lrp`, `attnlrp`, `lrp-uniform-gate`, `gradient` and `gradient-x-input`; *+ ALTI* "

@@ -1,0 +1,100 @@
+"""The check of the built site finds what it is for, and formulas become MathML. CI builds the site (``.ci/run``)."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def module(name):
+    """A file of ``website/``, which is no package."""
+    spec = importlib.util.spec_from_file_location(f"website_{name}", ROOT / "website" / f"{name}.py")
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+check = module("check")
+GOOD = """<link rel="canonical" href="https://example.org/"><link rel="stylesheet" href="s.css"><h1 id="top">A</h1>
+<a href="b.html#end">b</a> <a href="#top">up</a> <a href="https://example.org">a link</a> <a href="mailto:a@b.c">c</a>
+<p>Text <code>:math:`x`</code></p><pre><code>- a</code></pre><img src="data:image/png;base64,AA">"""
+
+
+@pytest.fixture
+def site(tmp_path):
+    (tmp_path / "a.html").write_text(GOOD)
+    (tmp_path / "b.html").write_text('<h2 id="end">B</h2>')
+    (tmp_path / "s.css").write_text("a { background: url(data:image/svg+xml,x) }")
+    return tmp_path
+
+
+def test_a_good_site_has_no_problem(site):
+    assert check.problems(site) == []
+
+
+@pytest.mark.parametrize(
+    ("html", "found"),
+    [
+        ('<a href="c.html">c</a>', "c.html (no such file)"),
+        ('<a href="b.html#nowhere">b</a>', "b.html#nowhere (no such place on the page)"),
+        ('<a href="#nowhere">b</a>', "#nowhere (no such place on the page)"),
+        ('<a href="../a.py">b</a>', "../a.py (no such file)"),
+        ('<img src="none.png">', "none.png (no such file)"),
+        ('<script src="https://cdn.example/x.js"></script>', "loads https://cdn.example/x.js"),
+        ('<link rel="stylesheet" href="//fonts.example/css">', "loads //fonts.example/css"),
+        ('<link rel="preconnect" href="https://fonts.example">', "loads https://fonts.example"),
+        ('<img srcset="b.html 1x, https://e.example/i.png 2x">', "loads https://e.example/i.png"),
+        ('<p style="background: url(https://e.example/i)">', "loads https://e.example/i"),
+        ("<style>@import 'https://e.example/i.css';</style>", "loads https://e.example/i.css"),
+        ('<pre class="mermaid"><code>a</code></pre>', "a diagram"),
+        ("<p>A list:\n- one\n- two</p>", "not rendered"),
+        ("<p>The sum :math:`<code>x</code></p>", "not rendered"),
+        ("<p>::: lrpx.explain</p>", "not rendered"),
+    ],
+)
+def test_a_problem_is_found(site, html, found):
+    (site / "a.html").write_text(GOOD + html)
+    (problem,) = check.problems(site)
+    assert problem.startswith("a.html: ")
+    assert found in problem
+
+
+def test_a_stylesheet_that_loads_from_elsewhere_is_found(site):
+    (site / "s.css").write_text("@font-face { src: url('https://fonts.example/a.woff2') }")
+    assert check.problems(site) == ["s.css: loads https://fonts.example/a.woff2"]
+
+
+def test_an_empty_folder_is_a_problem(tmp_path):
+    assert "zensical build" in check.problems(tmp_path)[0]
+
+
+@pytest.fixture(scope="module")
+def latex():
+    pytest.importorskip("latex2mathml", reason="needs the extra docs")
+    pytest.importorskip("markdown", reason="needs the extra docs")
+    return module("latex")
+
+
+def test_formulas_of_docstrings_become_mathml(latex):
+    import markdown
+
+    text = "The sum :math:`a_i \\, b`, and `:math:` as code.\n\n.. math:: R_i = \\sum_j z_{ij}\n"
+    html = markdown.markdown(text, extensions=[latex.Formulas()])
+    assert re.findall(r'<math [^>]*display="(\w+)"', html) == ["inline", "block"]
+    assert "<code>:math:</code>" in html
+    assert ".. math" not in html
+
+
+def test_a_formula_that_cannot_be_drawn_is_an_error(latex):
+    assert latex.fence("a = b").startswith('<div class="formula"><math ')
+    with pytest.raises(ValueError, match=r"\\nosuchthing"):
+        latex.fence("a = \\nosuchthing b")
+
+
+def test_every_page_has_a_place_in_the_site():
+    listed = re.findall(r'"([\w/]+\.md)"', (ROOT / "zensical.toml").read_text(encoding="utf-8"))
+    pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
+    assert sorted(listed) == sorted(pages)
