@@ -39,12 +39,25 @@ def test_texts_of_a_file_with_targets_of_their_own(faithfulness, tmp_path):
     assert all(float(row["area_most"]) == float(row["area_most"]) for row in rows)
 
 
+@pytest.mark.parametrize("arguments", [["heads"], ["neurons", "--at", "transformer.h.*.mlp.act"]])
+def test_heads_and_neurons(faithfulness, tmp_path, arguments):
+    code, out, err = faithfulness("the 12", "--of", *arguments, "--method", "lrp", "--method", "random", "-o", "f.csv")
+    assert (code, err) == (0, "")
+    assert f"the most relevant {arguments[0]} removed first" in " ".join(out.split())
+    rows = list(csv.DictReader((tmp_path / "f.csv").read_text().splitlines()))
+    assert [row["method"] for row in rows] == ["lrp", "random"]
+    assert all(float(row["area_most"]) != 0 for row in rows)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["the", "-o", "f.txt"], "--output f.txt: a table is written as CSV"),
         (["the", "--baseline", "black"], '--baseline black: give "zero", "mean", "pad" or a token id'),
         (["the", "--method", "lrpp"], "unknown method 'lrpp'. Did you mean 'lrp'"),
+        (["the", "--of", "head"], "--of head: give what is removed. Did you mean 'heads'"),
+        (["the", "--of", "neurons"], "--of neurons and --at MODULE go together"),
+        (["the", "--at", "transformer.h.*.mlp.act"], "--of neurons and --at MODULE go together"),
         (["the", "--steps", "0"], "--steps 0: give a whole number"),
     ],
 )

@@ -6,7 +6,7 @@ import tiny
 import torch
 
 import lrpx
-from lrpx.evaluation.faithfulness import SHARES, rank_correlation
+from lrpx.evaluation.curves import SHARES, rank_correlation
 
 IDS = [10, 30, 12, 45, 14, 60, 16, 17, 70]
 ASKED = {"target": 20, "contrast": 21}
@@ -64,19 +64,6 @@ def test_few_steps_are_a_part_of_many():
     few, many = (lrpx.faithfulness(explainer, [e], steps=steps).each[0] for steps in (3, 9))
     assert few.hidden.tolist() == [0, 3, 6, 9]
     np.testing.assert_allclose(few.most, many.most[[0, 3, 6, 9]], atol=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "expected"),
-    [([1, 2, 3], [10, 20, 30], 1), ([1, 2, 3], [3, 2, 1], -1), ([1, 2, 2, 3], [1, 3, 2, 4], 0.9486832980505138)],
-)
-def test_rank_correlation(first, second, expected):
-    assert rank_correlation(np.array(first), np.array(second)) == pytest.approx(expected)
-
-
-def test_rank_correlation_of_a_constant_is_not_defined():
-    assert rank_correlation(np.ones(4), np.arange(4)) is None
-    assert rank_correlation(np.arange(2), np.arange(2)) is None
 
 
 def test_agreement_averages_over_texts():

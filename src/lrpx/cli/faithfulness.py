@@ -1,4 +1,4 @@
-"""``lrpx faithfulness``: do the tokens that methods name matter to the model?"""
+"""``lrpx faithfulness``: do the tokens, heads or neurons that methods name matter to the model?"""
 
 from __future__ import annotations
 
@@ -33,8 +33,18 @@ def faithfulness(
         str | None, typer.Option("--target", metavar="TOKEN", help="Default: the top prediction.")
     ] = None,
     contrast: Annotated[str | None, typer.Option("--contrast", metavar="TOKEN", help="Explain the difference.")] = None,
+    of: Annotated[
+        str, typer.Option("--of", metavar="PARTS", help="What is removed: tokens, heads or neurons.")
+    ] = "tokens",
+    at: Annotated[
+        list[str] | None,
+        typer.Option("--at", metavar="MODULE", help="For --of neurons: modules that return them, as names or globs."),
+    ] = None,
     baseline: Annotated[
-        str, typer.Option("--baseline", metavar="NAME", help="What hides a token: mean, zero, pad or a token id.")
+        str,
+        typer.Option(
+            "--baseline", metavar="NAME", help="What is put in its place: mean, zero; of tokens also pad or a token id."
+        ),
     ] = "mean",
     steps: Annotated[int, typer.Option("--steps", metavar="N", help="Of the perturbation curves.")] = 20,
     verbose: options.VerboseOption = False,
@@ -45,9 +55,13 @@ def faithfulness(
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write a row per text and method as CSV.")
     ] = None,
 ) -> None:
-    """Hide tokens in the order of their relevance, and watch the explained logit.
+    """Hide tokens in the order of their relevance, or remove heads or neurons, and watch the explained logit.
 
     [b]lrpx faithfulness --file sentences.txt --method attnlrp --method lrp --method random[/b]
+
+    [b]lrpx faithfulness --file sentences.txt --of heads --baseline zero[/b]
+
+    [b]lrpx faithfulness --file sentences.txt --of neurons --at "model.layers.*.mlp.up_proj"[/b]
 
     [b]lrpx faithfulness "The keys to the cabinet" --target " are" --contrast " is"[/b]
 
@@ -59,6 +73,8 @@ def faithfulness(
     texts = texts_of(text, file, jsonl=None, chat=False)
     if output is not None and output.suffix != ".csv":
         raise InputError(f"--output {output}: a table is written as CSV. Give a name that ends in .csv.")
+    if (at is not None) != (of == "neurons"):
+        raise InputError("--of neurons and --at MODULE go together: --of neurons --at 'model.layers.*.mlp.up_proj'.")
     hides: Any = int(baseline) if baseline.isdecimal() else baseline
 
     from ..evaluation.faithfulness import faithfulness as perturb
@@ -70,16 +86,18 @@ def faithfulness(
         "target": [one.target if one.target is not None else target for one in texts],
         "contrast": [one.contrast if one.contrast is not None else contrast for one in texts],
     }
+    inside: dict[str, Any] = {} if of == "tokens" else {"heads": of == "heads", "at": ["input", *(at or ())]}
     given: Any = [one.text for one in texts]
-    explained = explainer(given, method=methods, **asked)
-    found = perturb(explainer, list(explained), baseline=hides, steps=steps)
+    explained = explainer(given, method=methods, **asked, **inside)
+    parts: Any = of
+    found = perturb(explainer, list(explained), of=parts, baseline=hides, steps=steps)
     if output is not None:
         found.to_frame().to_csv(output, index=False)
         typer.echo(f"{output}: {len(found.each)} rows")
-    _show(found, len(texts))
+    _show(found, len(texts), of)
 
 
-def _show(found: Any, texts: int) -> None:
+def _show(found: Any, texts: int, of: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -92,8 +110,8 @@ def _show(found: Any, texts: int) -> None:
     console = Console()
     console.print(table)
     console.print(
-        f"Means over {texts} texts with 95 % bootstrap intervals, in logits. Better: a large area with the most relevant tokens"
-        " hidden first, a small one with the least, large comprehensiveness, small sufficiency.",
+        f"Means over {texts} texts with 95 % bootstrap intervals, in logits. Better: a large area with the most relevant {of}"
+        " removed first, a small one with the least, large comprehensiveness, small sufficiency.",
         style="dim",
     )
     for (first, second), value in found.agreement().items():

@@ -33,6 +33,8 @@ from .checkpointing import Recomputation, outer_blocks
 from .hidden_states import items_of
 
 Function = Callable[..., Any]
+HeadEdit = Callable[[int, int, Tensor], Tensor]
+"""Number of the block, number of its first head here, what these heads wrote ``[B, H, T, head_dim]`` -> the same, changed."""
 
 _ADD = (torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__)
 _SOFTMAX = (functional.softmax, torch.softmax, Tensor.softmax)
@@ -72,6 +74,13 @@ class Noted(NamedTuple):
     def by_head(self, tensor: Tensor) -> Tensor:
         """The value, or a gradient with respect to it, as ``[B, H, T, head_dim]``."""
         return (tensor.permute(self.order) if self.order else tensor).reshape(self.shape)
+
+    def as_noted(self, by_head: Tensor) -> Tensor:
+        """The inverse of ``by_head``."""
+        if not self.order:
+            return by_head.reshape(self.state.shape)
+        permuted = by_head.reshape([self.state.shape[i] for i in self.order])
+        return permuted.permute([self.order.index(i) for i in range(len(self.order))]).contiguous()
 
 
 class Tokens(NamedTuple):
@@ -138,7 +147,11 @@ class _Branch(NamedTuple):
 
 @contextmanager
 def branches_of(
-    roots: Sequence[nn.Module], shapes: Sequence[tuple[int, int]], active: Propagation, again: Recomputation
+    roots: Sequence[nn.Module],
+    shapes: Sequence[tuple[int, int]],
+    active: Propagation,
+    again: Recomputation,
+    edit: HeadEdit | None = None,
 ) -> Iterator[list[Block]]:
     """While the block runs, note what the model's blocks do, in the order in which they run. Everything is removed on exit.
 
@@ -147,8 +160,9 @@ def branches_of(
         shapes: ``[B, T]`` of the tokens that each reads; T is 0 for images.
         active: The mode under which it runs, rules or none.
         again: Says when a block is computed once more; it was noted before.
+        edit: The model goes on with what this makes of what heads wrote.
     """
-    watch = _Watch(again)
+    watch = _Watch(again, edit)
     active.added.update(watch.handlers())
     with ExitStack() as stack:
         for root, tokens in zip(roots, tokens_of(shapes), strict=True):
@@ -162,8 +176,9 @@ def branches_of(
 class _Watch:
     """Follows the stream through the block that runs."""
 
-    def __init__(self, again: Recomputation) -> None:
+    def __init__(self, again: Recomputation, edit: HeadEdit | None = None) -> None:
         self.blocks: list[Block] = []
+        self._edit = edit
         self._again, self._thread = again, threading.get_ident()
         self._left_out: set[type[nn.Module]] = set()
         self._shape = (0, 0)  # [B, T] of what the module that runs reads
@@ -348,44 +363,55 @@ class _Watch:
             return output
         if func is torch.einsum:
             if len(args) == 3 and _are_weights(args[1]):
-                self._note_einsum(output, args[0], args[1])
+                return self._note_einsum(output, args[0], args[1])
         elif len(args) == 2 and _are_weights(args[0]) and args[0].shape[-2] == self._shape[1]:
-            self._note_heads(output)
+            return self._note_heads(output)
         return output
 
-    def _note_einsum(self, output: Tensor, equation: str, weights: Tensor) -> None:
+    def _note_einsum(self, output: Tensor, equation: str, weights: Tensor) -> Tensor:
         """``"bnij,bjnd->bind"``: i is the token that reads, j those that are read, d the width of a head, b the batch."""
         terms, _, result = equation.replace(" ", "").partition("->")
         of_weights, of_values = terms.split(",")
         reads = of_weights[-2]
         width = [letter for letter in result if letter not in of_weights]
         if weights.shape[-2] != self._shape[1] or len(width) != 1 or of_weights[-1] in result:
-            return
+            return output
         order = tuple(result.find(letter) for letter in (*of_weights[:-2], reads, *width))
-        if -1 not in order and of_weights[-1] in of_values:
-            self._note_heads(output, order)
+        fits = -1 not in order and of_weights[-1] in of_values
+        return self._note_heads(output, order) if fits else output
 
     def _attention(
         self, mode: Propagation, operation: Operation, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         output = _usual(mode, operation, func, args, kwargs)
-        if self._watching():
-            self._note_heads(output)
-        return output
+        return self._note_heads(output) if self._watching() else output
 
-    def _note_heads(self, output: Tensor, order: tuple[int, ...] = ()) -> None:
-        """The result of an attention, in this order ``[B, ..., T, head_dim]``, or ``[B * H, T, head_dim]``."""
+    def _note_heads(self, output: Tensor, order: tuple[int, ...] = ()) -> Tensor:
+        """Note the result of an attention, in this order ``[B, ..., T, head_dim]``, or ``[B * H, T, head_dim]``.
+
+        What the model goes on with.
+        """
         assert self._block is not None
         self._block.attends = True
         rows, tokens = self._shape
         shape = [output.shape[i] for i in order] if order else list(output.shape)
         if shape[-2] != tokens or not (shape[0] == rows if len(shape) > 3 else shape[0] % rows == 0):
-            return
+            return output
         heads = math.prod(shape[1:-2]) if len(shape) > 3 else shape[0] // rows
-        if output.requires_grad:
-            edge = edge_of(output)
-            self._heads.add(edge[0])
-            self._block.heads.append(Noted(output, output._version, edge, (rows, heads, tokens, shape[-1]), order))
+        if not output.requires_grad:
+            return output
+        noted = self._noted_heads(output, (rows, heads, tokens, shape[-1]), order)
+        if self._edit is not None:
+            first = sum(before.shape[1] for before in self._block.heads)
+            with no_function_modes():
+                output = noted.as_noted(self._edit(len(self.blocks), first, noted.by_head(output)))
+            noted = self._noted_heads(output, noted.shape, order)
+        self._heads.add(noted.edge[0])
+        self._block.heads.append(noted)
+        return output
+
+    def _noted_heads(self, output: Tensor, shape: tuple[int, ...], order: tuple[int, ...]) -> Noted:
+        return Noted(output, output._version, edge_of(output), shape, order)
 
 
 def _usual(

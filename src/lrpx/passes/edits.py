@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -109,16 +109,28 @@ def values(model: PreTrainedModel, batch: Batch, edit: Edit | None = None) -> np
     Raises:
         NonFiniteError: A score is NaN or infinite; the error names the module where it began.
     """
+    return values_inside(model, batch, nullcontext if edit is None else partial(edited, model, batch, edit))
+
+
+def values_inside(
+    model: PreTrainedModel, batch: Batch, inside: Callable[[], AbstractContextManager[Any]]
+) -> np.ndarray:
+    """``values`` with the model inside another block, which is entered anew for each attempt.
+
+    Raises:
+        NonFiniteError: As ``values``.
+    """
     plain = Propagation({})
-    with torch.no_grad(), ExitStack() as stack:
-        if edit is not None:
-            stack.enter_context(edited(model, batch, edit))
+    with torch.no_grad():
         try:
-            picked, *_ = asked_scores(model, batch, batch.readout, EAGER, plain, {})
+            with inside():
+                picked, *_ = asked_scores(model, batch, batch.readout, EAGER, plain, {})
         except HeadNotFollowed:
-            picked, *_ = asked_scores(model, batch, batch.readout, replace(EAGER, whole_head=True), plain, {})
+            with inside():
+                picked, *_ = asked_scores(model, batch, batch.readout, replace(EAGER, whole_head=True), plain, {})
         if not picked.isfinite().all():
-            raise NonFiniteError(where_not_finite(model, lambda: read_once(model, batch)))
+            with inside():
+                raise NonFiniteError(where_not_finite(model, lambda: read_once(model, batch)))
         exact = picked.to(exact_dtype(picked))
         contrasted = (batch.contrasts >= 0).to(picked.device)
         found: np.ndarray = (exact[:, 0] - torch.where(contrasted, exact[:, 1], 0)).cpu().double().numpy()

@@ -31,7 +31,7 @@ from ..propagation.propagate import Propagation, propagate
 from ..propagation.rulesets import RuleSet
 from ..text.batching import Batch, Predictions, Readout
 from .branch_sums import NOTHING, Rows, edges_to, rows_inside, sums_of
-from .branches import Block, branches_of
+from .branches import Block, HeadEdit, branches_of
 from .checkpointing import Recomputation, checkpointed, outer_blocks
 from .compiled.attention_calls import AttentionCall, RepeatAttentionCalls
 from .functions import with_functions
@@ -230,8 +230,13 @@ class Watched:
 
 
 @contextmanager
-def watched(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassOptions) -> Iterator[Watched]:
-    """Inside the block the model runs forward and backward under the rules, and its hidden states are noted."""
+def watched(
+    model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassOptions, edit: HeadEdit | None = None
+) -> Iterator[Watched]:
+    """Inside the block the model runs forward and backward under the rules, and its hidden states are noted.
+
+    With ``edit``, of a pass that looks at heads, it goes on with what this makes of what they wrote.
+    """
     with (
         torch.inference_mode(False),
         torch.enable_grad(),
@@ -263,7 +268,7 @@ def watched(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
             seen["pixel_values"] = taps[0]["pixels"].clone()  # a model may write into it; the leaf must stay as it is
         reader = language_model(model) if batch.with_images else model
         roots = [part.root for part in stacks_of(model, modules)] if batch.sources else [reader]
-        noted = stack.enter_context(branches_of(roots, batch.shapes, active, again)) if spec.heads else []
+        noted = stack.enter_context(branches_of(roots, batch.shapes, active, again, edit)) if spec.heads else []
         repeated = None if options.attention is None else stack.enter_context(RepeatAttentionCalls(options.attention))
         blocks = outer_blocks(model if follow else reader) if options.checkpoint else []
         stack.enter_context(checkpointed(blocks, active, again, repeated) if blocks else nullcontext())

@@ -1,0 +1,174 @@
+"""What removing parts of an input or of a model in order of relevance does to the explained value: curves and their areas.
+
+For relevance r of n parts (tokens, heads or neurons), v(S) is the explained value without the parts S. They are removed in the
+order of r, ties in their own order:
+
+1. perturbation curve, most relevant first: v of the first k parts removed, for k from 0 to n in ``steps`` steps; the *area over
+   the curve* is the mean of v(nothing) - v(k) over the steps, and large for a faithful explanation (Samek et al. 2017);
+2. the same, least relevant first: small for a faithful explanation. The difference of both areas does not depend on how much
+   the value falls when anything at all is removed (Blücher et al. 2024);
+3. comprehensiveness: v(nothing) - v(the top 1, 5, 10, 20 and 50 % removed), on average; large is better;
+4. sufficiency: v(nothing) - v(all but these removed), on average; small is better (DeYoung et al. 2020, of logits here).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .metrics import bootstrap
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)  # of the tokens, for comprehensiveness and sufficiency
+NAMES = ("area_most", "area_least", "difference", "comprehensiveness", "sufficiency")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Perturbed:
+    """What the tokens, heads or neurons of one explanation are to the model.
+
+    Attributes:
+        text: Which of the texts, counted from 0.
+        method: Of the explanation.
+        relevance: float64 ``[n]`` by which they were ordered.
+        hidden: ``[S + 1]`` how many are removed at each step of the curves, from 0 to n.
+        most: float64 ``[S + 1]`` the value without so many of the most relevant ones.
+        least: Likewise, the least relevant first.
+        comprehensiveness, sufficiency: In logits.
+    """
+
+    text: int
+    method: str
+    relevance: np.ndarray
+    hidden: np.ndarray
+    most: np.ndarray
+    least: np.ndarray
+    comprehensiveness: float
+    sufficiency: float
+
+    @property
+    def area_most(self) -> float:
+        """Area over the curve, the most relevant first: higher is better."""
+        return float((self.most[0] - self.most[1:]).mean())
+
+    @property
+    def area_least(self) -> float:
+        """Area over the curve, the least relevant first: lower is better."""
+        return float((self.least[0] - self.least[1:]).mean())
+
+    @property
+    def difference(self) -> float:
+        """``area_most - area_least``: higher is better, 0 for random relevance on average."""
+        return self.area_most - self.area_least
+
+
+@dataclass(frozen=True, eq=False)
+class Faithfulness:
+    """Several explanations perturbed, in the order in which they were given."""
+
+    each: tuple[Perturbed, ...]
+
+    @property
+    def methods(self) -> list[str]:
+        """Their methods, each once."""
+        return list(dict.fromkeys(one.method for one in self.each))
+
+    def mean(self) -> dict[str, dict[str, tuple[float, float, float]]]:
+        """Method -> measure -> its mean over the texts, and the ends of a bootstrap interval of 95 %, in logits."""
+        found = {}
+        for method in self.methods:
+            rows = np.array([[getattr(one, name) for name in NAMES] for one in self.each if one.method == method])
+            intervals = np.array(bootstrap(rows)).reshape(3, len(NAMES))
+            found[method] = {name: tuple(map(float, intervals[:, i])) for i, name in enumerate(NAMES)}
+        return found  # type: ignore[return-value]
+
+    def agreement(self) -> dict[tuple[str, str], float]:
+        """Spearman's rank correlation of the relevances of every two methods, averaged over the texts that both explain.
+
+        Texts of fewer than three tokens, and relevance that is the same for all tokens, are left out.
+        """
+        found = {}
+        by_text = [{one.method: one.relevance for one in self.each if one.text == text} for text in self._texts()]
+        for i, first in enumerate(self.methods):
+            for second in self.methods[i + 1 :]:
+                pairs = [(each[first], each[second]) for each in by_text if first in each and second in each]
+                both = [rank_correlation(*pair) for pair in pairs]
+                known = [value for value in both if value is not None]
+                found[first, second] = float(np.mean(known)) if known else float("nan")
+        return found
+
+    def _texts(self) -> list[int]:
+        return list(dict.fromkeys(one.text for one in self.each))
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row per explanation: text, method, and the measures of the top of this file. Needs pandas."""
+        import pandas as pd
+
+        names = ("text", "method", *NAMES)
+        return pd.DataFrame([{name: getattr(one, name) for name in names} for one in self.each])
+
+
+def perturbed(
+    text: int,
+    method: str,
+    relevance: np.ndarray,
+    values_without: Callable[[np.ndarray], np.ndarray],
+    steps: int,
+    *,
+    kept: int | None = None,
+) -> Perturbed:
+    """Remove parts in the order of their relevance.
+
+    Args:
+        text: Which of the texts.
+        method: Of the explanation.
+        relevance: float64 ``[n]``.
+        values_without: bool ``[R, n]``, which parts are removed, each row another choice -> the values ``[R]``.
+        steps: Of the curves.
+        kept: The part that is never removed.
+    """
+    n = len(relevance)
+    free = np.array([part for part in range(n) if part != kept], dtype=int)
+    descending = free[np.argsort(-relevance[free], kind="stable")]
+    counts = np.unique(np.round(np.linspace(0, len(free), min(steps, len(free)) + 1)).astype(int))
+    tops = [max(1, round(share * len(free))) for share in SHARES]
+    chosen = [descending[:k] for k in counts]
+    chosen += [descending[len(free) - k :] for k in counts]  # the least relevant
+    chosen += [descending[:k] for k in tops]
+    chosen += [descending[k:] for k in tops]
+    masks = np.zeros((len(chosen), n), bool)
+    for row, removed in enumerate(chosen):
+        masks[row, removed] = True
+    different, which = np.unique(masks, axis=0, return_inverse=True)
+    found = values_without(different)[which.reshape(-1)]
+    most, least, without, only = np.split(found, np.cumsum([len(counts), len(counts), len(tops)]))
+    return Perturbed(
+        text=text,
+        method=method,
+        relevance=relevance,
+        hidden=counts,
+        most=most,
+        least=least,
+        comprehensiveness=float((found[0] - without).mean()),
+        sufficiency=float((found[0] - only).mean()),
+    )
+
+
+def rank_correlation(first: np.ndarray, second: np.ndarray) -> float | None:
+    """Spearman's rank correlation of two arrays ``[n]``, ties with their mean rank; ``None`` where it is not defined."""
+    ranks = [_ranks(np.asarray(values, float)) for values in (first, second)]
+    centred = [values - values.mean() for values in ranks]
+    size = float(np.sqrt((centred[0] ** 2).sum() * (centred[1] ** 2).sum()))
+    return None if len(ranks[0]) < 3 or size == 0 else float((centred[0] * centred[1]).sum() / size)
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = counts.cumsum()
+    middle: np.ndarray = (ends - (counts - 1) / 2)[inverse]
+    return middle
