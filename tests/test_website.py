@@ -98,3 +98,25 @@ def test_every_page_has_a_place_in_the_site():
     listed = re.findall(r'"([\w/]+\.md)"', (ROOT / "zensical.toml").read_text(encoding="utf-8"))
     pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
     assert sorted(listed) == sorted(pages)
+
+
+@pytest.mark.parametrize(("name", "draw"), module("pictures").PICTURES.items())
+def test_pictures_are_what_the_script_draws(name, draw):
+    """If not: ``python website/pictures.py``."""
+    assert (ROOT / "docs" / "images" / f"{name}.svg").read_text(encoding="utf-8") == draw().svg()
+
+
+def test_functions_and_tests_that_pages_name_are_there():
+    rules = (ROOT / "src" / "lrpx" / "propagation" / "rules.py").read_text(encoding="utf-8")
+    tests = list((ROOT / "tests").rglob("test_*.py"))
+    there = {path.stem for path in tests} | {
+        name
+        for path in tests
+        for name in re.findall(r"^ *def (test_\w+)", path.read_text(encoding="utf-8"), flags=re.M)
+    }
+    for page in (ROOT / "docs").glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        for name in re.findall(r"`rules\.(\w+)`", text):
+            assert re.search(rf"^def {name}\(|^{name} = ", rules, flags=re.M), f"{page.name}: rules.{name}"
+        for name, cut in re.findall(r"\b(test_\w+)(\.\.\.)?", text):
+            assert name in there or (cut and any(t.startswith(name) for t in there)), f"{page.name}: {name}"
