@@ -39,6 +39,14 @@ def test_texts_of_a_file_with_targets_of_their_own(faithfulness, tmp_path):
     assert all(float(row["area_most"]) == float(row["area_most"]) for row in rows)
 
 
+def test_deleted_tokens(faithfulness, tmp_path):
+    for hide in ("replace", "delete"):
+        code, _, err = faithfulness("the 1 2 12", "--method", "lrp", "--hide", hide, "-o", f"{hide}.csv")
+        assert (code, err) == (0, "")
+    tables = [(tmp_path / f"{hide}.csv").read_text() for hide in ("replace", "delete")]
+    assert tables[0] != tables[1]
+
+
 @pytest.mark.parametrize("arguments", [["heads"], ["neurons", "--at", "transformer.h.*.mlp.act"]])
 def test_heads_and_neurons(faithfulness, tmp_path, arguments):
     code, out, err = faithfulness("the 12", "--of", *arguments, "--method", "lrp", "--method", "random", "-o", "f.csv")
@@ -55,6 +63,7 @@ def test_heads_and_neurons(faithfulness, tmp_path, arguments):
         (["the", "-o", "f.txt"], "--output f.txt: a table is written as CSV"),
         (["the", "--baseline", "black"], '--baseline black: give "zero", "mean", "pad" or a token id'),
         (["the", "--method", "lrpp"], "unknown method 'lrpp'. Did you mean 'lrp'"),
+        (["the", "--hide", "drop"], '--hide drop: give "replace" or "delete"'),
         (["the", "--of", "head"], "--of head: give what is removed. Did you mean 'heads'"),
         (["the", "--of", "neurons"], "--of neurons and --at MODULE go together"),
         (["the", "--at", "transformer.h.*.mlp.act"], "--of neurons and --at MODULE go together"),

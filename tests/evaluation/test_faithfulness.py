@@ -43,6 +43,29 @@ def test_curves_and_shares_are_loops_over_hidden_tokens(family, fixed):
     assert found.most[0] == pytest.approx(e.value, abs=1e-9)
 
 
+@pytest.mark.parametrize(("family", "place"), [("causal:llama", 8), ("causal:gpt2", 6), ("masked:bert", 4)])
+def test_deleted_tokens_leave_a_shorter_text(family, place):
+    """Each text that is left is read by itself, without padding, with the explained token where it has moved to."""
+    model = tiny.build(family)
+    e = lrpx.Explainer(model)(IDS, method="attnlrp", position=place, **ASKED)
+    [found] = lrpx.faithfulness(model, [e], hide="delete").each
+    order = [t for t in np.argsort(-e.relevance, kind="stable") if t != place]
+    assert found.hidden.tolist() == list(range(len(order) + 1))
+
+    @torch.no_grad()
+    def value_of_rest(deleted):
+        left = [t for t in range(len(IDS)) if t not in deleted]
+        logits = model(torch.tensor([[IDS[t] for t in left]])).logits[0, left.index(place)]
+        return (logits[20] - logits[21]).item()
+
+    n = len(order)
+    np.testing.assert_allclose(found.most, [value_of_rest(order[:k]) for k in range(n + 1)], atol=1e-6)
+    np.testing.assert_allclose(found.least, [value_of_rest(order[n - k :]) for k in range(n + 1)], atol=1e-6)
+    assert found.most[-1] == found.least[-1]
+    replaced = lrpx.faithfulness(model, [e]).each[0]
+    assert np.abs(replaced.most[1 : n + 1] - found.most[1:]).max() > 1e-3
+
+
 def test_the_best_order_beats_random_and_its_reverse():
     """Relevance by occlusion names the token whose loss costs most; the same with another sign names the one that costs least."""
     explainer = lrpx.Explainer(tiny.build("causal:llama"))
@@ -85,5 +108,10 @@ def test_what_cannot_be_computed_again_is_refused():
         lrpx.faithfulness(explainer, [e])
     with pytest.raises(lrpx.InputError, match="steps=0"):
         lrpx.faithfulness(explainer, [explainer(IDS)], steps=0)
+    with pytest.raises(lrpx.InputError, match='give "replace" or "delete"'):
+        lrpx.faithfulness(explainer, [explainer(IDS)], hide="drop")
+    for others in ({"of": "heads"}, {"baseline": "zero"}):
+        with pytest.raises(lrpx.InputError, match='hide="delete": for tokens'):
+            lrpx.faithfulness(explainer, [explainer(IDS)], hide="delete", **others)
     with pytest.raises(lrpx.InputError, match="str: give explanations"):
         lrpx.faithfulness(explainer, ["text"])

@@ -40,6 +40,9 @@ def faithfulness(
         list[str] | None,
         typer.Option("--at", metavar="MODULE", help="For --of neurons: modules that return them, as names or globs."),
     ] = None,
+    hide: Annotated[
+        str, typer.Option("--hide", metavar="HOW", help="replace tokens by the baseline, or delete them.")
+    ] = "replace",
     baseline: Annotated[
         str,
         typer.Option(
@@ -89,8 +92,8 @@ def faithfulness(
     inside: dict[str, Any] = {} if of == "tokens" else {"heads": of == "heads", "at": ["input", *(at or ())]}
     given: Any = [one.text for one in texts]
     explained = explainer(given, method=methods, **asked, **inside)
-    parts: Any = of
-    found = perturb(explainer, list(explained), of=parts, baseline=hides, steps=steps)
+    how: Any = {"of": of, "hide": hide}
+    found = perturb(explainer, list(explained), **how, baseline=hides, steps=steps)
     if output is not None:
         found.to_frame().to_csv(output, index=False)
         typer.echo(f"{output}: {len(found.each)} rows")

@@ -1,7 +1,8 @@
 """Do the parts that an explanation names matter to the model? Remove them, and watch the explained value.
 
-Tokens are hidden: their word embeddings are replaced by a baseline's. Heads and neurons are replaced by a constant at all
-tokens (``removed_units.py``). ``curves.py`` says in which order, and what is measured.
+Tokens are hidden: their word embeddings are replaced by a baseline's, or they are deleted, and the others move together.
+Heads and neurons are replaced by a constant at all tokens (``removed_units.py``). ``curves.py`` says in which order, and what
+is measured.
 
 These say what the model does with inputs that it was not made for. The benchmark's ground truth says what it should use; the two
 are different questions.
@@ -10,6 +11,7 @@ are different questions.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -22,7 +24,7 @@ from ..methods.baselines import Baseline, baseline_of, positive
 from ..models.lock import lock_of
 from ..models.positions import fresh_rotations
 from ..models.signature import task_of
-from ..passes.edits import values_without
+from ..passes.edits import values_of_texts, values_without
 from ..passes.validation import check_model
 from ..results.explanation import Explanation
 from ..text.batching import Batch, Item, pad
@@ -30,6 +32,7 @@ from .curves import Faithfulness, Perturbed, perturbed
 from .removed_units import without_units
 
 Parts = Literal["tokens", "heads", "neurons"]
+Hide = Literal["replace", "delete"]
 
 
 def faithfulness(
@@ -37,13 +40,15 @@ def faithfulness(
     explanations: Sequence[Explanation],
     *,
     of: Parts = "tokens",
+    hide: Hide = "replace",
     baseline: Baseline = "mean",
     steps: int = 20,
     ranked_by: Sequence[Explanation] | None = None,
 ) -> Faithfulness:
     """Remove parts in the order of their relevance, and watch the explained value; ``curves.py`` says what is measured.
 
-    The token at the explained position of a masked language model is never hidden: it is what the model is asked about.
+    The token at the explained position of a masked language model is never hidden: it is what the model is asked about. Where
+    tokens are deleted, that of any model is kept, which has a place in every text that is left.
 
     Args:
         explainer: Of the model that was explained, or the model.
@@ -51,6 +56,8 @@ def faithfulness(
         of: ``"tokens"``; ``"heads"``, by ``by_head``, summed over the tokens; or ``"neurons"`` of the modules in ``layers``,
             likewise: ``explainer(texts, at=["input", "model.layers.*.mlp.up_proj"])``. For ``method="random"`` heads are numbers
             drawn at random, as its tokens are.
+        hide: Tokens are hidden by ``"replace"``, with their places left as they were, or by ``"delete"``: the model reads the
+            text that is left.
         baseline: What is put in place of hidden tokens' embeddings: ``"zero"``, ``"mean"``, ``"pad"`` or a token id. Of heads and
             neurons ``"zero"``, or ``"mean"``: the unit's mean over all tokens of the texts explained here.
         steps: Of the curves; a text of fewer tokens has a step for each.
@@ -67,27 +74,27 @@ def faithfulness(
     steps = positive("steps", steps)
     if of not in ("tokens", "heads", "neurons"):
         raise InputError(f"of={of!r}: give what is removed. {nearest(str(of), ['tokens', 'heads', 'neurons'])}")
+    if hide not in ("replace", "delete"):
+        raise InputError(f'hide={hide!r}: give "replace" or "delete".')
+    if hide == "delete" and (of != "tokens" or baseline != "mean"):
+        raise InputError('hide="delete": for tokens, of which nothing is left, so that there is no baseline.')
     if not explanations:
         raise InputError("no explanations given: faithfulness(explainer, explainer(texts, method=[...])).")
     for e in (*explanations, *(ranked_by or ())):
         _check(e)
     numbers: dict[Any, int] = {}
     texts = [numbers.setdefault((tuple(e.token_ids), e.position), len(numbers)) for e in explanations]
-    batches = [_batch_of(e, model) for e in explanations]
+    batches = [pad([_item_of(e)], model) for e in explanations]
     with lock_of(model), fresh_rotations(model):
         check_model(model, {})
         if of != "tokens":
             return without_units(model, explanations, batches, texts, of, str(baseline), steps, ranked_by)
         if ranked_by is not None:
             raise InputError("ranked_by: for heads and neurons. Tokens of one text are not those of another.")
-        b, masked = baseline_of(model, baseline), task_of(model) == "masked"
+        b = None if hide == "delete" else baseline_of(model, baseline)
+        keeps = hide == "delete" or task_of(model) == "masked"
         each = zip(explanations, batches, texts, strict=True)
-        return Faithfulness(
-            tuple(
-                _without_tokens(model, e, batch, n, b, steps, kept=e.position if masked else None)
-                for e, batch, n in each
-            )
-        )
+        return Faithfulness(tuple(_without_tokens(model, e, batch, n, b, steps, keeps=keeps) for e, batch, n in each))
 
 
 def _check(e: Explanation) -> None:
@@ -101,15 +108,24 @@ def _check(e: Explanation) -> None:
         )
 
 
-def _batch_of(e: Explanation, model: PreTrainedModel) -> Batch:
-    contrast = None if e.contrast is None else e.contrast.id
-    return pad([Item(tuple(e.token_ids), e.position, e.target.id, contrast)], model)
+def _item_of(e: Explanation) -> Item:
+    return Item(tuple(e.token_ids), e.position, e.target.id, None if e.contrast is None else e.contrast.id)
 
 
 def _without_tokens(
-    model: PreTrainedModel, e: Explanation, batch: Batch, text: int, b: Tensor, steps: int, *, kept: int | None
+    model: PreTrainedModel, e: Explanation, batch: Batch, text: int, b: Tensor | None, steps: int, *, keeps: bool
 ) -> Perturbed:
+    """Hide tokens behind the baseline ``b``, or delete them if there is none; ``keeps``: not that at the position."""
+
     def values(masks: np.ndarray) -> np.ndarray:
+        if b is None:
+            return values_of_texts(model, [left_of(_item_of(e), ~mask) for mask in masks])
         return values_without(model, batch, [0] * len(masks), masks, b)
 
-    return perturbed(text, e.method, e.relevance, values, steps, kept=kept)
+    return perturbed(text, e.method, e.relevance, values, steps, kept=e.position if keeps else None)
+
+
+def left_of(item: Item, kept: np.ndarray) -> Item:
+    """The text with the tokens ``kept`` bool ``[T]`` alone, that at the position among them."""
+    ids = tuple(token for token, there in zip(item.token_ids, kept, strict=True) if there)
+    return replace(item, token_ids=ids, position=int(kept[: item.position].sum()))

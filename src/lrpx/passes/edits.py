@@ -20,9 +20,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..errors import InputError, NonFiniteError
+from ..models.positions import longest_alike
+from ..models.signature import task_of
 from ..models.stacks import stacks_of, watching_encoder
 from ..propagation.propagate import Propagation
-from ..text.batching import Batch
+from ..text.batching import Batch, Item, allowed_waste, buckets, pad
 from .forward_backward import EAGER, HeadNotFollowed, asked_scores, exact_dtype, read_once
 from .validation import where_not_finite
 
@@ -162,3 +164,21 @@ def values_without(
 
         found += values(model, part, edit).tolist()
     return np.array(found)
+
+
+def values_of_texts(model: PreTrainedModel, items: Sequence[Item]) -> np.ndarray:
+    """The values of texts of any lengths, each with its target, in padded batches. float64 ``[R]``.
+
+    Raises:
+        NonFiniteError: As ``values``.
+    """
+    found = np.zeros(len(items))
+    groups = buckets(
+        [len(item.token_ids) for item in items],
+        max_tokens=TOKENS_AT_ONCE,
+        waste=allowed_waste(model, task_of(model)),
+        alike=partial(longest_alike, model),
+    )
+    for group in groups:
+        found[group] = values(model, pad([items[i] for i in group], model))
+    return found
