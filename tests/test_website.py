@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import lrpx
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -120,3 +122,25 @@ def test_functions_and_tests_that_pages_name_are_there():
             assert re.search(rf"^def {name}\(|^{name} = ", rules, flags=re.M), f"{page.name}: rules.{name}"
         for name, cut in re.findall(r"\b(test_\w+)(\.\.\.)?", text):
             assert name in there or (cut and any(t.startswith(name) for t in there)), f"{page.name}: {name}"
+
+
+def test_every_public_name_is_in_the_reference():
+    pages = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "api").glob("*.md"))
+    shown = re.findall(r"^::: (\S+)$", pages, flags=re.M)
+    public = {f"lrpx.{name}" for name in lrpx.__all__ if name != "__version__"}
+    public |= {f"lrpx.benchmark.{name}" for name in lrpx.benchmark.__all__}
+    assert public <= set(shown)
+    assert len(set(shown)) == len(shown)
+
+
+def test_an_entry_for_several_names_becomes_one_for_each():
+    pytest.importorskip("griffe", reason="needs the extra docs")
+    docstring = "A, b: c.\n\nArgs:\n    a, b, c: First line\n        and ``x: y``, the second.\n    d: Alone.\n"
+    entries = module("docstrings").one_name_each(docstring).split("Args:\n")[1].splitlines()
+    assert entries == [
+        "    a: First line",
+        "        and ``x: y``, the second.",
+        "    b: Likewise.",
+        "    c: Likewise.",
+        "    d: Alone.",
+    ]

@@ -105,7 +105,7 @@ class Explainer:
     Raises:
         InputError: The model, the method or an option cannot be used.
 
-    Example:
+    Examples:
         >>> explainer = lrpx.Explainer("openai-community/gpt2")
         >>> e = explainer("The keys to the cabinet", target=" are", contrast=" is")
         >>> e.show()
@@ -288,7 +288,7 @@ class Explainer:
             InputError: Something that cannot be used, or the model is no language model.
             UnsupportedModelError: The model cannot be explained correctly.
 
-        Example:
+        Examples:
             >>> for token, probability in lrpx.Explainer(model, tokenizer).likeliest("The keys to the cabinet", 3):
             ...     print(f"{token.shown!r} {probability:.2f}")
         """
@@ -339,7 +339,7 @@ class Explainer:
             UnsupportedModelError: The model cannot be explained correctly.
             NonFiniteError: NaN or infinity appeared.
 
-        Example:
+        Examples:
             >>> g = lrpx.Explainer(model, tokenizer).generate("The keys to the cabinet", max_new_tokens=8)
             >>> g[0].show(), g.span(0, 3).show()
         """
@@ -400,7 +400,7 @@ class Explainer:
             UnsupportedModelError: The model cannot be explained correctly, or runs no blocks one after the other.
             NonFiniteError: NaN or infinity appeared.
 
-        Example:
+        Examples:
             >>> flow = lrpx.Explainer(model, tokenizer).flow("The keys to the cabinet", target=" are", contrast=" is")
             >>> flow.to_html("flow.html")
         """
@@ -444,7 +444,7 @@ class Explainer:
             UnsupportedModelError: The model cannot be explained correctly, or gives no embeddings.
             NonFiniteError: NaN or infinity appeared.
 
-        Example:
+        Examples:
             >>> e = lrpx.Explainer(model, tokenizer).similarity("A dog runs.", "The puppy is running.", pooling="mean")
             >>> e.show()
         """
@@ -517,7 +517,7 @@ def explain(
     The first two arguments and ``batch_tokens``, ``fast``, ``compile`` and ``checkpoint`` are those of ``Explainer``, all
     others, the result and the errors those of calling it.
 
-    Example:
+    Examples:
         >>> e = lrpx.explain(model, tokenizer, "The keys to the cabinet", target=" are", contrast=" is")
         >>> e.show()
     """

@@ -213,6 +213,7 @@ _TABLE = [
     ),
 ]
 METHODS: dict[str, Method] = {m.name: m for m in _TABLE}
+"""Every method by its name, which is what ``method=`` takes; those that you register are added."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -236,7 +237,7 @@ def register_method(
     Raises:
         InputError: Another function has the name, or the function does not take what it is called with.
 
-    Example:
+    Examples:
         >>> @lrpx.register_method("length", summary="Longer tokens get more.")
         ... def length(model, batch, *, power=1):
         ...     ...

@@ -143,7 +143,7 @@ def propagate(
         InputError: ``model`` is no module, ``rules`` or ``unknown`` are none, or, inside the block, a rule is none.
         UnsupportedModelError: A part of the model is TorchScript, or operations without a known rule carried gradient.
 
-    Example:
+    Examples:
         >>> with lrpx.propagate(model, "attnlrp"):
         ...     x = model.get_input_embeddings()(ids).detach().requires_grad_()
         ...     model(inputs_embeds=x).logits[0, -1].max().backward()

@@ -30,7 +30,7 @@ def compare(*given: Given) -> Explanations:
     Raises:
         InputError: Something else is given, or no text is explained twice.
 
-    Example:
+    Examples:
         >>> explainer = lrpx.Explainer("openai-community/gpt2")
         >>> lrpx.compare(*(explainer("The keys to the cabinet", method=name) for name in ("lrp", "attnlrp"))).show()
     """
