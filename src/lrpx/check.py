@@ -121,7 +121,8 @@ def _random_batch(model: PreTrainedModel, n_tokens: int, seed: int) -> Batch:
     signature = ModelSignature.of(model)
     if signature.source is not None and signature.source.features:
         raise UnsupportedModelError(
-            f"{signature.name} reads sound, and random tokens are checked here: explainer(features)."
+            f"{signature.name} reads {'images' if signature.source.is_image else 'sound'} and no text, and random tokens are "
+            "checked here: explain one and look at e.residual."
         )
     source = 0 if signature.source is None else n_tokens // 2
     known = (

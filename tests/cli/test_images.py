@@ -64,7 +64,7 @@ def test_a_text_model_is_told_what_to_type(tmp_path):
     tiny_files.tokenizer().save_pretrained(tmp_path)
     done = lrpx_explain("--image", "cat.png", "-m", tmp_path)
     assert done.exit_code != 0
-    assert "--image without a text is for models that classify images" in " ".join(
+    assert "--image without a text is for models that classify or describe images" in " ".join(
         str(done.exception or done.output).split()
     )
 

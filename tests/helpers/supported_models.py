@@ -86,7 +86,7 @@ def sweeps() -> list[Sweep]:
     refused = {kind: reason.rpartition("supported: ")[2] for kind, reason in images.REFUSED.items()}
     task = "images and text together: `explainer(text, images=[...])`"
     found.append(
-        Sweep("images and text", task, frozenset(images.EXPLAINED), refused, "tests/tasks/test_sweep_image_text.py")
+        Sweep("images and text", task, frozenset(images.TRIED), refused, "tests/tasks/test_sweep_image_text.py")
     )
     classifiers = _test_module("tasks/test_sweep_image.py")
     refused = {_type(f): REFUSED[_type(f)] for f in classifiers.REFUSES}

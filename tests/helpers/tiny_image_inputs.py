@@ -18,7 +18,8 @@ Inputs = dict[str, torch.Tensor]
 
 def vision_of(model: Any) -> Any:
     """The configuration of the part that reads images."""
-    return getattr(model.config, "vision_config", None) or model.config
+    encoder = getattr(model.config, "encoder", None)  # of an encoder-decoder model
+    return getattr(model.config, "vision_config", None) or getattr(encoder, "vision_config", encoder) or model.config
 
 
 def _side(model: Any) -> int:
@@ -130,7 +131,7 @@ FORMS: dict[str, Callable[[Any, torch.Generator], Inputs]] = {
     "instructblipvideo": lambda m, g: {**_pictures(m, g, 1, 4), **_question()},
     **dict.fromkeys(("inkling2", "inkling2_loop"), _blocks),
     "kimi_k25": lambda m, g: _list(m, g, square=True),
-    "kosmos-2.5": lambda m, g: _numbered(m, g, 8),
+    **dict.fromkeys(("kosmos-2.5", "pix2struct"), lambda m, g: _numbered(m, g, 8)),
     "lfm2_vl": lambda m, g: _patches(
         m,
         g,
@@ -170,7 +171,7 @@ def _question() -> Inputs:
 
 COUNTS = {
     "instructblip": 4, "instructblipvideo": 16, "blip-2": 4, "kosmos-2": 4, "kosmos-2.5": 4, "mllama": 1,
-    **dict.fromkeys(("blip", "evolla", "git", "idefics"), 0),
+    **dict.fromkeys(("blip", "evolla", "git", "idefics", "udop", "pix2struct", "pp_formulanet", "vision-encoder-decoder"), 0),
     **dict.fromkeys(("diffusion_gemma", "pi0"), 4),
 }  # fmt: skip
 """Model type -> how many tokens of the text stand for the image, where the model does not say."""

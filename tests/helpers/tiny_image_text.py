@@ -27,6 +27,7 @@ _INSERTED = {"image_token_id": 4, "insert_layer_id": 0, "vision_config": {"inser
 _MUSE = {"out_hidden_size": 128, "projector_hidden_size": 32}
 _QFORMER = {"num_query_tokens": 4, "image_token_index": 4, "qformer_config": {"encoder_hidden_size": 32}}
 _KOSMOS = {"embed_dim": 32, "layers": 2, "attention_heads": 4}
+_FEED = {"d_ff": 48, "d_kv": 8}
 _LONG = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
 OVERRIDES: dict[str, dict[str, Any]] = {
     "aria": {"projector_patch_to_query_dict": {4: 2}},
@@ -75,6 +76,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
             "window_size": 4,
             "projection_dim": 32,
         },
+        "text_config": {"max_position_embeddings": 96},
     },
     "fuyu": {"patch_size": 8, "num_channels": 3},
     "gemma3": {"mm_tokens_per_image": 4},
@@ -153,6 +155,18 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     },
     "paddleocr_vl": {"text_config": _MROPE},
     "paligemma": {"projection_dim": 32, "vision_config": {"projection_dim": 32}},
+    "pix2struct": {
+        "vision_config": {"patch_embed_hidden_size": 192, "d_ff": 48, "d_kv": 8},
+        "text_config": {"d_ff": 48, "d_kv": 8},
+    },
+    "pp_formulanet": {
+        "vision_config": {
+            **_SAM,
+            **{f"post_conv_{name}_channels": 32 for name in ("in", "mid", "out")},
+            "decoder_hidden_size": 32,
+            "patch_size": 8,
+        },
+    },
     "qwen2_5_vl": {"vision_config": _WINDOW},
     "qwen2_5_omni_thinker": {"vision_start_token_id": 6, "vision_config": _WINDOW, "text_config": _MROPE},
     "qwen3_5": _WIDE,
@@ -161,6 +175,8 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "qwen3_vl_moe": {"vision_config": {"out_hidden_size": 32, "deepstack_visual_indexes": [0]}},
     "qwen4_exp": {**_WIDE, "text_config": tiny._QWEN4},
     "shieldgemma2": {"mm_tokens_per_image": 4},
+    "t5gemma2": {"encoder": {"mm_tokens_per_image": 4, "image_token_index": 4}},
+    "vision-encoder-decoder": {**tiny._CROSSING, "encoder": {"patch_size": 16}},
     "step3p7": {"text_config": {"sliding_window": 5}},
     "unlimited_ocr": {
         "vision_config": {
@@ -182,15 +198,11 @@ OVERRIDES: dict[str, dict[str, Any]] = {
 """Model type -> configuration values beside those of ``tiny.OVERRIDES``, without which a tiny model reads no images."""
 
 _TIMM = "its image tower is a timm network, which is not installed"
-_PAIR = "an encoder-decoder model: its images go to the encoder, which is not explained"
 NOT_BUILT: dict[str, str] = {
     name: reason
     for name, reason in {
         "apertus1p5": "its configuration cannot be made small: a part that reads sound has sizes of its own",
         **dict.fromkeys(("fast_vlm", "gemma3n", "perception_lm"), _TIMM),
-        **dict.fromkeys(
-            ("florence2", "pix2struct", "pp_formulanet", "t5gemma2", "udop", "vision-encoder-decoder"), _PAIR
-        ),
         "inkling_mm_model": "needs scipy, which is not installed",
         "instructblipvideo": "reads videos",
         "llama4": "transformers 5.24 raises an error where it is given an image",
@@ -199,11 +211,13 @@ NOT_BUILT: dict[str, str] = {
     if name in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 }
 """Model type -> why it is not tried with an image."""
+PAIRS = ("florence2", "pix2struct", "pp_formulanet", "t5gemma2", "vision-encoder-decoder")
+"""Encoder-decoder models."""
 if Version(transformers.__version__) < Version("5.17"):
     _OLDER = ("emu3", "evolla", "fuyu", "glm46v", "glm4v", "pixtral", "qwen3_vl_moe", "video_llava")
     NOT_BUILT |= dict.fromkeys(_OLDER, "is built or given images in another way in older versions of transformers")
 
-__all__ = ["NAMES", "NOT_BUILT", "OVERRIDES", "build", "image_token", "inputs"]
+__all__ = ["NAMES", "NOT_BUILT", "OVERRIDES", "PAIRS", "build", "image_token", "inputs"]
 NAMES: list[str] = list(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
 
 

@@ -4,11 +4,13 @@ Under LRP every operation passes on what it receives, except where a constant is
 relevance of what enters the first block, image features included; and also that of the text there and of the pixels.
 """
 
+import numpy as np
 import pytest
 import tiny_image_text
 import tiny_images
 import torch
 
+import lrpx
 from lrpx.check import Accounting
 from lrpx.errors import InputError, UnsupportedModelError
 from lrpx.models.signature import ModelSignature
@@ -24,7 +26,17 @@ from lrpx.text.tokenization import encoder
 
 TOLERANCE = 2e-6  # transformers computes many norms in float32, whatever the dtype of the model
 SINGLE = ("kosmos-2",)  # in float32 as a whole
-COMMON = ("llava", "llava_next", "qwen2_vl", "qwen3_vl", "paligemma", "smolvlm", "mllama")
+COMMON = (
+    "florence2",
+    "vision-encoder-decoder",
+    "llava",
+    "llava_next",
+    "qwen2_vl",
+    "qwen3_vl",
+    "paligemma",
+    "smolvlm",
+    "mllama",
+)
 REFUSED = {
     name: reason
     for name, reason in {
@@ -32,6 +44,7 @@ REFUSED = {
         "evolla": "reads no images",
         "git": "with an image is not supported: it puts the features of the image before the text",
         "pi0": "is not supported: it predicts what a robot does",
+        "udop": "is not supported: it reads where words stand on a page and adds the patches there to them",
     }.items()
     if name in tiny_image_text.NAMES and name not in tiny_image_text.NOT_BUILT
 }
@@ -39,7 +52,9 @@ REFUSED = {
 NOT_TO_PIXELS = dict.fromkeys(("chameleon", "emu3", "ovis2"), "through a choice")
 """Model type -> what is said of its pixels: the image is made into tokens of a vocabulary."""
 
-EXPLAINED = [name for name in tiny_image_text.NAMES if name not in tiny_image_text.NOT_BUILT and name not in REFUSED]
+TRIED = [name for name in tiny_image_text.NAMES if name not in tiny_image_text.NOT_BUILT and name not in REFUSED]
+PAIRS = [name for name in TRIED if name in tiny_image_text.PAIRS]
+EXPLAINED = [name for name in TRIED if name not in PAIRS]
 MIXED = tuple(
     "aria blip-2 deepseek_ocr2 emu3 fuyu granite4_vision idefics2 instructblip kosmos-2 kosmos-2.5 molmo2 unlimited_ocr".split()
 )
@@ -114,6 +129,56 @@ def test_forward_is_bit_identical_and_relevance_adds_up(name):
     other = run(model, batch_of(model, tiny_image_text.inputs(model, seed=1))[1], "attnlrp")
     first = run(model, batch, "attnlrp")
     assert abs(other.products - first.products).max() > 1e-6 * abs(first.products).max()
+
+
+PREFIX = [2, 20]
+
+
+@pytest.mark.filterwarnings("ignore:target_prefix= begins with id 2:lrpx.errors.LrpxWarning")
+@families(PAIRS)
+def test_encoder_decoder_models(name):
+    """What enters the encoder's first block, image patches and text, and the decoder's: values untouched, all accounted for."""
+    model = tiny_images.zero_constants(tiny_image_text.build(name))
+    given = tiny_image_text.inputs(model)
+    source = ModelSignature.of(model).source
+    plain_inputs = {key: t.to(model.dtype) if t.is_floating_point() else t for key, t in given.items()}
+    if source.features:
+        given = {source.features: given[source.features]}
+        plain_inputs = {key: plain_inputs[key] for key in given}
+    plain_inputs["decoder_input_ids"] = torch.tensor([PREFIX])
+    with torch.no_grad():
+        plain = model(**plain_inputs, use_cache=False).logits
+    for rule_set in ("lrp", "attnlrp"):
+        with propagate(model, rule_set), torch.enable_grad():
+            assert torch.equal(model(**plain_inputs, use_cache=False).logits, plain)
+    asked = {"target": 11, "contrast": 13, "target_prefix": PREFIX}
+    explainer = lrpx.Explainer(model)
+    e = explainer(given, **asked, method="lrp")
+    size = abs(e.relevance).sum()
+    assert e.value == pytest.approx(float(plain[0, -1, 11] - plain[0, -1, 13]), rel=1e-9)
+    assert abs(e.residual) < TOLERANCE * size
+    assert (
+        abs(explainer(given, **asked, method="gradient-x-input").residual) > 50 * TOLERANCE * size
+    )  # one that can miss
+    [image] = e.images
+    assert abs(e.relevance[list(image.tokens)]).sum() > 0.01 * size
+    assert [part.name for part in e.segments] == ["source", "target"]
+
+    other = tiny_image_text.inputs(model, seed=1)
+    other = {key: other[key] for key in given}
+    together = explainer([given, other], **asked, method="lrp")
+    np.testing.assert_allclose(together[0].relevance, e.relevance, rtol=0, atol=1e-12 * size)
+    assert abs(together[1].relevance - e.relevance).max() > 1e-6 * size
+
+    g = explainer.generate(given, continuation=[11, 12], target_prefix=PREFIX, method="attnlrp")
+    one = explainer(given, target=12, target_prefix=[*PREFIX, 11], method="attnlrp")
+    np.testing.assert_allclose(g[1].relevance, one.relevance, rtol=0, atol=1e-9 * abs(one.relevance).max())
+    assert g.images == e.images
+    assert len(explainer.generate(given, max_new_tokens=2, target_prefix=PREFIX)) == 2
+    with pytest.raises(InputError, match=r'at="pixels".*encoder-decoder'):
+        explainer(given, **asked, at="pixels")
+    with pytest.raises(InputError, match="changes word embeddings"):
+        explainer(given, **asked, method="integrated-gradients")
 
 
 @families(REFUSED)

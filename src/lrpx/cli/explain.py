@@ -206,9 +206,8 @@ def explain(
         )
 
     from ..explainer import Explainer
-    from ..explainer.images import IMAGE_TASKS
+    from ..explainer.images import is_given_pictures
     from ..models.loading import load
-    from ..models.signature import task_of
 
     methods_with_options(methods, given)  # refused before a model is loaded
     options.set_precision(tf32)
@@ -221,10 +220,10 @@ def explain(
         revision=revision,
         token=token,
     )
-    if pictures and task_of(loaded) not in IMAGE_TASKS:
+    if pictures and not is_given_pictures(loaded):
         raise InputError(
-            f"--image without a text is for models that classify images, and {type(loaded).__name__} is none. For a model of "
-            'images and text: lrpx explain "What is this?" --image cat.png'
+            f"--image without a text is for models that classify or describe images, and {type(loaded).__name__} is none. For a "
+            'model of images and text: lrpx explain "What is this?" --image cat.png'
         )
     explainer = Explainer(
         loaded, tokenizer, batch_tokens=batch_tokens, fast=fast, compile=compile, checkpoint=checkpoint

@@ -92,6 +92,10 @@ def generate(
     Why the model gave this answer, traced through its own words to the prompt:
 
     [b]lrpx generate "..." --continuation " So it is Paris." --span 3:4 --hops 2[/b]
+
+    What a model that describes images sees in one:
+
+    [b]lrpx generate --image cat.png -m nlpconnect/vit-gpt2-image-captioning[/b]
     """
     options.set_logging(verbose)
     kind, output = destination(format, output)
@@ -102,9 +106,11 @@ def generate(
     given: dict[str, Any] = {"at": at, "norm": norm, "rules": rules}
     methods_with_options([method], given)  # refused before a model is loaded
     spans = None if not span else [_span(text) for text in span]
-    [one] = texts_of(None if prompt is None else [prompt], None, jsonl=False, chat=chat)
+    pictures = image if image and prompt is None and not chat else None  # to describe, without a text
+    text = None if pictures else _prompt(prompt, chat=chat)
 
     from ..explainer import Explainer
+    from ..explainer.images import is_given_pictures
     from ..models.loading import load
 
     options.set_precision(tf32)
@@ -117,10 +123,16 @@ def generate(
         revision=revision,
         token=token,
     )
+    if pictures and is_given_pictures(loaded):
+        if len(pictures) > 1:
+            raise InputError(f"{len(pictures)} images: generate() takes one. Call it once for each.")
+        text, image = str(pictures[0]), None
+    elif text is None:
+        text = _prompt(prompt, chat=chat)
     if kind is Format.terminal and output is None:
         warnings.simplefilter("ignore", LrpxWarning)  # the header says the same
     found = Explainer(loaded, tokenizer, checkpoint=checkpoint).generate(
-        one.text,
+        text,
         max_new_tokens=max_new_tokens,
         continuation=continuation,
         target_prefix=target_prefix,
@@ -142,6 +154,12 @@ def generate(
         found.show()
     else:
         write_text(_content(found, kind), output)
+
+
+def _prompt(prompt: str | None, *, chat: bool) -> Any:
+    """The one text to go on with: as it was typed, or from standard input."""
+    [one] = texts_of(None if prompt is None else [prompt], None, jsonl=False, chat=chat)
+    return one.text
 
 
 def _content(found: Any, kind: Format) -> str:

@@ -36,14 +36,14 @@ from ..results.explanation import Token
 from ..results.generation import GenerationExplanation
 from ..results.spans import checked_span, checked_weights, hop, hop_notes
 from ..tasks.image_text import check_method, encode_with_images, images_of_each
-from ..tasks.sound import read_sound, split_sound
+from ..tasks.sources import check_no_images, read_source, split_sources
 from ..tasks.text2text import continuation_ids, one_prefix_each, read_pair, target_side
 from ..text.batching import Item, pad
 from ..text.given import as_python, split
 from ..text.items import item_of
 from ..text.suspect import notes_of
 from ..text.targets import resolve_continuation, resolve_token
-from ..text.tokenization import Encoded, encode, encoder
+from ..text.tokenization import Encoded, encoder
 from ..text.units import predicted_token, special_ids
 from .spelling import misspelt_continuation
 
@@ -76,16 +76,22 @@ def read_prompt(
     if prompt is None:
         raise InputError("no prompt given: explainer.generate(prompt, max_new_tokens=20).")
     signature, tokenizer = ModelSignature.of(model), tokenizer_of(reader)
-    sound = signature.source is not None and bool(signature.source.features)
-    singles, several = split_sound(prompt) if sound else split(prompt)
+    source = signature.source if signature.source is not None and signature.source.features else None
+    singles, several = split(prompt) if source is None else split_sources(source, prompt)
     if several and len(singles) != 1:
         raise InputError(f"{len(singles)} prompts: generate() takes one. Call it once for each.")
     task = signature.task
-    if images is not None and task != "causal":
+    if source is not None:
+        check_no_images(model, images)
+    if images is not None and task not in ("causal", TEXT2TEXT):
         raise InputError(f"images= is for models that go on with a text, and {type(model).__name__} is for {task}.")
+    [given] = images_of_each(images, False, 1)
     if task == TEXT2TEXT:
         [prefix] = one_prefix_each(target_prefix, 1)
-        encoded = read_sound(model, singles[0]) if sound else encode(tokenizer, singles[0])[0]
+        if source is not None:
+            encoded = read_source(model, reader, singles[0])
+        else:
+            encoded = encode_with_images(model, reader, singles[0], given, encoder(tokenizer))
         return read_pair(model, tokenizer, encoded, prefix, config)
     if target_prefix is not None:
         raise InputError(
@@ -97,7 +103,6 @@ def read_prompt(
         raise InputError(
             f"{type(model).__name__} {what} and does not go on with a text: use explainer(text) or lrpx explain."
         )
-    [given] = images_of_each(images, False, 1)
     return encode_with_images(model, reader, singles[0], given, encoder(tokenizer)).without_closing()
 
 

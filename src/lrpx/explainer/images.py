@@ -17,10 +17,10 @@ from transformers import PreTrainedModel
 
 from ..errors import InputError, LrpxError, NonFiniteError, UnsupportedModelError
 from ..methods import Method
-from ..models.heads import IMAGE_TEXT_SCORE
+from ..models.heads import IMAGE_TEXT_SCORE, TEXT2TEXT
 from ..models.lock import lock_of
 from ..models.placement import entry_device
-from ..models.signature import task_of
+from ..models.signature import Source, task_of
 from ..passes.dispatch import PassRunner
 from ..passes.hidden_states import place_first
 from ..results.explanation import NO_TOKEN, Explanation, Token, Unit
@@ -42,6 +42,12 @@ PATCHES_MOST = 256  # of an image of 256 x 256 in patches of 16 x 16
 
 
 IMAGE_TASKS = ("image-classification", IMAGE_TEXT_SCORE)
+
+
+def is_given_pictures(model: PreTrainedModel) -> bool:
+    """Whether pictures take the place of texts in calls of a model: it classifies them, or describes them without a question."""
+    task = task_of(model)
+    return task in IMAGE_TASKS or (task == TEXT2TEXT and Source.of(model).is_image)
 
 
 def check_images_asked(model: PreTrainedModel, asked: Mapping[str, Any], objective: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from ..tasks.sound import read_sound, split_sound
+from ..tasks.sources import check_no_images, read_source, split_sources
 from ..tasks.text2text import asked_of_pair, begins_otherwise, one_prefix_each
 from .several_tokens import read_item
 from .spelling import averages_in_generate
@@ -19,7 +19,7 @@ class PairTexts(Texts):
     """Sources and the beginnings of their targets."""
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: Any, text: Any, asked: Mapping[str, Any], prefix: Any, **options: Any
+        self, model: PreTrainedModel, reader: Any, text: Any, asked: Mapping[str, Any], prefix: Any, **options: Any
     ) -> None:
         """Tokenise what a user gave; ``prefix`` is the beginning of the targets, the rest as for ``Texts``.
 
@@ -27,20 +27,22 @@ class PairTexts(Texts):
             InputError: Something cannot be used. Of several texts, it names the one.
         """
         self._prefix = prefix
-        super().__init__(model, tokenizer, text, asked, **options)
+        super().__init__(model, reader, text, asked, **options)
 
     def _split(self, model: PreTrainedModel, text: Any) -> tuple[list[Any], bool]:
         source = self.signature.source
-        return split_sound(text) if source and source.features else super()._split(model, text)
+        return split_sources(source, text) if source and source.features else super()._split(model, text)
 
     def _read(self, model: PreTrainedModel) -> dict[int, Any]:
         source = self.signature.source
         if source is None or not source.features:
             return super()._read(model)
+        for images in self._images:
+            check_no_images(model, images)
         found = {}
         for i, one in enumerate(self.given):
             with self._trying(i):
-                found[i] = read_sound(model, one)
+                found[i] = read_source(model, self.reader, one)
         return found
 
     def _ask(self, model: PreTrainedModel, read: dict[int, Any], columns: dict[str, list[Any]]) -> None:

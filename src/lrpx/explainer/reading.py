@@ -55,16 +55,16 @@ def read_texts(
     tokenizer = tokenizer_of(reader)
     task = task_for(runner.model, tokenizer)
     is_pair = task is None and head == TEXT2TEXT
+    read = task.parts if task else ("target_prefix", "images") if is_pair else ("images",)
     for name, value in parts.items():
-        if value is not None and name not in (task.parts if task else ("target_prefix",) if is_pair else ("images",)):
+        if value is not None and name not in read:
             kind = task.name if task else TEXT2TEXT if is_pair else "language modelling"
             raise InputError(
                 f"{name}= is for {TASKS_WITH[name]}, and {type(runner.model).__name__} is for {kind}. Leave it out."
             )
     if task is None and is_pair:
-        return PairTexts(
-            runner.model, tokenizer, text, asked, parts["target_prefix"], objective=objective, collect=collect
-        )
+        prefix, images = parts["target_prefix"], parts.get("images")
+        return PairTexts(runner.model, reader, text, asked, prefix, images=images, objective=objective, collect=collect)
     if task is None:
         images = parts.get("images")
         return Texts(runner.model, reader, text, asked, images=images, objective=objective, collect=collect)

@@ -93,8 +93,10 @@ HEADS = (
     TEXT_ENCODER,
 )
 
-# Of encoder-decoder models alone: transformers lists in these tables also models that read sound and go on from a text.
+# Of encoder-decoder models alone: transformers lists in these tables also models that read images or sound and go on from a text.
+# What reads images is first, since it has a processor.
 _PAIRS = {
+    "AutoModelForImageTextToText": "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES",
     "AutoModelForSeq2SeqLM": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
     "AutoModelForSpeechSeq2Seq": "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES",
 }
@@ -114,7 +116,7 @@ def auto_class_of_pair(model_type: str, architecture: str | None) -> str | None:
     from transformers.models.auto import modeling_auto
 
     for auto_class, table in _PAIRS.items():
-        known: dict[str, str] = dict(getattr(modeling_auto, table))
+        known: dict[str, str] = dict(getattr(modeling_auto, table, {}))
         bare = architecture is None or (
             architecture.endswith("Model") and architecture not in known.values() and not TEXT_ENCODER.has(architecture)
         )

@@ -62,13 +62,21 @@ def load_reader(place: Place, auto_class: Any, options: dict[str, Any], tokenize
     from transformers import AutoProcessor
 
     try:
-        return AutoProcessor.from_pretrained(place.source, **options)
+        found = AutoProcessor.from_pretrained(place.source, **options)
+        return _with_images(found, place, options) if isinstance(found, PreTrainedTokenizerBase) else found
     except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
         warn(
             f"the processor of {place.name} cannot be loaded, so texts can be explained, but no images: {_short(error)} "
             'pip install "lrpx[vision]" installs what processors need.'
         )
         return tokenizer()
+
+
+def _with_images(tokenizer: Any, place: Place, options: dict[str, Any]) -> Any:
+    """Tokenizer and image processor together, of a model without a processor of its own (``VisionEncoderDecoderModel``)."""
+    from transformers import AutoImageProcessor, VisionTextDualEncoderProcessor
+
+    return VisionTextDualEncoderProcessor(AutoImageProcessor.from_pretrained(place.source, **options), tokenizer)
 
 
 def _has_processor(place: Place, token: Any) -> bool:

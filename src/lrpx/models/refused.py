@@ -13,6 +13,7 @@ REFUSED: dict[str, str] = {
     "pop2piano": "it reads sound and writes notes, not text",
     "prophetnet": "it predicts from several streams of hidden states at once",
     "reformer": "it hashes its attention and writes its own backward pass",
+    "udop": "it reads where words stand on a page and adds the patches there to them, so image and text cannot be told apart",
     "xlnet": "it keeps hidden states as [tokens, batch, width] and predicts in two streams",
     "yoso": "it hashes its attention and writes its own backward pass",
 }

@@ -103,7 +103,11 @@ def padding_id(model: PreTrainedModel, tokenizer: Any = None) -> int | None:
 
 def filler(model: PreTrainedModel) -> int:
     """The token id used for padding: the padding token's, if the model has an embedding for it."""
-    padding, table = padding_id(model), model.get_input_embeddings()
+    padding = padding_id(model)
+    try:
+        table = model.get_input_embeddings()
+    except NotImplementedError:  # of an encoder of images
+        table = None
     size = getattr(table, "num_embeddings", None) or model.config.get_text_config().vocab_size
     return 0 if padding is None or padding >= size else padding
 
@@ -128,12 +132,17 @@ class Source:
     Attributes:
         vocabulary: Number of token ids; ``None`` if it reads no text.
         context: How many tokens it can read; ``None`` if it has no limit.
-        features: The name of the input if it reads sound, such as ``"input_features"``; empty for text.
+        features: The name of the input if it reads sound or an image, such as ``"input_features"``; empty for text.
     """
 
     vocabulary: int | None
     context: int | None
     features: str
+
+    @property
+    def is_image(self) -> bool:
+        """Whether it reads an image, and no text."""
+        return _of_an_image(self.features)
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> Source:

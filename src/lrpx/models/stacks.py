@@ -21,7 +21,8 @@ class Stack:
     Attributes:
         name: ``"encoder"``, ``"decoder"``, or ``""`` for a whole model.
         root: The module.
-        modules: Its modules. What belongs to neither of two stacks (the output embedding) is counted among the decoder's.
+        modules: Its modules. What belongs to neither of two stacks (the output embedding) is counted among the decoder's, except
+            what has blocks of its own and reads images for the encoder.
         embedding: Its word embedding, which two stacks may share; ``None`` if it reads no tokens.
     """
 
@@ -47,8 +48,33 @@ def encoder_of(model: PreTrainedModel) -> nn.Module | None:
     """The encoder of an encoder-decoder model, ``None`` for any other, such as the encoder of one by itself."""
     if not getattr(model.config, "is_encoder_decoder", False):
         return None
-    encoder: nn.Module | None = model.get_encoder()
-    return None if model in (encoder, model.get_decoder()) else encoder
+    encoder: Any = model.get_encoder()
+    if hasattr(encoder, "vision_tower") and hasattr(
+        encoder, "text_model"
+    ):  # T5 Gemma 2: features of images enter the latter
+        encoder = encoder.text_model
+    found: nn.Module | None = None if model in (encoder, model.get_decoder()) else encoder
+    return found
+
+
+def decoder_of(model: PreTrainedModel, encoder: nn.Module) -> nn.Module:
+    """The decoder of an encoder-decoder model, without its ``encoder``."""
+    decoder: Any = model.get_decoder()
+    if any(module is encoder for module in decoder.modules()):  # Florence 2: the whole language model
+        decoder = decoder.get_decoder()
+    found: nn.Module = decoder
+    return found
+
+
+def _towers(module: nn.Module, stacks: set[nn.Module]) -> Iterator[nn.Module]:
+    """The outermost modules with blocks of their own beside the stacks, such as what reads images for an encoder of text."""
+    for child in module.children():
+        if child in stacks:
+            continue
+        if not stacks.isdisjoint(child.modules()):
+            yield from _towers(child, stacks)
+        elif any(isinstance(each, nn.ModuleList) for each in child.modules()):
+            yield child
 
 
 def stacks_of(model: PreTrainedModel, modules: Sequence[nn.Module] | None = None) -> list[Stack]:
@@ -57,9 +83,10 @@ def stacks_of(model: PreTrainedModel, modules: Sequence[nn.Module] | None = None
     encoder = encoder_of(model)
     if encoder is None:
         return [Stack("", model, modules, _only_words_of(model))]
-    inside, decoder = modules_of(encoder), model.get_decoder()
+    inside, decoder = modules_of(encoder), decoder_of(model, encoder)
     shared = set(inside) & set(modules_of(decoder))
-    others = [m for m in modules if m in shared or m not in set(inside)]
+    apart = {m for tower in _towers(model, {encoder, decoder}) for m in tower.modules()}
+    others = [m for m in modules if m in shared or (m not in set(inside) and m not in apart)]
     return [
         Stack("encoder", encoder, inside, _words_of(encoder)),
         Stack("decoder", decoder, others, _words_of(decoder)),

@@ -40,7 +40,8 @@ def edited(model: PreTrainedModel, batch: Batch, edit: Edit) -> Iterator[None]:
         InputError: The batch holds images, or the model reads sound: not all of its input are word embeddings.
     """
     stacks = stacks_of(model)
-    if batch.of_images or batch.with_images or any(stack.embedding is None for stack in stacks):
+    images = batch.of_images or batch.with_images or "pixel_values" in batch.inputs
+    if images or any(stack.embedding is None for stack in stacks):
         raise InputError(
             "this method changes word embeddings, so it is for texts alone. Images and sound are explained by attnlrp, lrp and "
             "gradient-x-input."

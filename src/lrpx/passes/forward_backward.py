@@ -36,7 +36,14 @@ from .checkpointing import Recomputation, checkpointed, outer_blocks
 from .compiled.attention_calls import AttentionCall, RepeatAttentionCalls
 from .functions import with_functions
 from .hidden_states import PLACES, State, is_entry, not_met, resolve_at, taps_of
-from .image_inputs import STATES, language_model, language_modules, pixel_leaves, watched_images
+from .image_inputs import (
+    STATES,
+    counting_from_the_encoder,
+    language_model,
+    language_modules,
+    pixel_leaves,
+    watched_images,
+)
 from .output_head import OutputHead, output_embedding
 from .predictions import predictions, read_predictions
 from .validation import check_carries_gradient, check_no_bypass, check_rules_took_effect, where_not_finite
@@ -250,6 +257,8 @@ def watched(
         seen = {k: v for k, v in batch.inputs.items() if not (options.unpadded and k == "attention_mask")}
         wanted = resolve_at(model, spec.at)
         linked = options.static or options.linked or not (active.rules or batch.with_images)
+        if batch.sources:
+            stack.enter_context(counting_from_the_encoder(model, active))
         encoding = stack.enter_context(watching_encoder(model))
         taps, images = [], (list[Tensor](), list[Tensor]())
         for part, shape in zip(stacks_of(model, modules), batch.shapes, strict=True):

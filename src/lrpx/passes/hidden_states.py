@@ -148,7 +148,7 @@ def taps_of(
         # Of an image, a list of modules may begin with convolutions; a tower has a batch of its own.
         own = name != "input" or (not shape[1] and state.shape[0] == shape[0])
         if stack.name == "encoder" and stack.embedding is None:  # before the blocks it may have lists of convolutions
-            fits = state.ndim == 3 and state.shape[:2] == shape
+            fits = state.ndim in (3, 4) and (state.shape[0], state.shape[1:-1].numel()) == shape  # 4: rows and columns
         else:
             fits = state.ndim == 3 if own else is_hidden(state)
         if fits:
@@ -219,12 +219,17 @@ class State:
         pairs = zip(self.pieces, self._shapes, strict=True)
         return [shape[1] or (0 if piece is None else piece.shape[1]) for piece, shape in pairs]
 
+    def one_row(self, piece: Tensor) -> Tensor:
+        """A piece ``[B, tokens, width]``: an encoder of images may keep rows and columns apart, ``[B, rows, columns, width]``."""
+        return piece.flatten(-3, -2) if len(self.pieces) > 1 and piece.ndim == 4 else piece
+
     def whole(self, pieces: Sequence[Tensor | None] | None = None) -> Tensor:
         """The pieces, or others of the same shapes, one after the other in the dimension of the tokens, the last but one.
 
         Without the padding that a stack may have appended; 0 where there is none, and behind a narrower one.
         """
         pieces = self.pieces if pieces is None else pieces
+        pieces = [None if piece is None else self.one_row(piece) for piece in pieces]
         if len(pieces) == 1:
             assert pieces[0] is not None
             return pieces[0]

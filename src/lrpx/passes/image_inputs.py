@@ -114,6 +114,27 @@ def before_the_language_model(model: PreTrainedModel) -> list[nn.Module]:
 
 
 @contextmanager
+def counting_from_the_encoder(model: PreTrainedModel, active: Propagation) -> Iterator[None]:
+    """While the block runs, the rules' counters begin with the encoder of an encoder-decoder model.
+
+    What reads images before it (Florence 2, T5 Gemma 2) is no part of a pass: relevance is taken at the first block.
+    """
+    encoder, thread = encoder_of(model), threading.get_ident()
+
+    def entered(_: nn.Module, __: Any) -> None:
+        if threading.get_ident() == thread:
+            for counter in (active.hits, active.met, active.cuts, active.unknown):
+                counter.clear()
+
+    hook = None if encoder is None else encoder.register_forward_pre_hook(entered, prepend=True)
+    try:
+        yield
+    finally:
+        if hook is not None:
+            hook.remove()
+
+
+@contextmanager
 def watched_images(
     model: PreTrainedModel, taps: Mapping[str, Tensor], active: Propagation, again: Recomputation, *, follow: bool
 ) -> Iterator[tuple[list[Tensor], list[Tensor]]]:

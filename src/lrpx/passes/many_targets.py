@@ -166,9 +166,9 @@ class ManyTargets:
             assert piece is not None
             gradient = gradients.get(id(piece))
             if gradient is None:
-                whole.append(torch.zeros_like(piece).flatten(2).expand(len(weights), -1, -1))
+                whole.append(self._state.one_row(torch.zeros_like(piece)).flatten(2).expand(len(weights), -1, -1))
             else:
-                whole.append((gradient[:, 0] if batched else gradient).flatten(2))
+                whole.append(self._state.one_row(gradient[:, 0] if batched else gradient).flatten(2))
         whole, later = whole[: len(self._state.pieces)], whole[len(self._state.pieces) :]
         if len(whole) > 1 and any(g[:, n:].any() for g, n in zip(whole, self._state.lengths, strict=True)):
             raise UnsupportedModelError(puts_tokens_around(self._name))

@@ -104,14 +104,15 @@ def read_image(given: Any, processor: Any, model: PreTrainedModel) -> ImageInput
                 f"{', '.join(unread)} beside pixel_values may change the prediction, and is not read. Leave it out."
             )
         inputs = {key: torch.as_tensor(value) for key, value in given.items() if key in READ and takes(model, key)}
-    elif isinstance(given, Tensor | np.ndarray) and _is_floating(given):
+    elif isinstance(given, Tensor | np.ndarray) and is_floating(given):
         inputs = {"pixel_values": torch.as_tensor(given)[None]}
     else:
         inputs = _processed(open_picture(given, "the image"), processor, model)
     return ImageInput(_checked(inputs, model), _picture(inputs, processor), name)
 
 
-def _is_floating(given: Tensor | np.ndarray) -> bool:
+def is_floating(given: Tensor | np.ndarray) -> bool:
+    """Whether an array or tensor holds real numbers."""
     return given.is_floating_point() if isinstance(given, Tensor) else bool(np.issubdtype(given.dtype, np.floating))
 
 

@@ -25,6 +25,8 @@ from ..results.images import ImagePatches
 from .pictures import as_seen, png_of
 from .pixel_maps import unpacked_pictures
 
+_MEAN_FIRST = frozenset({"florence2"})
+"""Model types whose first token of an image is the mean of all its patches, which follow it."""
 _TILE = re.compile(r"row_(\d+)_col_(\d+)")
 _MIXES = re.compile(r"(?<!VariableResolution)Resampler|Q-?Former|Perceiver|AbstractorModel|ImageToTextProjection")
 
@@ -224,13 +226,14 @@ def _equal_squares(
         return
     seen = [each for each in pixels.flatten(0, -4) if bool(torch.as_tensor(each != 0).any())]  # padding is all 0
     each, rest = divmod(count, len(seen)) if seen else (0, 1)
-    side = math.isqrt(each)
-    if rest or not each or side * side != each or pixels.shape[-1] != pixels.shape[-2]:
+    before = int(model.config.model_type in _MEAN_FIRST)
+    side = math.isqrt(max(0, each - before))
+    if rest or not side or side * side != each - before or pixels.shape[-1] != pixels.shape[-2]:
         return
     tiles = len(seen) > 1 and (len(seen) != len(pictures) if pictures else pixels.ndim == 5)
     for n, image in enumerate(seen):
         name = f"tile {n + 1}" if tiles else ""
-        yield _Grid(side, side, range(n * each, (n + 1) * each), as_seen(image, processor), name)
+        yield _Grid(side, side, range(n * each + before, (n + 1) * each), as_seen(image, processor), name)
 
 
 def _merged(

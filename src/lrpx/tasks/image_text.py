@@ -31,6 +31,8 @@ from .pictures import open_picture
 
 IMAGES = ("pixel_values", "flattened_patches")
 """What images are called among the inputs of a model."""
+_PUT_BY_THE_PROCESSOR = frozenset({"Florence2Processor"})
+"""Processors that put the token for an image before the text themselves."""
 _OTHER = ("video", "audio", "input_features")
 
 
@@ -60,9 +62,19 @@ def check_method(model: PreTrainedModel, item: Item, method: Method, settings: M
         if "pixels" in place_first(settings.get("at") or "input"):
             raise InputError('at="pixels" is for images, and the text has none. Take at="input" or at="embedding".')
         return
-    if not method.has_passes:
-        raise InputError(f'{method.name} explains texts without images. Take method="attnlrp".')
     first, *others = place_first(settings.get("at") or "input")
+    if item.source:
+        if first == "pixels":
+            raise InputError(
+                f'at="pixels": of {type(model).__name__}, an encoder-decoder model, images are explained by the patches that the '
+                'encoder reads. Take at="input".'
+            )
+        if first == "embedding" and settings["at"] is not method.options["at"]:
+            raise InputError('at="embedding" is for texts alone, without images or sound. Take at="input".')
+    elif not method.has_passes:
+        raise InputError(f'{method.name} explains texts without images. Take method="attnlrp".')
+    if item.source:
+        return
     if first not in ("input", "pixels"):
         raise InputError(
             f'at={first!r} is no place where images and text are together. Take at="input", the default, or at="pixels".'
@@ -171,6 +183,10 @@ def _placed(model: PreTrainedModel, reader: Any, text: str, count: int) -> tuple
     if not text.strip():
         raise InputError(f"the text {text!r} is empty. Give at least one word.")
     token = getattr(reader, "image_token", None)
+    if type(reader).__name__ in _PUT_BY_THE_PROCESSOR:
+        if count > 1:
+            raise InputError(f"{type(model).__name__} reads one image with a text, and {count} are given.")
+        return text, (), True
     found = text.count(token) if isinstance(token, str) and token else 0
     if found == count:
         return text, (), True

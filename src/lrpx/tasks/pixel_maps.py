@@ -77,8 +77,8 @@ def pixel_maps(
 
 
 def unpacked_pictures(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> list[Unpacked]:
-    """All pictures and tiles of ``pixel_values``, padding included."""
-    values = inputs.get("pixel_values")
+    """All pictures and tiles that a model is given, padding included."""
+    values = inputs.get("pixel_values", inputs.get("flattened_patches"))
     if values is None:
         return []
     return list(_unpacked(model, inputs, values.detach().cpu().double().numpy(), lambda copies: copies.mean(1)))

@@ -1,7 +1,6 @@
 """Sound as the source of an encoder-decoder model (Whisper, Speech2Text, Moonshine): features as given, and the encoder's frames.
 
-A frame is a place of the hidden states in the encoder, and gets relevance as a token does. How many frames a sound has is seen by
-running the encoder once.
+A frame is a place of the hidden states in the encoder, and gets relevance as a token does.
 """
 
 from __future__ import annotations
@@ -10,28 +9,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..errors import InputError, UnsupportedModelError
-from ..models.lock import lock_of
-from ..models.placement import entry_device
 from ..models.refused import why_refused
 from ..models.signature import Source
-from ..models.stacks import stacks_of
 from ..results.explanation import Unit
 from ..text.given import short
 from ..text.tokenization import Encoded
+from .encoder_places import encoder_places
 
 FRAME = -1  # the id of a frame, which is no token
 SHOWN = 60  # as so many units, at most, frames are shown
-
-
-def split_sound(given: Any) -> tuple[list[Any], bool]:
-    """Single sounds, and whether several were given: a list or tuple of tensors, arrays or dictionaries."""
-    if isinstance(given, list | tuple) and given and (isinstance(given[0], Mapping) or hasattr(given[0], "shape")):
-        return list(given), True
-    return [given], False
 
 
 def read_sound(model: PreTrainedModel, given: Any) -> Encoded:
@@ -68,32 +57,8 @@ def read_sound(model: PreTrainedModel, given: Any) -> Encoded:
             )
     if not inputs[name].is_floating_point() or not inputs[name].isfinite().all():
         raise InputError(f"{name} holds {inputs[name].dtype}, or NaN or infinity: expected finite real numbers. {hint}")
-    count = _frames(model, inputs)
+    [count] = encoder_places(model, inputs, "sound")
     step = -(-count // SHOWN)
     units = [Unit(n, min(n + step, count), f"[{n}:{min(n + step, count)}]") for n in range(0, count, step)]
     tokens = [f"frame {n}" for n in range(count)]
     return Encoded(None, (FRAME,) * count, tokens, units, [None] * count, image_inputs=inputs)
-
-
-def _frames(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> int:
-    """How many places the hidden states that enter the encoder's first block have."""
-    device, encoder = entry_device(model), stacks_of(model)[0]
-    seen: list[int] = []
-
-    def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        seen.extend(t.shape[1] for t in (*args, *kwargs.values()) if isinstance(t, Tensor) and t.ndim == 3)
-
-    moved = {k: t.to(device, model.dtype if t.is_floating_point() else None) for k, t in inputs.items()}
-    with lock_of(model), torch.no_grad():
-        hook = encoder.blocks[0].register_forward_pre_hook(note, with_kwargs=True)
-        try:
-            encoder.root(**moved)
-        except (ValueError, RuntimeError, IndexError) as error:
-            raise InputError(f"the encoder of {type(model).__name__} cannot read this sound: {error}") from error
-        finally:
-            hook.remove()
-    if not seen:
-        raise UnsupportedModelError(
-            f"the encoder of {type(model).__name__} shows no hidden state [batch, frames, width] before its first block."
-        )
-    return seen[0]

@@ -261,7 +261,7 @@ def _pad_pairs(items: Sequence[Item], model: PreTrainedModel, likeliest: int, re
     fill = filler(model)
     tables: dict[str, list[int]] = {}
     sides = (("", sources), ("decoder_", targets))
-    for prefix, rows in sides[1:] if items[0].images else sides:  # a source that is no text
+    for prefix, rows in sides if sources[0][0] >= 0 else sides[1:]:  # places of sound or an image are no tokens
         width = max(map(len, rows))
         tables[f"{prefix}input_ids"] = [i for row in rows for i in (*row, *[fill] * (width - len(row)))]
         tables[f"{prefix}attention_mask"] = [int(n < len(row)) for row in rows for n in range(width)]

@@ -1,0 +1,146 @@
+"""Encoder-decoder models that describe an image: how it is given, by name and on the command line, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+import tiny_image_text
+import tiny_processors
+import torch
+import transformers
+from pictures import photo
+from tiny_image_inputs import inputs
+from transformers import VisionTextDualEncoderProcessor, ViTImageProcessor
+from typer.testing import CliRunner
+
+import lrpx
+from lrpx.cli.main import app
+from lrpx.errors import InputError
+
+PREFIX = {"target_prefix": [2]}
+
+
+@pytest.fixture(scope="module")
+def vit():
+    model = tiny_image_text.build("vision-encoder-decoder", dtype=torch.float32)
+    model.generation_config.decoder_start_token_id = 2
+    images = ViTImageProcessor(size={"height": 64, "width": 64})
+    return lrpx.Explainer(model, VisionTextDualEncoderProcessor(images, tiny_processors.words(4)))
+
+
+def test_a_picture_in_any_form(vit, tmp_path):
+    photo().save(tmp_path / "a.png")
+    e = vit(photo(), target="cat", contrast="dog")
+    assert e.tokens[:3] == ["[CLS]", "[1, 1]", "[1, 2]"]
+    assert (e.target.text, e.contrast.text) == ("cat", "dog")
+    [image] = e.images
+    assert (image.start, image.rows, image.columns, image.width) == (1, 4, 4, 64)
+    made = vit.reader(images=photo(), return_tensors="pt")
+    asked = {"target": "cat", "contrast": "dog"}
+    for given in (str(tmp_path / "a.png"), np.asarray(photo()), dict(made), made["pixel_values"][0].numpy()):
+        np.testing.assert_array_equal(vit(given, **asked).relevance, e.relevance)
+    several = vit([photo(), photo(seed=1)], **asked)
+    np.testing.assert_array_equal(several[0].relevance, e.relevance)
+    assert "16 patches" in e.to_html() or "4 x 4" in e.to_html()
+    words = vit(photo(), target="a cat")
+    assert words.span == (17, 19)
+
+
+def test_what_it_writes_is_explained_token_by_token(vit):
+    g = vit.generate(photo(), max_new_tokens=2)
+    assert len(g) == 2
+    assert g.images == vit(photo(), target=9).images
+    assert vit.likeliest(photo(), 2)[0].token.id == g.token_ids[g.prompt_length]
+
+
+BAD = [
+    ("cat.png", "there is no file 'cat.png'"),
+    ({"input_ids": [1]}, "reads an image, pixel_values, and was given a dictionary with input_ids"),
+    (torch.zeros(3, 8), r"pixel_values has the shape \[3, 8\]: expected one image"),
+    (torch.full((3, 64, 64), torch.nan), "NaN or infinity"),
+    (torch.zeros(3, 30, 30), "the encoder of VisionEncoderDecoderModel cannot read this image"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), BAD, ids=[m[:15] for _, m in BAD])
+def test_bad_input(vit, given, message):
+    with pytest.raises(InputError, match=message):
+        vit(given, target=9)
+
+
+def test_what_is_for_others_is_refused(vit):
+    with pytest.raises(InputError, match=r"through its processor, which is missing.*AutoProcessor"):
+        lrpx.explain(vit.model, None, photo(), target=9, **PREFIX)
+    with pytest.raises(InputError, match='at="embedding" is for texts alone'):
+        vit(photo(), target=9, at="embedding")
+    with pytest.raises(InputError, match=r"images= are those of a text, .* reads no text"):
+        vit(photo(), images=[photo()], target=9)
+    with pytest.raises(InputError, match=r"images= are those of a text, .* reads no text"):
+        vit.generate(photo(), images=[photo()], max_new_tokens=1)
+    with pytest.raises(InputError, match="changes word embeddings"):
+        vit(photo(), target=9, method="integrated-gradients")
+
+
+def test_loaded_by_name_and_on_the_command_line(vit, tmp_path):
+    """Without a processor of its own: tokenizer and image processor are saved beside it."""
+    vit.model.save_pretrained(tmp_path)
+    vit.tokenizer.save_pretrained(tmp_path)
+    vit.reader.image_processor.save_pretrained(tmp_path)
+    photo().save(tmp_path / "a.png")
+    expected = vit(photo(), target="cat")
+    explain = ["explain", "--image", tmp_path / "a.png", "--target", "cat", "-m", tmp_path, "--format", "json"]
+    done = CliRunner().invoke(app, list(map(str, explain)))
+    assert done.exit_code == 0, done.output
+    [saved] = json.loads(done.stdout)
+    np.testing.assert_allclose(saved["relevance"], expected.relevance, rtol=1e-4, atol=1e-6)
+    generate = [
+        "generate",
+        "--image",
+        tmp_path / "a.png",
+        "--continuation",
+        "a cat",
+        "-m",
+        tmp_path,
+        "--format",
+        "json",
+    ]
+    done = CliRunner().invoke(app, list(map(str, generate)))
+    assert done.exit_code == 0, done.output
+    saved = json.loads(done.stdout)
+    assert saved["images"]
+    assert len(saved["relevance"]) == 2
+
+
+def test_pix2struct_padding_is_left_out():
+    model = tiny_image_text.build("pix2struct")
+    given = inputs(model)["flattened_patches"]
+    padded = torch.cat([given, torch.zeros(1, 5, given.shape[2], dtype=given.dtype)], 1)
+    mask = (padded[..., 0] > 0).long()
+    explained = [
+        lrpx.explain(model, None, each, target=11, target_prefix=[0])
+        for each in (given, padded, {"flattened_patches": padded, "attention_mask": mask})
+    ]
+    for e in explained:
+        assert len(e.tokens) == 17
+        np.testing.assert_allclose(e.relevance, explained[0].relevance, atol=1e-12)
+    with pytest.raises(InputError, match=r"decoder_input_ids beside.*target_prefix="):
+        lrpx.explain(
+            model, None, {"flattened_patches": given, "decoder_input_ids": [[1]]}, target=11, target_prefix=[0]
+        )
+
+
+@pytest.mark.skipif("florence2" not in tiny_image_text.NAMES, reason="this transformers has no Florence 2")
+def test_florence_puts_its_image_token_itself():
+    model = tiny_image_text.build("florence2", dtype=torch.float32)
+    images = tiny_processors.with_pillow("CLIP")(size={"height": 64, "width": 64}, do_center_crop=False)
+    images.image_seq_length = 65
+    tokenizer = tiny_processors.words(4, extra_special_tokens={"image_token": "<image>"})
+    processor = transformers.Florence2Processor(images, tokenizer)
+    e = lrpx.explain(model, processor, "What is in the picture ?", images=[photo()], target=11, **PREFIX)
+    assert e.tokens[:66] == [*["<image>"] * 65, "<s>"]
+    [image] = e.images
+    assert (image.start, image.rows, image.columns) == (1, 8, 8)
+    with pytest.raises(InputError, match="reads one image with a text, and 2 are given"):
+        lrpx.explain(model, processor, "What is in the picture ?", images=[photo(), photo()], target=11, **PREFIX)
+    with pytest.raises(InputError, match="images need the model's processor"):
+        lrpx.explain(model, tokenizer, "What is in the picture ?", images=[photo()], target=11, **PREFIX)
