@@ -128,23 +128,27 @@ def _words_of(stack: nn.Module) -> nn.Module | None:
 
 @contextmanager
 def watching_encoder(model: PreTrainedModel) -> Iterator[Callable[[], bool]]:
-    """Inside the block, a function that says whether the model's encoder is running now, in the caller's thread."""
-    encoder, thread, running = encoder_of(model), threading.get_ident(), []
+    """Inside the block, a function that says whether the model is at its encoder, in the caller's thread.
+
+    It is from its beginning, since some models look up the encoder's embeddings themselves (Florence 2), until that has run.
+    """
+    encoder, thread, done = encoder_of(model), threading.get_ident(), []
     if encoder is None:
         yield lambda: False
         return
 
     def before(_: nn.Module, __: Any) -> None:
         if threading.get_ident() == thread:
-            running.append(True)
+            done.clear()
 
     def after(_: nn.Module, __: Any, ___: Any) -> None:
         if threading.get_ident() == thread:
-            running.clear()
+            done.append(True)
 
-    hooks = [encoder.register_forward_pre_hook(before, prepend=True), encoder.register_forward_hook(after)]
+    hooks = [module.register_forward_pre_hook(before, prepend=True) for module in (model, encoder)]
+    hooks.append(encoder.register_forward_hook(after))
     try:
-        yield lambda: bool(running)
+        yield lambda: not done
     finally:
         for hook in hooks:
             hook.remove()
