@@ -9,7 +9,7 @@ import typer
 
 import lrpx
 from lrpx.cli.main import app
-from lrpx.cli.wording import in_command_syntax, options_of
+from lrpx.cli.wording import in_command_syntax, options_of, running
 
 OPTIONS = options_of([typer.main.get_command(app)])
 
@@ -51,6 +51,20 @@ def test_advice_is_what_one_types(python, command):
 )
 def test_what_is_no_advice_stays(message):
     assert in_command_syntax(message, OPTIONS) == message
+
+
+def test_options_of_methods_are_typed_as_the_running_command_has_them():
+    """``faithfulness`` has a ``--steps`` of its own; in ``explain`` it is an option of a method."""
+    root = typer.main.get_command(app)
+    message = "steps=0: give a number of steps from 1. Or baseline='zero', seed=3, rules='lrp'."
+    expected = (
+        "--option steps=0: give a number of steps from 1. Or --option baseline=zero, --option seed=3, --rules lrp."
+    )
+    explain = options_of(running(root, ["--plugin", "x.py", "explain", "faithfulness"]))
+    assert in_command_syntax(message, explain) == expected
+    faithfulness = options_of(running(root, ["faithfulness", "--steps", "0"]))
+    assert in_command_syntax("steps=0: give", faithfulness) == "--steps 0: give"
+    assert options_of(running(root, [])) == OPTIONS
 
 
 def test_a_contraction_opens_no_quotation():
@@ -99,6 +113,6 @@ def test_no_message_keeps_the_syntax_of_python():
     left = [
         (str(path), line, text)
         for path, line, text in messages()
-        if re.search(rf"(?<![\w.\-'\"])({known})=", in_command_syntax(text, OPTIONS))
+        if re.search(rf"(?<![\w.\-'\"])(?<!--option )({known})=", in_command_syntax(text, OPTIONS))
     ]
     assert left == []

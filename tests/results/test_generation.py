@@ -133,6 +133,14 @@ def test_a_character_that_is_split_over_tokens_is_cut():
     assert g.generated_text == "ée"
 
 
+def test_a_row_of_part_of_a_character_shows_bytes_and_the_last_one_the_character():
+    tokens = ["a", "b", "\u00c3", "\u00a9", "e"]  # the bytes of é, as byte-level vocabularies write them
+    units = [Unit(0, 1, "a"), Unit(1, 2, "b"), Unit(2, 4, "é"), Unit(4, 5, "e")]
+    g = generation(tokens=tokens, units=units)
+    assert [g[i].target.shown for i in range(3)] == [r"\xc3", "é", "e"]
+    assert g[1].units[-1] == Unit(2, 3, r"\xc3")
+
+
 # Data
 
 

@@ -267,7 +267,7 @@ def test_joined_characters_are_one_unit(gpt2):
 def test_half_a_character_is_shown_as_it_is(gpt2):
     ids = one(gpt2, "a🤗b").token_ids
     encoded = one(gpt2, [*ids[:3], ids[-1]])
-    assert texts(encoded) == ["a", "\ufffd", "\ufffd", "b"]
+    assert texts(encoded) == ["a", r"\xf0", r"\x9f", "b"]
 
 
 def test_word_pieces_lose_their_mark_and_literal_marks_do_not(tokenizers):

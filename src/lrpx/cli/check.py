@@ -41,7 +41,7 @@ def check(
         token=token,
     )
     report = run(loaded, reader)
-    console, typed = Console(), options_of([context.find_root().command])
+    console, typed = Console(), options_of([context.command, context.find_root().command])
     marks = {True: "[green]holds[/]", False: "[red]FAILS[/]", None: "[dim]note [/]"}
     for ok, line in report.lines:
         console.print(marks[ok], escape(in_command_syntax(line, typed)), soft_wrap=True, highlight=False)

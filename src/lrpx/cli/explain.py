@@ -244,11 +244,11 @@ def explain(
     explained = explainer(method=methods, **asked, **given)
     assert isinstance(explained, Explanations)
     for failure in explained.failures:
-        tell(ERROR, f"{texts[failure.index].origin}: {failure.error}", context.find_root().command)
+        tell(ERROR, f"{texts[failure.index].origin}: {failure.error}", context.command, context.find_root().command)
     if len(explained):
         shown = list(explained)
         if kind not in (Format.json, Format.jsonl):
-            shown = [in_command_words(e, context.find_root().command) for e in shown]
+            shown = [in_command_words(e, context.command, context.find_root().command) for e in shown]
         write(shown, kind, output, look, fragment=fragment, engine=engine or "pdflatex", of=of, head=places)
     if explained.failures:
         raise typer.Exit(1 if len(explained) else 2)

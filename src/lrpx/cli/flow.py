@@ -132,7 +132,7 @@ def flow(
         **given,
     )
     if kind is not Format.json:
-        found = in_command_words(found, context.find_root().command)
+        found = in_command_words(found, context.command, context.find_root().command)
     if kind is Format.png:
         assert output is not None
         found.to_png(output)

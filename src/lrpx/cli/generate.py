@@ -146,7 +146,7 @@ def generate(
         **given,
     )
     if kind is not Format.json:
-        found = in_command_words(found, context.find_root().command)
+        found = in_command_words(found, context.command, context.find_root().command)
     if kind in PICTURES:
         assert output is not None
         getattr(found, f"to_{kind.name}")(output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from .flow import flow
 from .generate import generate
 from .plugins import load_plugin
 from .similarity import similarity
-from .wording import ERROR, NOTE, SAID, tell
+from .wording import ERROR, NOTE, SAID, running, tell
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -127,14 +128,14 @@ def main() -> None:
         try:
             app(prog_name="lrpx")
         except (LrpxError, ImportError, OSError) as error:
-            tell(ERROR, str(error), typer.main.get_command(app))
+            tell(ERROR, str(error), *running(typer.main.get_command(app), sys.argv[1:]))
             raise SystemExit(2) from None
 
 
 def _show_warning(otherwise: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any) -> None:
     """A warning of lrpx as one line; another library's as Python shows it."""
     if issubclass(category, LrpxWarning):
-        tell(NOTE, str(message), typer.main.get_command(app))
+        tell(NOTE, str(message), *running(typer.main.get_command(app), sys.argv[1:]))
     else:
         otherwise(message, category, *place)
 
@@ -145,7 +146,7 @@ class _Lines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write it to standard error."""
         kind = NOTE if record.levelno >= logging.WARNING else SAID
-        tell(kind, record.getMessage(), typer.main.get_command(app))
+        tell(kind, record.getMessage(), *running(typer.main.get_command(app), sys.argv[1:]))
 
 
 @contextmanager

@@ -89,7 +89,7 @@ def similarity(
     wanted: dict[str, Any] = {"metric": metric, "pooling": pooling, "pairs": pairs, "method": method, **given}
     found = Explainer(loaded, tokenizer, checkpoint=checkpoint).similarity(text, other, **wanted)
     if kind not in (Format.json, Format.jsonl):
-        found = in_command_words(found, context.find_root().command)
+        found = in_command_words(found, context.command, context.find_root().command)
     if pairs and kind is Format.png:
         assert output is not None
         found.pairs_to_png(output)

@@ -8,14 +8,18 @@ quotes is somebody's text and stays as it is.
 from __future__ import annotations
 
 import ast
+import itertools
+import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+
+from ..methods import METHODS
 
 _STRING = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
 _VALUE = rf"{_STRING}|\[[^\]]*\]|-?\d+(?:\.\d+)?\b|True\b|False\b|None\b"
@@ -27,37 +31,48 @@ _AS_ID = {"target": "--target-id", "contrast": "--contrast-id"}  # where the tok
 ERROR, NOTE, SAID = "[bold red]lrpx:[/]", "[yellow]lrpx: note:[/]", "lrpx:"
 
 
-def tell(kind: str, message: str, command: Any) -> None:
-    """Write one line to standard error, in the words of a command of click and those below it.
+def tell(kind: str, message: str, *commands: Any) -> None:
+    """Write one line to standard error, in the words of commands of click and those below them, the first before the others.
 
     ``kind``: ``ERROR``, ``NOTE`` or ``SAID``.
     """
-    line = escape(in_command_syntax(message, options_of([command])))
+    line = escape(in_command_syntax(message, options_of(commands)))
     Console(stderr=True).print(f"{kind} {line}", soft_wrap=True, highlight=False)
 
 
-def in_command_words(explained: Any, command: Any) -> Any:
+def in_command_words(explained: Any, *commands: Any) -> Any:
     """An explanation whose notes say what to type as ``tell`` does."""
-    options = options_of([command])
+    options = options_of(commands)
     return replace(explained, notes=tuple(in_command_syntax(note, options) for note in explained.notes))
 
 
 def options_of(commands: Iterable[Any]) -> dict[str, str]:
     """The options of click commands: name of the parameter -> how it is typed, ``batch_tokens`` -> ``--batch-tokens``.
 
-    ``images``, a list in Python, is ``--image``, typed for each.
+    Where commands differ, the first one counts. ``images``, a list in Python, is ``--image``, typed for each. Options of methods
+    that have no name of their own are typed as ``--option steps=64``, in the commands that have it.
     """
     found: dict[str, str] = {}
     for command in commands:
+        own: dict[str, str] = {}
         for parameter in command.params:
             long = [option for option in parameter.opts if option.startswith("--")]
             if long:
-                found.setdefault(parameter.name, long[0])
+                own.setdefault(parameter.name, long[0])
                 if parameter.name == "image":
-                    found.setdefault("images", long[0])
-        found |= options_of(getattr(command, "commands", {}).values())
-        found |= {name: found[option] for name, option in _REPEATED.items() if option in found}
+                    own.setdefault("images", long[0])
+        own |= {name: own[option] for name, option in _REPEATED.items() if option in own}
+        if "option" in own:
+            of_methods = (name for method in METHODS.values() for name in method.options)
+            own = {name: f"{own['option']} {name}=" for name in of_methods} | own
+        found = options_of(getattr(command, "commands", {}).values()) | own | found
     return found
+
+
+def running(root: Any, arguments: Sequence[str]) -> list[Any]:
+    """The command of a group that is being run with ``arguments``, if one is named, and the group."""
+    named = (root.commands[each] for each in arguments if each in getattr(root, "commands", {}))
+    return [*itertools.islice(named, 1), root]
 
 
 def in_command_syntax(message: str, options: Mapping[str, str]) -> str:
@@ -76,6 +91,9 @@ def in_command_syntax(message: str, options: Mapping[str, str]) -> str:
 
 
 def _typed(name: str, value: Any, option: str) -> str:
+    if option.endswith("="):
+        text = value if isinstance(value, str) else json.dumps(value)
+        return f"{option}{shlex.quote(text)}"
     if value is ...:
         return f"{option} ..."
     if isinstance(value, list):

@@ -181,11 +181,7 @@ def described(e: Explanation, found: Found, tokenizer: Any) -> Explanation:
             notes.append(f"the {role} is {len(ids)} tokens, which are explained together: {pieces}.")
         whole = "" if tokenizer is None else "".join(unit.text for unit in encode(tokenizer, list(ids))[0].units)
         # A character may be split over tokens; one that is cut off is shown by its bytes.
-        return (
-            joined(tokens)
-            if not whole or "\N{REPLACEMENT CHARACTER}" in whole
-            else joined(tokens)._replace(shown=whole)
-        )
+        return joined(tokens) if not whole or "\\x" in whole else joined(tokens)._replace(shown=whole)
 
     target = entry("target", several.target)
     contrast = entry("contrast", several.contrast) if several.contrast else None

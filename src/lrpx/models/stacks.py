@@ -132,7 +132,8 @@ def watching_encoder(model: PreTrainedModel) -> Iterator[Callable[[], bool]]:
 
     It is from its beginning, since some models look up the encoder's embeddings themselves (Florence 2), until that has run.
     """
-    encoder, thread, done = encoder_of(model), threading.get_ident(), []
+    encoder, thread = encoder_of(model), threading.get_ident()
+    done: list[bool] = []
     if encoder is None:
         yield lambda: False
         return

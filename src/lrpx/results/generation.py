@@ -17,6 +17,7 @@ import numpy as np
 from .. import heatmap
 from ..errors import InputError, NonFiniteError, import_optional, names_checked
 from ..files import check_ending, json_line
+from ..heatmap.text import readable
 from .explanation import Explanation, Measures, Segment, Token, Unit, read_saved, readable_texts
 from .images import ImagePatches, check_images, plain_images, read_images
 from .spans import checked_span, checked_weights, hop, hop_notes
@@ -191,9 +192,14 @@ class GenerationExplanation:
 
     def _target(self, start: int, stop: int) -> Token:
         """Tokens ``start`` to ``stop`` of the whole text as one entry."""
-        inside = [unit for unit in self.units if start <= unit.start and unit.end <= stop]
-        whole = inside and (inside[0].start, inside[-1].end) == (start, stop)
-        shown = "".join(unit.text for unit in inside) if whole else ""  # not half of a character
+        shown = ""
+        for unit in self.units:
+            if start <= unit.start and unit.end <= stop:
+                shown += unit.text
+            else:
+                shown += "".join(
+                    piece(unit, self.tokens, i) for i in range(max(start, unit.start), min(stop, unit.end))
+                )
         return Token(self.token_ids[start], "".join(self.tokens[start:stop]), shown)
 
     def what(self, count: int) -> str:
@@ -325,10 +331,16 @@ class GenerationExplanation:
 
 
 def cut(units: Sequence[Unit], tokens: Sequence[str], end: int) -> list[Unit]:
-    """The units of the first ``end`` tokens; one that goes on beyond is shown by its raw pieces."""
+    """The units of the first ``end`` tokens; one that goes on beyond is shown by its pieces."""
     whole = [unit for unit in units if unit.end <= end]
     first = whole[-1].end if whole else 0
-    return [*whole, *(Unit(i, i + 1, tokens[i]) for i in range(first, end))]
+    return [*whole, *(Unit(i, i + 1, readable(tokens[i], byte_level=True)) for i in range(first, end))]
+
+
+def piece(unit: Unit, tokens: Sequence[str], i: int) -> str:
+    r"""How token ``i`` of a unit of several is shown: a character that is split by the last token, before by bytes, ``\xe4``."""
+    shown = readable(tokens[i], byte_level=True)
+    return unit.text if "\\x" in shown and i == unit.end - 1 else shown
 
 
 def joined(tokens: Sequence[Token]) -> Token:

@@ -30,6 +30,8 @@ from .patches import OWN, Grid, noted_patches, own_tokens
 from .pictures import as_seen, open_picture, png_of
 from .pixel_maps import unpacked_pictures
 
+MADE = 'explainer(processor(picture, "...", return_tensors="pt"))'
+
 
 def read_image_source(model: PreTrainedModel, reader: Any, given: Any) -> Encoded:
     """An image, as the places of its patches in the encoder.
@@ -89,7 +91,7 @@ def _inputs(model: PreTrainedModel, processor: Any, given: Any) -> dict[str, Ten
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RuntimeError, ImportError) as error:
         raise InputError(
             f"the {type(processor).__name__} cannot read this image: {' '.join(str(error).split())[:300]} If it needs more than "
-            'the image, give what it makes: explainer(processor(images=picture, text="...", return_tensors="pt")).'
+            f"the image, give what it makes: {MADE}."
         ) from error
     return {key: made[key] for key in (name, "attention_mask") if key in made}
 

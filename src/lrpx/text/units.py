@@ -39,7 +39,7 @@ def special_ids(tokenizer: Any) -> set[int]:
 
 
 def units_of(tokenizer: Any, ids: tuple[int, ...], tokens: Sequence[str], decode: Decode) -> list[Unit]:
-    """Readable text for tokens, in order; several tokens share a unit where a character is split over them."""
+    r"""Readable text for tokens, in order; several tokens share a unit where a character is split over them."""
     special = set(tokenizer.all_special_ids)
     wordpiece = _is_wordpiece(tokenizer)
     units: list[Unit] = []
@@ -50,9 +50,9 @@ def units_of(tokenizer: Any, ids: tuple[int, ...], tokens: Sequence[str], decode
         while _BROKEN in text and end < len(ids) and end - start < _MOST and ids[end] not in special:
             end += 1
             text = decode(ids[start:end])
-        if _BROKEN in text:  # not a character: show the bytes of one token as they are
+        if _BROKEN in text:  # not a character: show the bytes of one token, ``\xe4``
             end = start + 1
-            text = decode(ids[start:end])
+            text = readable(tokens[start], byte_level=True)
         if tokens[start].startswith("▁") and not text.startswith(" "):
             text = " " + text  # decoding drops the space before a first word
         if wordpiece:
