@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import re
+import platform
 import signal
 import subprocess
 import sys
@@ -283,6 +284,28 @@ def test_relevance_at_the_embedding(sva, tmp_path, pair):
         np.testing.assert_allclose(r["relevance"], e.relevance, rtol=1e-8, atol=1e-11)
 
 
+def test_relevance_at_a_block(sva, tmp_path):
+    """The sums over the width of what ``lrpx.explain`` gives there, for each kind of pass; the others are as they were."""
+    model, _ = pair = gpt2()
+    names, at = ["attnlrp", "gradient", "gradient-x-input", "alti-logit"], "transformer.h.0"
+    found = rows(run_of(sva, tmp_path / "run", names, pair, limit=6, at=at))
+    assert {(r["method"], r["at"]) for r in found} >= {("attnlrp", at), ("gradient-l2", at), ("alti-logit", None)}
+    for r in found:
+        name, _, norm = r["method"].partition("-l")
+        options = {"norm": f"l{norm}"} if norm in ("1", "2") else {}
+        method = name if options else r["method"]
+        asked = {"target": r["predicted_id"], "contrast": r["other_id"], "position": r["position"], "method": method}
+        if r["at"] is None:
+            e = lrpx.explain(model, None, r["token_ids"], **asked)
+            np.testing.assert_allclose(r["relevance"], e.relevance, rtol=1e-8, atol=1e-11)
+            continue
+        e = lrpx.explain(model, None, r["token_ids"], at=["input", at], **asked, **options)
+        np.testing.assert_allclose(r["relevance"], e.layers[at].sum(-1), rtol=1e-8, atol=1e-11)
+        assert not np.allclose(r["relevance"], e.relevance, rtol=1e-3)
+        if r["residual"] is not None:
+            assert r["residual"] == pytest.approx(r["value"] - sum(r["relevance"]))
+
+
 def test_where_relevance_is_taken_belongs_to_the_run(sva, tmp_path):
     assert run_of(sva, tmp_path / "run", at="embedding", limit=4).manifest["options"]["at"] == "embedding"
     assert run_of(sva, tmp_path / "plain", limit=4).manifest["options"]["at"] == "input"
@@ -313,7 +336,10 @@ def test_a_rule_for_layers_with_weights(sva, tmp_path):
 @pytest.mark.parametrize(
     ("methods", "options", "message"),
     [
-        (["lrp"], {"at": "transformer.h.0"}, "at='transformer.h.0': relevance of tokens .* Known: embedding, input"),
+        (["lrp"], {"at": "transformer.h.9"}, "at='transformer.h.9' matches no module. Did you mean 'transformer.h.0'"),
+        (["lrp"], {"at": "transformer.h.*"}, "fits 2 modules, .* Give one of them: transformer.h.0."),
+        (["lrp"], {"at": ["input"]}, "at one place: give one name"),
+        (["lrp"], {"at": "pixels"}, "the benchmark has no images"),
         (["lrp"], {"at": "embeding"}, "Did you mean 'embedding'"),
         (["alti-logit", "alti"], {"at": "embedding"}, "takes no option 'at'"),
         (["gradient"], {"rules": "gamma=0.25"}, "gradient takes no option 'rules'"),
@@ -367,6 +393,7 @@ def test_counts(sva, tmp_path):
     assert run.counts["correct"] == len(correct)
     assert run.counts["accuracy"] == len(correct) / 40
     assert run.counts["failures"] == []
+    assert run.counts["card"] == platform.machine()
     assert 0 < len(correct) < 40
 
 

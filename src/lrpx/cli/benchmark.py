@@ -120,7 +120,7 @@ def evaluate(
     at: Annotated[
         str,
         typer.Option(
-            "--at", metavar="PLACE", help="Where relevance is taken: input (of the first block) or embedding."
+            "--at", metavar="PLACE", help="Where relevance is taken: input (of the first block), embedding, or a module."
         ),
     ] = "input",
     rules: RulesOption = None,

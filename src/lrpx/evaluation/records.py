@@ -38,7 +38,7 @@ class Record(NamedTuple):
 
     sample_id: int  # the row of the benchmark's source
     method: str
-    at: str | None  # "input" (of the first block) or "embedding"; null for methods without this choice
+    at: str | None  # "input" (of the first block), "embedding" or a module; null for methods without this choice
     predicted: str | None  # the verb form with the larger logit
     other: str | None
     predicted_id: int | None  # their token ids
@@ -90,7 +90,8 @@ class Run:
         manifest: ``benchmark``, ``model``, ``methods``, ``options``, ``plan`` (``samples``, ``parts``, and a checksum of the
             selected samples) and ``versions``.
         counts: ``samples``, ``predicted``, ``correct``, ``accuracy``, ``failed`` (samples that some method could not
-            explain) and ``failures`` (``method``, ``reason``, ``samples``); ``None`` while the run is not finished.
+            explain), ``failures`` (``method``, ``reason``, ``samples``) and ``card`` (name of the GPU, or kind of processor);
+            ``None`` while the run is not finished.
     """
 
     path: Path
@@ -209,8 +210,12 @@ def part_is_done(run: Run, number: int, sample_ids: Sequence[int]) -> bool:
     return True
 
 
-def finish(run: Run) -> Run:
+def finish(run: Run, card: str | None = None) -> Run:
     """Count the records and write ``counts.json``; the result is the finished run.
+
+    Args:
+        run: With all its parts.
+        card: Name of the GPU or of the kind of processor that computed the last of them, if known.
 
     Raises:
         LrpxError: It could not be written.
@@ -227,6 +232,7 @@ def finish(run: Run) -> Run:
         "accuracy": sum(correct.values()) / len(correct) if correct else None,
         "failed": len(failed),
         "failures": [{"method": m, "reason": e, "samples": n} for (m, e), n in sorted(Counter(reasons).items())],
+        "card": card,
     }
     write_json(run.path / "counts.json", counts)
     for left_over in (run.path / "records").glob(".*.tmp"):  # of a killed process

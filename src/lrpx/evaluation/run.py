@@ -38,11 +38,12 @@ from ..methods.rule_names import linear_rule
 from ..models.loading import load
 from ..models.positions import longest_alike
 from ..models.precision import is_exact
-from ..models.provenance import model_facts, provenance
+from ..models.provenance import card_of, model_facts, provenance
 from ..models.reader import tokenizer_of
 from ..models.signature import task_of
 from ..models.usable import usable_model
 from ..passes.dispatch import Execution, PassRunner
+from ..passes.hidden_states import resolve_at
 from ..text.batching import allowed_waste
 from .external import check_relevances, manifest_entry, read_relevances
 from .records import SCHEMA, Record, Run, finish, open_run, part_is_done, write_part, write_part_bytes
@@ -51,7 +52,6 @@ from .selection import Part, plan, select, tokenized_set
 
 logger = logging.getLogger("lrpx")
 
-PLACES = ("input", "embedding")
 PAPER_METHODS = ("alti-logit", "lrp", "attnlrp", "gradient", "gradient-x-input")
 
 
@@ -94,8 +94,9 @@ def evaluate(
         limit: Evaluate this many samples, chosen by ``seed`` and ``sample_id``: a smaller limit chooses among those of a
             larger one, and models with different tokenizers get the same sentences (those that both have).
         seed: For ``limit``.
-        at: Where relevance is taken: ``"input"`` (what enters the first block, positions added) or ``"embedding"`` (the
-            word-embedding rows). ALTI, ALTI-Logit and attention rollout have no such choice.
+        at: Where relevance is taken: ``"input"`` (what enters the first block, positions added), ``"embedding"`` (the
+            word-embedding rows), or the name of a module whose output is one hidden state per token, such as
+            ``"model.layers.7"``. ALTI, ALTI-Logit and attention rollout have no such choice.
         rules: A rule for layers that multiply by weights, for LRP and its variants: ``"alpha1beta0"``, ``"gamma=0.25"`` or
             ``"epsilon=1e-6"``.
         batch_tokens: Tokens per batch, padding included. Default: 4,096, on a GPU 16,384.
@@ -144,6 +145,7 @@ def evaluate(
             )
         if names is None:
             names = [] if given else _paper_methods(loaded)
+        _check_place_of_relevance(loaded, at)
         chosen_methods = configured(names, at, rules)
         samples_of = tokenized_set(directory, tokenized, loaded, tokenizer)
         chosen = samples_of.samples
@@ -193,7 +195,7 @@ def evaluate(
             del loaded
             compute = _there(this, cluster, job, samples_of.table)
         _fill(this, parts, progress, compute)
-        return finish(this)
+        return finish(this, card_of(device))
 
 
 def evaluate_all(
@@ -297,10 +299,8 @@ def configured(names: Sequence[str], at: str, rules: str | None) -> list[Method]
     """The methods, with the options that they are evaluated with.
 
     Raises:
-        InputError: No such place or rule, or none of the methods has that choice.
+        InputError: No such rule, or none of the methods has that choice.
     """
-    if at not in PLACES:
-        raise InputError(f"at={at!r}: relevance of tokens is taken at one of two places. {nearest(at, PLACES)}")
     if rules is not None:
         linear_rule(rules)
     asked = {"at": None if at == "input" else (at,), "rules": rules}
@@ -309,6 +309,19 @@ def configured(names: Sequence[str], at: str, rules: str | None) -> list[Method]
             raise InputError(f"{' and '.join(asked)}: for methods of lrpx, and none is asked for.")
         return []
     return [replace(method, options=options) for method, options in methods_with_options(names, asked)]
+
+
+def _check_place_of_relevance(model: PreTrainedModel, at: str) -> None:
+    """Refuse what names no place, or several."""
+    if not isinstance(at, str):
+        raise InputError(f"at={at!r}: relevance of tokens is taken at one place: give one name.")
+    found = list(resolve_at(model, (at,)))
+    if at == "pixels":
+        raise InputError("at='pixels': the benchmark has no images. Use at='input'.")
+    if found != [at]:
+        raise InputError(
+            f"at={at!r} fits {len(found)} modules, and relevance of tokens is taken at one place. Give one of them: {found[0]}."
+        )
 
 
 def _known(methods: Sequence[str]) -> list[str]:

@@ -16,6 +16,7 @@ import gc
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +33,7 @@ from ..models.signature import ModelSignature
 from ..passes.attribution import Combine, attributions, run
 from ..passes.dispatch import PassRunner
 from ..passes.forward_backward import explained_logits
+from ..passes.hidden_states import place_first
 from ..text.batching import Attribution, Batch, Item, pad
 from .external import ExternalRelevances
 from .metrics import score
@@ -86,11 +88,12 @@ def sources(methods: Sequence[Method], runner: PassRunner, given: ExternalReleva
 
 def _registered(method: Method, runner: PassRunner) -> Explain:
     function = method.run_by(runner)
+    at = next(iter(method.options.get("at", ())), None)
 
     def explain(batch: Batch, _: Sequence[TokenizedSample]) -> list[tuple[Attribution, ...]]:
         found = function(batch, **method.options)
         runner.warn_once(note for attribution in found for note in attribution.notes)
-        return [(attribution,) for attribution in found]
+        return [(_taken(attribution, at),) for attribution in found]
 
     return explain
 
@@ -100,9 +103,20 @@ def _gradients(names: Sequence[str], at: str, runner: PassRunner) -> Explain:
         with lock_of(runner.model):
             result = run(runner.model, batch, {}, (at,), runner=runner)
         each = [attributions(result, batch, _GRADIENTS[n][0], decomposes=_GRADIENTS[n][1]) for n in names]
-        return list(zip(*each, strict=True))
+        return [tuple(_taken(a, at) for a in row) for row in zip(*each, strict=True)]
 
     return explain
+
+
+def _taken(attribution: Attribution, at: str | None) -> Attribution:
+    """The attribution with the relevance of tokens that they have at ``at``, where a method gives it beside the input's."""
+    if at is None or place_first((at,))[0] == at:
+        return attribution
+    if at not in attribution.layers:
+        raise InputError(f"at={at!r}: the method gives no relevance there. Use at='input', or another method.")
+    relevance = attribution.layers[at].sum(-1)  # [T, width] -> [T]
+    residual = None if attribution.residual is None else attribution.value - float(relevance.sum())
+    return replace(attribution, relevance=relevance, residual=residual, layers={})
 
 
 def _read(given: ExternalRelevances, model: PreTrainedModel) -> Explain:

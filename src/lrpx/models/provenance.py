@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,13 @@ def model_facts(model: PreTrainedModel) -> dict[str, Any]:
         "width": getattr(config, "hidden_size", None),
         "vocabulary": config.vocab_size,
     }
+
+
+def card_of(device: str) -> str | None:
+    """Name of the GPU of this machine that ``device`` stands for, or of the kind of its processor, if known."""
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device) if torch.cuda.is_available() else None
+    return platform.machine() or None if device == "cpu" else device
 
 
 def weights_digest(model: PreTrainedModel) -> str:
