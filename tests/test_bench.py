@@ -14,6 +14,7 @@ from evaluation_tools import benchmark, gpt2
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import lrpx
+from lrpx.evaluation.condensed import find_condensed
 from lrpx.text.batching import pad
 
 pytestmark = pytest.mark.slow
@@ -246,6 +247,26 @@ def test_methods(bench, tmp_path):
     assert 0 < results["random"]["mrr"]["mean"] < 1
     assert "| alti-logit " in printed
     assert printed.count("| random ") == 1
+
+
+def test_results(bench, tmp_path):
+    """A run for each step, condensed where it is asked for; a method that a model does not know is no reason to stop."""
+    model, tokenizer = gpt2(torch.float32)
+    model.save_pretrained(tmp_path / "tiny")
+    tokenizer.save_pretrained(tmp_path / "tiny")
+    options = ("--model", tmp_path / "tiny", "--smoke", "--device", "cpu", "--layers", 2, "--output", tmp_path / "runs")
+    methods = ("--method", "lrp", "gradient", "random", "leave-one-out")
+    found, _ = bench("results", benchmark(tmp_path, 10), *options, *methods, "--packed", tmp_path / "packed")
+    check_facts(found, "results")
+    steps = ["lrp", "gradient", "random", "embedding", "transformer.h.0", "transformer.h.1", "leave-one-out"]
+    assert list(found["results"]) == [f"tiny/{step}" for step in steps]
+    packed = find_condensed([tmp_path / "packed"])
+    assert sorted(p.path.name for p in packed) == sorted(steps)
+    places = {p.path.name: set(p.scores.column("at").to_pylist()) for p in packed}
+    own = {"lrp": "input", "gradient": "input", "random": None, "leave-one-out": None}
+    assert places == {step: {own.get(step, step)} for step in steps}
+    with pytest.raises(SystemExit):  # no time left
+        bench("results", tmp_path / "sva", *options, *methods, "--minutes", -1)
 
 
 def test_methods_summarises_records(bench):

@@ -4,8 +4,8 @@ import copy
 import dataclasses
 import json
 import os
-import re
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -362,7 +362,7 @@ def test_a_run_of_an_earlier_schema_is_refused(sva, tmp_path):
     manifest = run_of(sva, tmp_path / "run", limit=4).manifest
     (tmp_path / "run" / "manifest.json").write_text(json.dumps({**manifest, "schema": 1}))
     with pytest.raises(
-        InputError, match=r"has schema 1, this version of lrpx reads 2\. Make it again with lrpx evaluate"
+        InputError, match=r"has schema 1, this version of lrpx reads 3\. Make it again with lrpx evaluate"
     ):
         open_run(tmp_path / "run")
 

@@ -186,6 +186,7 @@ def _records(n, methods, seed):
             token_ids=list(range(length)),
             roles=roles,
             ground_truth=[subject],
+            attractors=1 + n % 4,
             relevance=relevance,
             **{name: float(scores[name][0]) for name in METRICS},
             error=None,

@@ -120,7 +120,9 @@ def evaluate(
     at: Annotated[
         str,
         typer.Option(
-            "--at", metavar="PLACE", help="Where relevance is taken: input (of the first block), embedding, or a module."
+            "--at",
+            metavar="PLACE",
+            help="Where relevance is taken: input (of the first block), embedding, or a module.",
         ),
     ] = "input",
     rules: RulesOption = None,

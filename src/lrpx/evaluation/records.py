@@ -24,7 +24,7 @@ from ..errors import InputError, import_optional
 from ..files import atomic_write, read_json, write_json
 
 METRICS = ("pg2", "mrr", "rma", "pta")
-SCHEMA = 2  # of a run; 2: records say where relevance is taken
+SCHEMA = 3  # of a run; 2: records say where relevance is taken; 3: and how many attractors the source counts
 _KIND = "records"
 
 
@@ -51,6 +51,7 @@ class Record(NamedTuple):
     token_ids: list[int]  # [T]
     roles: list[str]  # [T] subject, attractor, other or special
     ground_truth: list[int]  # positions of the subject's tokens
+    attractors: int | None  # nouns of the other number between subject and verb, as the source says, if it does
     relevance: np.ndarray | None  # float64 [T]
     pg2: float | None
     mrr: float | None
@@ -73,6 +74,7 @@ def _types() -> dict[str, Any]:
         "token_ids": pa.list_(integer),
         "roles": pa.list_(text),
         "ground_truth": pa.list_(integer),
+        "attractors": integer,
         "relevance": pa.list_(number),
         **dict.fromkeys(METRICS, number),
         "error": text,

@@ -306,6 +306,7 @@ def _record(
         token_ids=sample.input_ids,
         roles=sample.roles,
         ground_truth=sample.ground_truth,
+        attractors=sample.n_attractors,
         relevance=None if isinstance(result, str) else np.asarray(result.relevance, dtype=np.float64),
         **dict(zip(METRICS, (None,) * len(METRICS) if failed else scores, strict=True)),
         error=result if isinstance(result, str) else None,
