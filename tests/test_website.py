@@ -108,6 +108,17 @@ def test_pictures_are_what_the_script_draws(name, draw):
     assert (ROOT / "docs" / "images" / f"{name}.svg").read_text(encoding="utf-8") == draw().svg()
 
 
+@pytest.mark.parametrize(("package", "others"), module("pictures").IMPORTS)
+def test_packages_import_from_each_other_as_drawn(package, others):
+    found = ROOT / "src" / "lrpx" / package
+    files = found.rglob("*.py") if found.is_dir() else [found.with_suffix(".py")]
+    text = "".join(path.read_text(encoding="utf-8") for path in files)
+    for other in others.split():
+        assert re.search(rf"^ *from \.+{other}(\.\S+)? import|^ *from \.+ import .*\b{other}\b", text, flags=re.M), (
+            other
+        )
+
+
 def test_functions_and_tests_that_pages_name_are_there():
     rules = (ROOT / "src" / "lrpx" / "propagation" / "rules.py").read_text(encoding="utf-8")
     tests = list((ROOT / "tests").rglob("test_*.py"))

@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/how_lrp_works.md: ``python website/pictures.py``.
+"""Draw the pictures of docs/how_lrp_works.md, and one of docs/architecture.md: ``python website/pictures.py``.
 
 Each is an SVG of a few boxes, arrows and words. The numbers in them are those of the examples on the page. They are at most
 560 wide with letters of 15, so that they can be read on a telephone, and lie on white, for pages of either colour.
@@ -195,7 +195,55 @@ def block() -> Picture:
     return p
 
 
+PACKAGES = (  # rows of packages; each imports from packages below it
+    ("cli",),
+    ("app", "report"),
+    ("evaluation", "explainer", "check"),
+    ("benchmark", "methods"),
+    ("passes",),
+    ("propagation", "text"),
+    ("recognition", "results"),
+    ("models", "heatmap"),
+    ("files", "errors"),
+)
+IMPORTS = (
+    ("cli", "app report"),
+    ("app", "evaluation explainer"),
+    ("report", "evaluation"),
+    ("evaluation", "benchmark methods"),
+    ("explainer", "methods"),
+    ("check", "passes"),
+    ("methods", "passes"),
+    ("passes", "propagation text"),
+    ("propagation", "recognition"),
+    ("text", "results models"),
+    ("recognition", "models"),
+    ("results", "heatmap"),
+    ("models", "files"),
+    ("benchmark", "files"),
+    ("heatmap", "errors"),
+)
+
+
+def packages() -> Picture:
+    """Who imports from whom."""
+    p = Picture(560, 610, "The packages of lrpx: each imports from packages below it")
+    places = {}
+    for i, row in enumerate(PACKAGES):
+        for j, name in enumerate(row):
+            x = {"methods": 280, "benchmark": 78}.get(name, 280 + (j - (len(row) - 1) / 2) * 172)
+            places[name] = (x, 20 + i * 66)
+    for name, others in IMPORTS:
+        for other in others.split():
+            (x1, y1), (x2, y2) = places[name], places[other]
+            p.arrow(x1, y1 + 34, x2 + (12 if x1 > x2 else -12 if x1 < x2 else 0), y2 - 3)
+    for name, (x, y) in places.items():
+        p.box(x - 66, y, 132, 34, name, "green" if name == "propagation" else "grey")
+    return p
+
+
 PICTURES = {
+    "packages": packages,
     "lrp_backwards": backwards,
     "lrp_linear": linear,
     "lrp_secant": secant,
