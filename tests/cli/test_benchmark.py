@@ -32,7 +32,8 @@ def lrpx_command(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "given"),
     [
-        ([], {"at": "input", "rules": None, "dtype": "float32"}),
+        ([], {"at": "input", "rules": None, "dtype": "float32", "metrics": ()}),
+        (["--metric", "difference", "--metric", "sufficiency"], {"metrics": ["difference", "sufficiency"]}),
         (["--at", "embedding"], {"at": "embedding"}),
         (["--rules", "gamma=0.25"], {"rules": "gamma=0.25"}),
         (["--dtype", "auto"], {"dtype": "auto"}),

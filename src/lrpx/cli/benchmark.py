@@ -113,6 +113,15 @@ def evaluate(
     relevances: Annotated[
         Path | None, typer.Option("--relevances", metavar="FILE", help="Score explanations made elsewhere.")
     ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--metric",
+            metavar="METRIC",
+            help="Repeatable, beside the four: area_most, area_least, difference, comprehensiveness, sufficiency; or "
+            "faithfulness for all five.",
+        ),
+    ] = None,
     limit: Annotated[
         int | None, typer.Option("--limit", metavar="N", help="Evaluate this many samples, chosen by --seed.")
     ] = None,
@@ -175,6 +184,7 @@ def evaluate(
             method,
             out,
             relevances=relevances,
+            metrics=metric or (),
             limit=limit,
             seed=seed,
             at=at,

@@ -28,6 +28,11 @@ SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)  # of the tokens, for comprehensiveness and
 NAMES = ("area_most", "area_least", "difference", "comprehensiveness", "sufficiency")
 
 
+def area_over(curve: np.ndarray) -> float:
+    """What the value loses on average over the steps of a curve ``[S + 1]``."""
+    return float((curve[0] - curve[1:]).mean())
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Perturbed:
     """What the tokens, heads or neurons of one explanation are to the model.
@@ -54,12 +59,12 @@ class Perturbed:
     @property
     def area_most(self) -> float:
         """Area over the curve, the most relevant first: higher is better."""
-        return float((self.most[0] - self.most[1:]).mean())
+        return area_over(self.most)
 
     @property
     def area_least(self) -> float:
         """Area over the curve, the least relevant first: lower is better."""
-        return float((self.least[0] - self.least[1:]).mean())
+        return area_over(self.least)
 
     @property
     def difference(self) -> float:
@@ -113,6 +118,54 @@ class Faithfulness:
         return pd.DataFrame([{name: getattr(one, name) for name in names} for one in self.each])
 
 
+@dataclass(frozen=True, eq=False)
+class Removals:
+    """Which of n parts are removed, row by row: the two curves, then the shares of the most relevant, then all but these.
+
+    Attributes:
+        masks: bool ``[R, n]``.
+        hidden: ``[S + 1]`` how many are removed at each step of the curves; empty where these are not asked for.
+        shares: How many shares there are, 0 likewise.
+    """
+
+    masks: np.ndarray
+    hidden: np.ndarray
+    shares: int
+
+    def groups(self, values: np.ndarray) -> list[np.ndarray]:
+        """The values ``[R]`` of the rows, as those of the four groups."""
+        return np.split(values, np.cumsum([len(self.hidden), len(self.hidden), self.shares]))
+
+
+def removals(
+    relevance: np.ndarray, steps: int, *, kept: int | None = None, curves: bool = True, shares: bool = True
+) -> Removals:
+    """What to remove, in the order of relevance.
+
+    Args:
+        relevance: float64 ``[n]``.
+        steps: Of the curves.
+        kept: The part that is never removed.
+        curves: Whether these are asked for.
+        shares: Whether comprehensiveness and sufficiency are.
+    """
+    n = len(relevance)
+    free = np.array([part for part in range(n) if part != kept], dtype=int)
+    descending = free[np.argsort(-relevance[free], kind="stable")]
+    counts = np.unique(np.round(np.linspace(0, len(free), min(steps, len(free)) + 1)).astype(int))[
+        : None if curves else 0
+    ]
+    tops = [max(1, round(share * len(free))) for share in SHARES if shares]
+    chosen = [descending[:k] for k in counts]
+    chosen += [descending[len(free) - k :] for k in counts]  # the least relevant
+    chosen += [descending[:k] for k in tops]
+    chosen += [descending[k:] for k in tops]
+    masks = np.zeros((len(chosen), n), bool)
+    for row, removed in enumerate(chosen):
+        masks[row, removed] = True
+    return Removals(masks, counts, len(tops))
+
+
 def perturbed(
     text: int,
     method: str,
@@ -132,30 +185,18 @@ def perturbed(
         steps: Of the curves.
         kept: The part that is never removed.
     """
-    n = len(relevance)
-    free = np.array([part for part in range(n) if part != kept], dtype=int)
-    descending = free[np.argsort(-relevance[free], kind="stable")]
-    counts = np.unique(np.round(np.linspace(0, len(free), min(steps, len(free)) + 1)).astype(int))
-    tops = [max(1, round(share * len(free))) for share in SHARES]
-    chosen = [descending[:k] for k in counts]
-    chosen += [descending[len(free) - k :] for k in counts]  # the least relevant
-    chosen += [descending[:k] for k in tops]
-    chosen += [descending[k:] for k in tops]
-    masks = np.zeros((len(chosen), n), bool)
-    for row, removed in enumerate(chosen):
-        masks[row, removed] = True
-    different, which = np.unique(masks, axis=0, return_inverse=True)
-    found = values_without(different)[which.reshape(-1)]
-    most, least, without, only = np.split(found, np.cumsum([len(counts), len(counts), len(tops)]))
+    chosen = removals(relevance, steps, kept=kept)
+    different, which = np.unique(chosen.masks, axis=0, return_inverse=True)
+    most, least, without, only = chosen.groups(values_without(different)[which.reshape(-1)])
     return Perturbed(
         text=text,
         method=method,
         relevance=relevance,
-        hidden=counts,
+        hidden=chosen.hidden,
         most=most,
         least=least,
-        comprehensiveness=float((found[0] - without).mean()),
-        sufficiency=float((found[0] - only).mean()),
+        comprehensiveness=float((most[0] - without).mean()),
+        sufficiency=float((most[0] - only).mean()),
     )
 
 

@@ -80,6 +80,7 @@ class Cluster:
         methods: Sequence[Method],
         given: ExternalRelevances,
         execution: Execution = DEFAULT,
+        metrics: Sequence[str] = (),
         *,
         proven: bool,
     ) -> Job:
@@ -92,6 +93,7 @@ class Cluster:
             methods=methods,
             given=given,
             execution=execution,
+            metrics=tuple(metrics),
             proven=proven,
             threads=self.threads,
             tf32=not is_exact(),

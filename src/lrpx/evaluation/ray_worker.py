@@ -45,7 +45,7 @@ class Job:
         methods: In order, with their options.
         given: Relevance from a file, as for ``sources``.
         execution: How passes are run.
-        proven: As for ``BatchExplainer``.
+        metrics: As for ``BatchExplainer``, and ``proven`` too.
         threads: Of torch, on a CPU.
         tf32: The caller's process uses TF32 matrix products.
         same: What the manifest says of the model and the versions, to be compared.
@@ -56,6 +56,7 @@ class Job:
     methods: Sequence[Method]
     given: ExternalRelevances
     execution: Execution
+    metrics: tuple[str, ...]
     proven: bool
     threads: int
     tf32: bool
@@ -83,7 +84,8 @@ class Worker:
             model = load(job.model, **job.loading).model
             check_same(job, model)
             runner = PassRunner(model, job.execution)
-            self.explain = BatchExplainer(model, sources(job.methods, runner, job.given), proven=job.proven)
+            of_job = sources(job.methods, runner, job.given)
+            self.explain = BatchExplainer(model, of_job, proven=job.proven, metrics=job.metrics)
             gc.freeze()  # the collector need not look at what is here to stay: a tenth of the time per sample
         except Exception as error:
             self.refused = _ours(error)

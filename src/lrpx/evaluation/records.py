@@ -22,9 +22,11 @@ import numpy as np
 from ..benchmark.storage import read_manifest, read_table, table_bytes, write_table
 from ..errors import InputError, import_optional
 from ..files import atomic_write, read_json, write_json
+from .curves import NAMES
 
 METRICS = ("pg2", "mrr", "rma", "pta")
-SCHEMA = 3  # of a run; 2: records say where relevance is taken; 3: and how many attractors the source counts
+MEASURES = NAMES  # of faithfulness
+SCHEMA = 3  # of a run; 2: records say where relevance is taken; 3: and how many attractors the source counts, and faithfulness
 _KIND = "records"
 
 
@@ -58,6 +60,12 @@ class Record(NamedTuple):
     rma: float | None
     pta: float | None
     error: str | None  # why there is no relevance
+    # Faithfulness, in logits; null where it was not asked for. See ``curves.py``.
+    area_most: float | None = None
+    area_least: float | None = None
+    difference: float | None = None
+    comprehensiveness: float | None = None
+    sufficiency: float | None = None
 
 
 def _types() -> dict[str, Any]:
@@ -78,6 +86,7 @@ def _types() -> dict[str, Any]:
         "relevance": pa.list_(number),
         **dict.fromkeys(METRICS, number),
         "error": text,
+        **dict.fromkeys(MEASURES, number),
     }
     assert tuple(types) == Record._fields
     return types

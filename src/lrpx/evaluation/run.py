@@ -46,6 +46,7 @@ from ..passes.dispatch import Execution, PassRunner
 from ..passes.hidden_states import resolve_at
 from ..text.batching import allowed_waste
 from .external import check_relevances, manifest_entry, read_relevances
+from .hidden_tokens import faithfulness_metrics
 from .records import SCHEMA, Record, Run, finish, open_run, part_is_done, write_part, write_part_bytes
 from .scoring import BatchExplainer, recorded_names, sources
 from .selection import Part, plan, select, tokenized_set
@@ -64,6 +65,7 @@ def evaluate(
     tokenizer: Any = None,
     tokenized: str | None = None,
     relevances: str | Path | None = None,
+    metrics: Sequence[str] = (),
     limit: int | None = None,
     seed: int = 0,
     at: str = "input",
@@ -91,6 +93,9 @@ def evaluate(
         tokenized: Name of the tokenised set, if several fit.
         relevances: A file of explanations made elsewhere, to be scored (``external.py`` describes it). Only samples that it
             explains are evaluated.
+        metrics: Measures of faithfulness to compute beside the paper's four metrics: ``"area_most"``, ``"area_least"``,
+            ``"difference"``, ``"comprehensiveness"``, ``"sufficiency"``, or ``"faithfulness"`` for all (``hidden_tokens.py``).
+            They take about 20 to 50 forward passes for each sample and method.
         limit: Evaluate this many samples, chosen by ``seed`` and ``sample_id``: a smaller limit chooses among those of a
             larger one, and models with different tokenizers get the same sentences (those that both have).
         seed: For ``limit``.
@@ -123,6 +128,7 @@ def evaluate(
     """
     execution = Execution(fast, compile, checkpoint)
     _check_numbers(limit=limit, batch_tokens=batch_tokens, workers=workers)
+    measures = faithfulness_metrics(metrics)
     _check_engine(engine, model, address=address, workers=workers, device_map=loading.get("device_map"))
     _check_out(Path(out))
     names = None if methods is None else _known(methods)
@@ -176,6 +182,7 @@ def evaluate(
                 # These change digits.
                 **{name: True for name, on in (("compile", compile), ("tf32", not is_exact())) if on},
                 **({"rules": rules} if rules is not None else {}),
+                **({"metrics": list(measures)} if measures else {}),
             },
             "plan": {"samples": len(chosen), "parts": len(parts), "selection": _digest(s.sample_id for s in chosen)},
             "versions": provenance(loaded, "", {})["versions"],
@@ -189,9 +196,10 @@ def evaluate(
             runner = PassRunner(loaded, execution)
             for method in chosen_methods:
                 runner.log_unused_options(method.name, has_passes=method.has_passes)
-            compute = _here(this, BatchExplainer(loaded, sources(chosen_methods, runner, given), proven=proven))
+            of_run = sources(chosen_methods, runner, given)
+            compute = _here(this, BatchExplainer(loaded, of_run, proven=proven, metrics=measures))
         else:
-            job = cluster.job(model, loading, loaded, chosen_methods, given, execution, proven=proven)
+            job = cluster.job(model, loading, loaded, chosen_methods, given, execution, measures, proven=proven)
             del loaded
             compute = _there(this, cluster, job, samples_of.table)
         _fill(this, parts, progress, compute)

@@ -36,6 +36,7 @@ from ..passes.forward_backward import explained_logits
 from ..passes.hidden_states import place_first
 from ..text.batching import Attribution, Batch, Item, pad
 from .external import ExternalRelevances
+from .hidden_tokens import HiddenTokens
 from .metrics import score
 from .records import METRICS, Record
 
@@ -150,11 +151,15 @@ class BatchExplainer:
         model: In eval mode.
         sources: At least one.
         proven: Samples have been explained before, so that a failure is the sample's own.
+        metrics: Measures of faithfulness to compute, from ``faithfulness_metrics``.
     """
 
-    def __init__(self, model: PreTrainedModel, sources: Sequence[Source], *, proven: bool = False) -> None:
+    def __init__(
+        self, model: PreTrainedModel, sources: Sequence[Source], *, proven: bool = False, metrics: Sequence[str] = ()
+    ) -> None:
         self.model = model
         self.sources = sources
+        self.measured = HiddenTokens(model, metrics) if metrics else None
         self.signature = ModelSignature.of(model)
         self.largest: int | None = None  # tokens of a batch, padding included, that fit; None: no limit met yet
         self.succeeded = dict.fromkeys(sources, proven)
@@ -175,7 +180,8 @@ class BatchExplainer:
             if len(sample.input_ids) > (context or len(sample.input_ids)):
                 reason = f"{len(sample.input_ids)} tokens; {self.signature.name} reads {context}"
                 results[sample.sample_id] = [reason] * len(names)
-        return records_of(samples, names, [results[s.sample_id] for s in samples])
+        found = records_of(samples, names, [results[s.sample_id] for s in samples])
+        return self.measured(samples, found) if self.measured else found
 
     def _explain(self, source: Source, samples: Sequence[TokenizedSample]) -> list[tuple[Attribution, ...] | str]:
         """Per sample what ``source`` gives, or why it gives nothing."""

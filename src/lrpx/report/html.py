@@ -46,6 +46,8 @@ def _body(results: Sequence[Result], count: int) -> Iterator[str]:
     yield _metric_charts(results)
     if norms := tables.norms(results):
         yield _card(norms)
+    if faithfulness := tables.faithfulness_table(results):
+        yield _card(faithfulness)
     yield _card(tables.accuracy(results))
     yield _role_charts(own)
     if count:

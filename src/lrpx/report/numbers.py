@@ -19,10 +19,10 @@ _FACTS = ("parameters", "layers", "heads", "width", "vocabulary", "tokenizer")
 def rows(results: Sequence[Result]) -> Iterator[dict[str, Any]]:
     """The numbers of all tables, one per row, with the keys of ``COLUMNS``; ``None``: not known, or not of this kind.
 
-    ``source`` is ``run`` or ``paper``. Besides the four metrics, ``metric`` is ``subject_positive``, ``subject_negative`` and
-    so on: shares of relevance by role; and, without a method, ``accuracy``, ``correct``, ``failed``, ``subject_tokens`` and so
-    on: shares of the tokens, and what a model is: ``parameters``, ``layers``, ``heads``, ``width``, ``vocabulary``, and
-    ``tokenizer``, whose name is in ``text``.
+    ``source`` is ``run`` or ``paper``. Besides the four metrics and measures of faithfulness, ``metric`` is
+    ``subject_positive``, ``subject_negative`` and so on: shares of relevance by role; and, without a method, ``accuracy``,
+    ``correct``, ``failed``, ``subject_tokens`` and so on: shares of the tokens, and what a model is: ``parameters``,
+    ``layers``, ``heads``, ``width``, ``vocabulary``, and ``tokenizer``, whose name is in ``text``.
     """
     for r in results:
         for row in _of(r):
@@ -42,7 +42,7 @@ def _of(r: Result) -> Iterator[dict[str, Any]]:
             yield {"metric": name, **({"text": fact} if isinstance(fact, str) else {"mean": fact})}
     for method, scored in r.methods.items():
         size = None if r.of_paper else scored.samples
-        for metric, found in scored.scores.items():
+        for metric, found in (scored.scores | scored.measures).items():
             yield {"method": method, "metric": metric, **interval(found), "samples": size}
         for role, shares in scored.roles.items():
             for sign, share in zip(("positive", "negative"), shares, strict=True):

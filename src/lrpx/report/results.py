@@ -19,7 +19,7 @@ import numpy as np
 from ..benchmark.folder import ROLES
 from ..errors import InputError, import_optional
 from ..evaluation.metrics import Interval, bootstrap, random_baseline
-from ..evaluation.records import METRICS, Run
+from ..evaluation.records import MEASURES, METRICS, Run
 from .paper import MODELS, PaperModel, twin
 from .set_up import differences
 
@@ -50,12 +50,14 @@ class Scored:
         scores: Metric -> mean with interval (of the paper: the mean alone, as both ends).
         roles: Role -> mean over samples of the share of positive and of negative relevance in all absolute relevance;
             empty if not known.
+        measures: Measure of faithfulness -> mean with interval, those that were asked for.
     """
 
     samples: int
     failed: int
     scores: dict[str, Interval]
     roles: dict[str, tuple[float, float]]
+    measures: dict[str, Interval] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -253,6 +255,7 @@ def _scored(tables: dict[str, Any], k: int) -> dict[str, Scored]:
                 failed=len(_failed(tables[name])),
                 scores={m: Interval(*map(float, intervals[:, n, j])) for j, m in enumerate(metrics_of(k))},
                 roles=_roles(explained[name]),
+                measures=_measures(explained[name]),
             )
     return {name: found[name] for name in tables if name in found}
 
@@ -261,6 +264,15 @@ def _metrics(table: Any, k: int) -> list[np.ndarray]:
     """The four metrics of each record. PGk follows from the reciprocal of the best rank: that is at most k if 1 / it >= 1 / k."""
     mrr = table.column("mrr").to_numpy()
     return [(mrr >= 1.0 / k).astype(np.float64), mrr, *(table.column(name).to_numpy() for name in METRICS[2:])]
+
+
+def _measures(table: Any) -> dict[str, Interval]:
+    """The measures of faithfulness that the records have."""
+    known = [name for name in MEASURES if not table.column(name).null_count]
+    if not known:
+        return {}
+    intervals = np.array(bootstrap(np.column_stack([table.column(name).to_numpy() for name in known])))
+    return {name: Interval(*map(float, intervals[:, i])) for i, name in enumerate(known)}
 
 
 def _roles(table: Any) -> dict[str, tuple[float, float]]:

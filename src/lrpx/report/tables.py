@@ -82,7 +82,12 @@ NONE = TableCell("–")
 
 def all_tables(results: Sequence[Result], *, with_intervals: bool = True) -> list[Table]:
     """The tables of a report; the intervals need one of their own where cells do not show them."""
-    found = [scores(results), intervals(results) if with_intervals else None, norms(results)]
+    found = [
+        scores(results),
+        intervals(results) if with_intervals else None,
+        norms(results),
+        faithfulness_table(results),
+    ]
     return [table for table in [*found, accuracy(results), roles(results)] if table is not None]
 
 
@@ -129,6 +134,39 @@ def norms(results: Sequence[Result]) -> Table | None:
     body = _ranked([(method_label(n), [_scores(r, n) for r in both]) for n in NORMS], second=False)
     caption = "The better one by the average of the four metrics is the row Gradient of the main table."
     return Table("Norms of the gradient", caption, _groups(both), body, warning=different_samples(both))
+
+
+_MEASURES = {
+    "area_most": "area, most first",
+    "area_least": "area, least first",
+    "difference": "difference",
+    "comprehensiveness": "comprehensiveness",
+    "sufficiency": "sufficiency",
+}
+_LOW_IS_BETTER = ("area_least", "sufficiency")
+
+
+def faithfulness_table(results: Sequence[Result]) -> Table | None:
+    """What the value loses when tokens are hidden, where it was asked for."""
+    own = [r for r in results if any(scored.measures for scored in r.methods.values())]
+    if not own:
+        return None
+    names = [m for m in _MEASURES if any(m in scored.measures for r in own for scored in r.methods.values())]
+
+    def cells(result: Result, method: str) -> list[TableCell]:
+        scored = result.reported(method)
+        means = [scored.measures.get(name) if scored else None for name in names]
+        return [NONE if mean is None else _mean(mean, has_interval=True) for mean in means]
+
+    lower = [names.index(name) for name in _LOW_IS_BETTER if name in names]
+    body = _ranked([(method_label(m), [cells(r, m) for r in own]) for m in methods_in(own)], lower=lower)
+    caption = (
+        "What the explained difference of logits loses when tokens are hidden in the order of their relevance, the most or the "
+        "least relevant first (area over the curve); the top 1 to 50 % (comprehensiveness); or all but these (sufficiency). "
+        "Means over the correctly predicted samples. High is better, but low for the least relevant first and for sufficiency."
+    )
+    groups = [(r.label, [_MEASURES[name] for name in names]) for r in own]
+    return Table("Faithfulness", caption, groups, body, warning=different_samples(own))
 
 
 def roles(results: Sequence[Result]) -> Table:
@@ -219,10 +257,10 @@ def _role_cells(result: Result, method: str) -> list[TableCell]:
 Body = list[tuple[str, list[list[TableCell]]]]
 
 
-def _ranked(body: Body, *, second: bool = True) -> Body:
+def _ranked(body: Body, *, second: bool = True, lower: Sequence[int] = ()) -> Body:
     """Mark the best and the second best of each column, by the printed numbers.
 
-    Equal numbers share their place; a number that stands alone has none.
+    Equal numbers share their place; a number that stands alone has none. In the columns ``lower``, the lowest is the best.
     """
 
     def ranked(group: int, column: int) -> Callable[[TableCell], TableCell]:
@@ -231,7 +269,8 @@ def _ranked(body: Body, *, second: bool = True) -> Body:
         def mark(cell: TableCell) -> TableCell:
             if cell is NONE or len(values) < 2:
                 return cell
-            rank = 1 + sum(value > float(cell.text) for value in values)
+            sign = -1 if column in lower else 1
+            rank = 1 + sum(sign * value > sign * float(cell.text) for value in values)
             return replace(cell, rank=rank if rank <= 1 + second else 0)
 
         return mark
