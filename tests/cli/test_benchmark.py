@@ -72,7 +72,7 @@ def test_the_help_of_evaluate_names_the_choices(lrpx_command):
     _, out, _ = lrpx_command("evaluate", "--help")
     told = " ".join(re.sub(r"[│\n]", " ", out).split())
     for word in (
-        "input (of the first block) or embedding",
+        "input (of the first block), embedding, or a module",
         "alpha1beta0, gamma=0.25",
         "float32",
         "auto: the checkpoint's own",
