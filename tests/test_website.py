@@ -55,6 +55,7 @@ def test_a_good_site_has_no_problem(site):
         ("<p>A list:\n- one\n- two</p>", "not rendered"),
         ("<p>The sum :math:`<code>x</code></p>", "not rendered"),
         ("<p>::: lrpx.explain</p>", "not rendered"),
+        ("<td><code>max(\\|x\\|)</code></td>", "not rendered"),
     ],
 )
 def test_a_problem_is_found(site, html, found):
