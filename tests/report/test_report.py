@@ -503,6 +503,32 @@ def test_html_is_one_self_contained_page(two):
     assert [row[: len(mine)] for row, mine in zip(numbers, own, strict=False)] == own
 
 
+@pytest.mark.parametrize(
+    ("tasks", "truth", "attractors"),
+    [
+        ([None], "subject", "Attractors: nouns of the other number between subject and verb."),
+        (["blimp"], "deciding word", "Subject: the deciding word. Attractors: nouns of the other number"),
+        (["haystack"], "needle", "Subject: the needle. Attractors: values of the other needles."),
+        ([None, "haystack"], "ground truth", "Subject: the ground truth."),
+    ],
+)
+def test_a_report_calls_the_ground_truth_by_its_name(tmp_path, tasks, truth, attractors):
+    runs = [
+        made_up(tmp_path / str(n), ["lrp"], benchmark={"task": task} if task else {}, model={"name": f"model-{n}"})
+        for n, task in enumerate(tasks)
+    ]
+    html, latex = (
+        " ".join(report([r.path for r in runs], format=format, examples=1).split()) for format in ("html", "latex")
+    )
+    assert f"<h1>Do explanations point at the {truth}?</h1>" in html
+    assert f"a {truth} token is among the top 2" in html
+    for text in (html, latex):
+        assert attractors in text
+    own = "subject" if tasks[0] is None else truth  # an example is of one run
+    assert f"The {own} is <u" in html
+    assert f"The {own} is \\underline{{underlined}}" in latex
+
+
 def test_html_bars_are_as_long_as_the_numbers(two):
     found = results_of(find_runs([two]))
     chart = package.charts.metric_bars(found, "mrr")

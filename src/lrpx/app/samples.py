@@ -1,7 +1,7 @@
 """Sentences of a built benchmark to browse: filtered by attractors, by whether a model was wrong, and by a metric.
 
-Which predictions were wrong, and how well a method pointed at the subject, is read from the records of ``lrpx evaluate``, if
-they are given; nothing is evaluated here.
+Which predictions were wrong, and how well a method pointed at the ground truth, is read from the records of ``lrpx
+evaluate``, if they are given; nothing is evaluated here.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..benchmark import TokenizedSample, TokenizedSet, fingerprint, load_benchmark
+from ..benchmark.kinds import kind_of
 from ..errors import InputError, check_names, nearest
 from ..evaluation.records import METRICS, Run, find_runs
 from ..explainer import Explainer
@@ -22,6 +23,8 @@ from ..text.tokenization import encode
 from .question import Question
 
 PAGE = 20  # samples on a page
+LONG = 200  # pieces of a text; of a longer one a part is shown
+NEAR = 20  # pieces on each side of what is shown of it
 MANY = 3  # as many attractors and more are one group
 
 
@@ -62,7 +65,9 @@ class Samples:
         self.tokenizer = explainer.tokenizer
         self.set = _fitting(explainer, benchmark)
         self.by_id = {sample.sample_id: sample for sample in self.set.samples}
-        table = load_benchmark(benchmark).samples
+        whole = load_benchmark(benchmark)
+        self.truth = kind_of([whole.manifest.get("task")]).truth
+        table = whole.samples
         ids, attractors = (table.column(name).to_pylist() for name in ("sample_id", "attractors"))
         self.attractors: dict[int, int | None] = {
             i: None if each is None else len(each) for i, each in zip(ids, attractors, strict=True)
@@ -130,6 +135,7 @@ class Samples:
             "count": len(found),
             "page": wanted.page,
             "pages": max(1, -(-len(found) // PAGE)),
+            "truth": self.truth,
             "samples": [self.shown(sample, wanted) for sample in found[start : start + PAGE]],
         }
 
@@ -162,7 +168,7 @@ class Samples:
             score = self._scores(wanted).get(sample.sample_id)
         return {
             "id": sample.sample_id,
-            "pieces": [[text, sample.roles[start]] for start, _, text in encoded.units],
+            "pieces": _short([(text, sample.roles[start]) for start, _, text in encoded.units]),
             "truth": list(sample.ground_truth),
             "verb": sample.verb,
             "other": sample.other,
@@ -170,6 +176,21 @@ class Samples:
             "correct": self.correct.get(sample.sample_id),
             "score": score,
         }
+
+
+def _short(pieces: list[tuple[str, str]]) -> list[list[str]]:
+    """Pieces with their roles; of a long text those around the ground truth and the attractors, and its end."""
+    near = {
+        n + d for n, (_, role) in enumerate(pieces) if role in ("subject", "attractor") for d in range(-NEAR, NEAR + 1)
+    }
+    near |= set(range(len(pieces) - NEAR, len(pieces)))
+    shown: list[list[str]] = []
+    for n, (text, role) in enumerate(pieces):
+        if len(pieces) <= LONG or n in near:
+            shown.append([text, role])
+        elif not shown or n - 1 in near:
+            shown.append([" … ", "other"])
+    return shown
 
 
 def filter_of(data: Any) -> Filter:

@@ -286,8 +286,9 @@ def _benchmark_facts(benchmark: Benchmark, tokenized: TokenizedSet) -> dict[str,
         "published": (benchmark.counts["published"] or {}).get(
             "title"
         ),  # the file that its authors published, if it is one
-        "ground_truth": (origin.get("parser") or origin["file"])["name"],
+        "ground_truth": next(iter(origin.values()))["name"],
         "parser": origin.get("parser"),
+        **({"task": task} if (task := benchmark.manifest.get("task")) else {}),  # subject-verb agreement does not say
         "tokenized": tokenized.name,
         "input": tokenized.input,
         "tokenizer": tokenized.manifest["tokenizer"]["sha256"],

@@ -11,7 +11,7 @@ from ..benchmark.folder import ROLES
 from ..heatmap import Look, html_fragment
 from . import charts, tables
 from .examples import Example, examples
-from .results import Result, notes
+from .results import Result, kind_in, notes
 from .tables import Table, TableCell
 
 _PAGE = 890  # pixels for the columns of a table, beside the names of its rows
@@ -35,10 +35,10 @@ def report_page(results: Sequence[Result], count: int) -> str:
 
 def _body(results: Sequence[Result], count: int) -> Iterator[str]:
     own = [r for r in results if not r.of_paper]
-    yield "<h1>Do explanations point at the subject?</h1>\n"
+    kind = kind_in(own)
+    yield f"<h1>Do explanations point at the {kind.truth}?</h1>\n"
     yield (
-        '<p class="soft">Which verb form a language model predicts is decided by the subject. An explanation of the prediction '
-        "should point at it. Method: Arras et al. (2025).</p>\n"
+        f'<p class="soft">{kind.idea} An explanation of the prediction should point at it. Method: Arras et al. (2025).</p>\n'
     )
     for note in notes(results):
         yield f'<p class="note">{escape(note)}</p>\n'
@@ -119,7 +119,8 @@ def _metric_charts(results: Sequence[Result]) -> str:
     kinds = zip(charts.bar_classes(shown), shown, strict=True)
     legend = "".join(f'<span><i class="{kind}"></i>{escape(r.label)}</span>' for kind, r in kinds)
     k = shown[0].k
-    meanings = (f"a subject token is among the top {k}", *_FULL)
+    truth = kind_in(shown).truth
+    meanings = (f"a {truth} token is among the top {k}", *(meaning.format(truth=truth) for meaning in _FULL))
     drawn = "".join(
         f"<div><h3>{m.upper()}: {meaning}</h3>{charts.metric_bars(shown, m)}</div>"
         for m, meaning in zip(shown[0].metrics, meanings, strict=True)
@@ -132,9 +133,9 @@ def _metric_charts(results: Sequence[Result]) -> str:
 
 
 _FULL = (  # of MRR, RMA and PTA
-    "reciprocal rank of the first subject token",
-    "positive relevance on the subject",
-    "tokens whose sign agrees with the subject",
+    "reciprocal rank of the first {truth} token",
+    "positive relevance on the {truth}",
+    "tokens whose sign agrees with the {truth}",
 )
 
 
@@ -162,15 +163,15 @@ def _role_charts(results: Sequence[Result]) -> str:
 
 
 def _examples(result: Result, count: int) -> Iterator[str]:
-    found = examples(result, count)
+    found, kind = examples(result, count), kind_in([result])
     if not found:
         return
     yield f'<section class="card"><h2>Clearest predictions of {escape(result.label)}</h2>\n'
     yield (
-        f'<p class="soft">The {len(found)} correctly predicted samples with the highest difference of logits. The subject is '
-        '<u class="s">underlined</u>, attractors are <u class="a">dotted</u>, the predicted verb is '
+        f'<p class="soft">The {len(found)} correctly predicted samples with the highest difference of logits. '
+        f'The {kind.truth} is <u class="s">underlined</u>, attractors are <u class="a">dotted</u>, the predicted {kind.word} is '
         '<span class="verb">green</span>. Red speaks '
-        "for it, blue for the other form; each map has its own scale. Hover over a token for its number.</p>\n"
+        f"for it, blue for the other {kind.other}; each map has its own scale. Hover over a token for its number.</p>\n"
     )
     for example in found:
         maps = html_fragment(example.explanations, Look("max"))
@@ -216,7 +217,8 @@ def _facts(manifest: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     benchmark, model, options = manifest["benchmark"], manifest["model"], manifest["options"]
     parser = benchmark["parser"]
     versions = f" {parser['version']}, spaCy {parser['spacy']}" if parser else ""
-    yield "sentences", f"{benchmark['source']}, subjects by {benchmark['ground_truth']}{versions}"
+    told = "ground truth:" if benchmark.get("task") else "subjects by"
+    yield "sentences", f"{benchmark['source']}, {told} {benchmark['ground_truth']}{versions}"
     yield "tokenised set", f"{benchmark['tokenized']}, {benchmark['input']} input, sha256 {benchmark['samples'][:16]}…"
     limit = options["limit"]
     yield (

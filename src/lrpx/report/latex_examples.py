@@ -15,7 +15,7 @@ from ..heatmap.latex import tex
 from ..heatmap.view import MINUS, short
 from ..results.explanation import Explanation
 from .examples import Example, examples
-from .results import Result
+from .results import Result, kind_in
 
 PREAMBLE = r"""\usepackage[T1]{fontenc}
 \usepackage{textcomp}
@@ -37,13 +37,13 @@ _PAGE = 50  # lines that fit a page
 
 def figure(result: Result, count: int) -> str:
     """The figure of one model, or nothing if it has no correctly predicted sample."""
-    found = examples(result, count)
+    found, kind = examples(result, count), kind_in([result])
     if not found:
         return ""
     caption = (
         f"The {len(found)} correctly predicted samples of \\texttt{{{tex(result.label)}}} with the highest difference of "
-        "logits. The subject is \\underline{underlined}, attractors are \\lrpxattractor{dotted}, the predicted verb is "
-        "\\lrpxverb{green}. Red speaks for it, blue for the other form; each map has its own scale."
+        f"logits. The {kind.truth} is \\underline{{underlined}}, attractors are \\lrpxattractor{{dotted}}, the predicted "
+        f"{kind.word} is \\lrpxverb{{green}}. Red speaks for it, blue for the other {kind.other}; each map has its own scale."
     )
     body = "\n\\par\\medskip\n".join("\n".join(_block(example)) for example in found)
     if sum(map(_height, found)) <= _PAGE:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..benchmark.folder import ROLES
+from ..benchmark.kinds import Kind, kind_of
 from ..errors import InputError, import_optional
 from ..evaluation.metrics import Interval, bootstrap, random_baseline
 from ..evaluation.records import MEASURES, METRICS, Run
@@ -134,6 +135,11 @@ def methods_in(results: Sequence[Result]) -> list[str]:
 def notes(results: Sequence[Result]) -> list[str]:
     """What a reader must know, each with the result that it is about."""
     return [f"{r.label}: {note}" for r in results for note in r.notes]
+
+
+def kind_in(results: Sequence[Result]) -> Kind:
+    """The kind of benchmark that the results are of, which says what predicted word and ground truth are called."""
+    return kind_of({run.manifest["benchmark"].get("task") for result in results for run in result.runs} or {None})
 
 
 def method_label(method: str) -> str:

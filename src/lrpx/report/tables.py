@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ..benchmark.folder import ROLES
 from ..evaluation.metrics import Interval
 from .paper import SOURCE
-from .results import NORMS, Result, method_label, methods_in
+from .results import NORMS, Result, kind_in, method_label, methods_in
 
 EXTENSION = "†"
 
@@ -181,10 +181,16 @@ def roles(results: Sequence[Result]) -> Table:
     body += [(method_label(m), [_role_cells(r, m) for r in own]) for m in methods_in(own)]
     caption = (
         "Positive and negative relevance as shares of the sum of absolute relevance of a sample, averaged over the correctly "
-        "predicted samples. Attractors: nouns of the other number between subject and verb."
+        f"predicted samples. {_roles_explained(own)}"
     )
     groups = [(r.label, list(ROLES)) for r in own]
     return Table("Relevance by role of the token", caption, groups, body, warning=different_samples(own))
+
+
+def _roles_explained(results: Sequence[Result]) -> str:
+    kind = kind_in(results)
+    subject = "" if kind.truth == "subject" else f"Subject: the {kind.truth}. "
+    return f"{subject}Attractors: {kind.attractors}."
 
 
 def accuracy(results: Sequence[Result]) -> Table:
@@ -203,7 +209,7 @@ def accuracy(results: Sequence[Result]) -> Table:
             first.append(NONE if r.of_paper else TableCell(f"{r.failed:,}"))
         return [*first, TableCell(size), *(NONE if value is None else TableCell(str(value)) for value in rest)]
 
-    caption = "Share of all samples in which the model gives the right verb form the larger logit."
+    caption = f"Share of all samples in which the model gives the right {kind_in(results).predicted} the larger logit."
     rows = [(r.label, [row(r)]) for r in results]
     return Table("Prediction accuracy", caption, [("", columns)], rows, warning=different_samples(results))
 

@@ -400,7 +400,7 @@ async function browse() {
     method, metric, descending: Boolean($("order").value), text: $("find").value, page };
   await ask("browse", wanted, event => {
     if (event.event !== "samples") return;
-    $("found").textContent = `${event.count.toLocaleString("en")} sentences; page ${event.page + 1} of ${event.pages}. The subject is underlined.`;
+    $("found").textContent = `${event.count.toLocaleString("en")} sentences; page ${event.page + 1} of ${event.pages}. The ${event.truth} is underlined.`;
     $("previous").disabled = event.page === 0;
     $("next").disabled = event.page + 1 >= event.pages;
     $("samples").replaceChildren(...event.samples.map(sample => el("li", {}, el("button", {

@@ -51,7 +51,7 @@ export function grid(data, truth, pick) {
     const told = data.rows.map(row => `${several ? row.method + " " : ""}${row.numbers[n] || "hidden"}`).join(", ");
     const classes = ["column", column.gap && "gap", column.explained && "explained", column.hidden && "hidden", underlined && "truth",
       column.image && "image"].filter(Boolean).join(" ");
-    const more = [underlined && "the subject", column.explained && "explained position"].filter(Boolean).join(", ");
+    const more = [underlined && "ground truth", column.explained && "explained position"].filter(Boolean).join(", ");
     const button = el("button", {
       type: "button", class: classes, title: [...column.tokens, told].join("\n"),
       "aria-label": `${text}: ${told}${more ? ", " + more : ""}`, "aria-pressed": "false",

@@ -1,0 +1,68 @@
+"""The kinds of benchmark, and what predicted word, ground truth and attractors are called in each.
+
+All have the same files and columns, whose names are those of the first kind: ``verb`` is the predicted word, ``subject``
+the word that decides it. What people read says what these are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Kind(NamedTuple):
+    """How to speak of a benchmark."""
+
+    title: str  # of its card
+    word: str  # what a model predicts
+    predicted: str  # the same, as one of two
+    other: str  # what the second of the two is
+    truth: str  # what decides it
+    attractors: str
+    idea: str  # one sentence
+
+
+KINDS = {
+    "subject-verb": Kind(
+        title="Subject-verb agreement with ground truth for attributions",
+        word="verb",
+        predicted="verb form",
+        other="form",
+        truth="subject",
+        attractors="nouns of the other number between subject and verb",
+        idea="Which verb form a language model predicts is decided by the subject.",
+    ),
+    "blimp": Kind(
+        title="Agreement in BLiMP with ground truth for attributions",
+        word="word",
+        predicted="word form",
+        other="form",
+        truth="deciding word",
+        attractors="nouns of the other number between subject and verb",
+        idea="Which form of a word a language model predicts is decided by the word that it agrees with.",
+    ),
+    "haystack": Kind(
+        title="A key in a haystack, with ground truth for attributions",
+        word="value",
+        predicted="value",
+        other="value",
+        truth="needle",
+        attractors="values of the other needles",
+        idea="Which value a language model predicts is decided by the sentence of the text that states it.",
+    ),
+}
+_MIXED = Kind(
+    title="Ground truth for attributions",
+    word="word",
+    predicted="word",
+    other="word",
+    truth="ground truth",
+    attractors="words that could be taken for the ground truth",
+    idea="What a language model predicts is decided by a known part of the text.",
+)
+
+
+def kind_of(tasks: Iterable[str | None]) -> Kind:
+    """The kind of benchmarks, by the ``task`` in their manifests (``None``: subject-verb agreement, which does not say)."""
+    kinds = {KINDS[task or "subject-verb"] for task in tasks}
+    return kinds.pop() if len(kinds) == 1 else _MIXED
