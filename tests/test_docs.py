@@ -32,6 +32,7 @@ NEEDS = {
     "heatmaps": ("matplotlib",),
     "flow": ("matplotlib", "pandas", "networkx"),
     "benchmark": ("spacy", "pyarrow"),
+    "more_ground_truth": ("pyarrow",),
     "large_models": ("accelerate",),
 }
 

@@ -4,11 +4,14 @@ import app_tools
 import evaluation_tools
 import numpy as np
 import pytest
+from benchmark_tools import byte_bpe
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import lrpx
 from lrpx.app.desk import Desk, Limits
-from lrpx.app.samples import PAGE, Filter, Samples, filter_of
-from lrpx.benchmark import tokenize
+from lrpx.app.samples import LONG, PAGE, Filter, Samples, filter_of
+from lrpx.benchmark import build_haystack, tokenize
+from lrpx.benchmark.haystack import FILLER
 from lrpx.errors import InputError
 from lrpx.evaluation.records import open_run
 from lrpx.evaluation.run import evaluate
@@ -105,6 +108,24 @@ def test_a_sample_is_explained_as_its_verb_against_the_other(samples, explainer)
         "has none of this number"
         in app_tools.events(client, "explain", {"kind": "sample", "sample": -7})[-1]["message"]
     )
+
+
+def test_a_long_text_is_shown_around_its_needle(tmp_path):
+    tokenizer = byte_bpe([*FILLER, "The special magic number for"])
+    sizes = {"n_positions": 1024, "n_embd": 8, "n_layer": 1, "n_head": 1}
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **sizes)).eval()
+    build_haystack(tmp_path / "hay", sentences=80, needles=2, samples=3)
+    tokenize(tmp_path / "hay", tokenizer, name="tiny", progress=False)
+    found = Samples(lrpx.Explainer(model, tokenizer), tmp_path / "hay").find(Filter(attractors=1))
+    assert (found["count"], found["truth"]) == (3, "needle")
+    for shown in found["samples"]:
+        text = "".join(text for text, _ in shown["pieces"])
+        assert len(shown["pieces"]) <= LONG
+        assert f"is {shown['verb']}." in text
+        assert f"is {shown['other']}." in text
+        assert "… " in text
+        assert text.rstrip().endswith(" is")
+        assert "".join(text for text, role in shown["pieces"] if role == "subject").strip() == shown["verb"]
 
 
 def test_without_records(folder, explainer):

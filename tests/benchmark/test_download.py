@@ -112,6 +112,26 @@ def test_a_file_of_ones_own_is_not_replaced(listed, tmp_path):
     assert not listed
 
 
+def test_all_of_blimp_by_one_name(tmp_path, monkeypatch):
+    """Each paradigm comes from its own address, and what is there already is kept."""
+    for blob in [blob for blob, file in download.PUBLISHED.items() if file.name != "lgd"]:
+        monkeypatch.delitem(download.PUBLISHED, blob)
+    contents = {f"https://host/{name}.jsonl": name.encode() for name in ("one", "two")}
+    for url, content in contents.items():
+        blob = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+        name = content.decode()
+        monkeypatch.setitem(download.PUBLISHED, blob, Published(name, name, url, download._BLIMP_PAPER, "CC BY 4.0"))
+    asked = []
+    monkeypatch.setattr(download, "_download", lambda url: asked.append(url) or contents[url])
+    for _ in range(2):
+        assert fetch("blimp", tmp_path / "a" / "blimp") == tmp_path / "a" / "blimp"
+    assert asked == list(contents)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "a" / "blimp").iterdir()} == {
+        "one.jsonl": b"one",
+        "two.jsonl": b"two",
+    }
+
+
 def test_names_and_folders_that_are_none(tmp_path):
     with pytest.raises(InputError, match=r"no published file is called 'ldg'\. Did you mean 'lgd'\?"):
         fetch("ldg", tmp_path)

@@ -3,6 +3,7 @@
 import hashlib
 import re
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -78,6 +79,41 @@ def test_the_help_of_evaluate_names_the_choices(lrpx_command):
         "auto: the checkpoint's own",
     ):
         assert word in told
+
+
+def test_blimp_and_haystack_are_made(lrpx_command, tmp_path):
+    pairs = Path(__file__).parents[1] / "benchmark" / "blimp"
+    code, out, err = lrpx_command("benchmark", "blimp", str(pairs), "-o", "b", "--paradigm", "anaphor_gender_agreement")
+    assert (code, out) == (0, "")
+    assert "12 samples in b; what was dropped and why: b/counts.json" in err
+    code, out, err = lrpx_command(
+        "benchmark", "haystack", "-o", "h", "--sentences", "4", "--needles", "2", "--samples", "3"
+    )
+    assert (code, out) == (0, "")
+    assert "3 samples in h" in err
+    assert (tmp_path / "h" / "README.md").is_file()
+    code, _, err = lrpx_command("benchmark", "haystack", "-o", "i", "--tokens", "100")
+    assert code == 2
+    assert "--tokens 100: by which tokenizer? Give --tokenizer NAME too" in err
+
+
+def test_the_default_model_can_be_named_as_a_tokenizer(lrpx_command, monkeypatch, tmp_path):
+    seen = []
+    monkeypatch.setattr("lrpx.models.default.download.default_model", lambda: tmp_path / "its-folder")
+    monkeypatch.setattr("lrpx.benchmark.build_haystack", lambda *_, **options: seen.append(options) or Made())
+    monkeypatch.setattr("lrpx.benchmark.tokenize", lambda _, name, **options: seen.append(name) or Made())
+    lrpx_command(
+        "benchmark", "haystack", "-o", "h", "--tokens", "9", "--tokenizer", "smollm2-135m", "--filler", "f.txt"
+    )
+    lrpx_command("benchmark", "tokenize", "h", "--tokenizer", "smollm2-135m", "--tokenizer", "gpt2")
+    assert seen[0]["tokenizer"] == str(tmp_path / "its-folder") == seen[1]
+    assert (seen[0]["tokens"], seen[0]["filler"], seen[2]) == (9, Path("f.txt"), "gpt2")
+
+
+class Made(list):
+    """What stands for a benchmark or a tokenised set here."""
+
+    path, input = Path("h"), "causal"
 
 
 def test_download(lrpx_command, monkeypatch, tmp_path):

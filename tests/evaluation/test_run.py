@@ -14,16 +14,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from benchmark_tools import byte_bpe
 from evaluation_tools import benchmark, bert, gpt2
 from support import fingerprint, slow_but
 from tiny_classifiers import SENTIMENT, classifier
 from tiny_classifiers import tokenizer as tiny_classifiers_tokenizer
+from transformers import GPT2Config, GPT2LMHeadModel
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
 import lrpx
 from lrpx import files
-from lrpx.benchmark import load_benchmark, tokenize
+from lrpx.benchmark import build_haystack, load_benchmark, tokenize
+from lrpx.benchmark.haystack import FILLER
 from lrpx.errors import InputError, LrpxError, NonFiniteError, UnsupportedModelError
 from lrpx.evaluation import run as module
 from lrpx.evaluation import scoring as explaining
@@ -1003,3 +1006,30 @@ def test_progress_shows_speed_and_counts_what_was_done(sva, tmp_path, small_part
     assert files.atomic_write is real
     evaluate(sva, model, ["lrp"], tmp_path / "quiet", tokenizer=tokenizer, progress=False)
     assert capsys.readouterr().err == ""
+
+
+def test_a_haystack_is_evaluated_as_any_benchmark(tmp_path):
+    """Long texts in batches; each record's relevance is that of one text alone, of the first tokens that differ."""
+    tokenizer = byte_bpe([*FILLER, "The special magic number for"])
+    sizes = {"vocab_size": len(tokenizer), "n_positions": 512, "n_embd": 16, "n_layer": 2, "n_head": 2}
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(**sizes)).double().eval()
+    build_haystack(tmp_path / "hay", sentences=12, needles=2, samples=6)
+    run = evaluate(tmp_path / "hay", model, ["attnlrp"], tmp_path / "run", tokenizer=tokenizer, progress=False)
+    assert run.manifest["benchmark"]["task"] == "haystack"
+    assert run.manifest["benchmark"]["ground_truth"] == "the value in the needle"
+    records = run.table().to_pylist()
+    assert len(records) == 6
+    for record in records:
+        assert record["error"] is None
+        e = lrpx.explain(
+            model,
+            tokenizer,
+            record["token_ids"],
+            target=record["predicted_id"],
+            contrast=record["other_id"],
+            method="attnlrp",
+        )
+        np.testing.assert_allclose(record["relevance"], e.relevance, rtol=1e-6, atol=1e-12)
+        text = tokenizer.decode([record["token_ids"][i] for i in record["ground_truth"]]).strip()
+        assert text == (record["predicted"] if record["correct"] else record["other"])

@@ -1,4 +1,4 @@
-"""The subject-verb agreement benchmark: sentences in which one known word, the subject, decides the verb's number.
+"""Benchmarks with ground truth: subject-verb agreement, where the subject decides the verb's number, and others in its form.
 
     from lrpx.benchmark import build, fetch, tokenize
 
@@ -6,12 +6,15 @@
     for sample in tokenize("sva", "gpt2").samples:
         ...  # sample.input_ids, sample.verb_id, sample.other_id, sample.ground_truth
 
+``build_blimp`` takes BLiMP's agreement paradigms, ``build_haystack`` makes long texts in which one sentence has the answer.
 ``docs/benchmark.md`` describes the files. Reading them needs pyarrow, parsing spaCy: ``pip install "lrpx[sva]"``.
 """
 
+from .blimp_builder import build_blimp
 from .builder import build
 from .download import fetch
 from .folder import Benchmark, TokenizedSample, TokenizedSet, load_benchmark, load_tokenized
+from .haystack import build_haystack
 from .tokenized import fingerprint, tokenize
 
 __all__ = [
@@ -19,6 +22,8 @@ __all__ = [
     "TokenizedSample",
     "TokenizedSet",
     "build",
+    "build_blimp",
+    "build_haystack",
     "fetch",
     "fingerprint",
     "load_benchmark",

@@ -18,7 +18,7 @@ from .sources import Dropped
 REASONS = {
     "no_text_before_verb": "the verb is the first word (causal input)",
     "mask_in_text": "the sentence itself contains the mask token (masked input)",
-    "verb_tokens": "a form of the verb is not one token of its own in this context",
+    "verb_tokens": "a form of the verb is not one token of its own in this context, or both start with the same",
     "subject_after_verb": "the ground truth lies after the verb (causal input)",
     "subject_tokens": "the subject has no tokens of its own",
     "not_shorter": "the ground truth is all that the input has besides special tokens",
@@ -39,6 +39,7 @@ class Sentence(NamedTuple):
     subject_index: int
     attractors: list[int] | None
     n_attractors: int | None
+    subject_end: int | None = None  # of several words: the one after the last; they count without final punctuation
 
     def drop(self, reason: str, detail: str = "") -> Dropped:
         """The entry that says why this sentence is left out."""
@@ -61,17 +62,24 @@ class _Text(NamedTuple):
         starts = accumulate((len(word) + 1 for word in seen[:-1]), initial=0)
         return cls(seen, " ".join(seen), list(starts))
 
-    def span(self, word: int) -> tuple[int, int]:
-        """First and end character of a word."""
-        return self.starts[word], self.starts[word] + len(self.words[word])
+    def span(self, word: int, *, bare: bool = False) -> tuple[int, int]:
+        """First and end character of a word; ``bare``: without the punctuation at its end."""
+        length = len(self.words[word].rstrip(".,;:!?")) if bare else len(self.words[word])
+        return self.starts[word], self.starts[word] + length
 
-    def is_covered(self, word: int, spans: Sequence[tuple[int, int]]) -> bool:
-        """Whether tokens with these character spans stand for the word and for nothing else.
+    def subject(self, sentence: Sentence) -> tuple[int, int]:
+        """First and end character of the word, or words, that decide."""
+        if sentence.subject_end is None:
+            return self.span(sentence.subject_index)
+        return self.starts[sentence.subject_index], self.span(sentence.subject_end - 1, bare=True)[1]
 
-        A span may include the space before the word. Characters that the tokenizer's normalisation removes (accents
-        that stand alone, control characters) belong to no token and are not missed.
+    def is_covered(self, span: tuple[int, int], spans: Sequence[tuple[int, int]]) -> bool:
+        """Whether tokens with the character spans ``spans`` stand for the characters of ``span`` and for nothing else.
+
+        A token's span may include the space before the word. Characters that the tokenizer's normalisation removes
+        (accents that stand alone, control characters) belong to no token and are not missed.
         """
-        start, end = self.span(word)
+        start, end = span
         covered = set().union(*(range(a, b) for a, b in spans))
         spilled = any(not start <= c < end and not self.text[c].isspace() for c in covered)
         missed = (self.text[c] for c in range(start, end) if c not in covered)
@@ -97,7 +105,9 @@ class _Encoded(NamedTuple):
         return _Encoded(self.ids[:end], self.special[:end], self.offsets[:end])
 
 
-def align(tokenizer: Any, kind: str, sentences: Sequence[Sentence]) -> Iterator[TokenizedSample | Dropped]:
+def align(
+    tokenizer: Any, kind: str, sentences: Sequence[Sentence], *, first_token: bool = False
+) -> Iterator[TokenizedSample | Dropped]:
     """The sample of each sentence, or why there is none.
 
     The tokenizer is called three times for all sentences: for the input, with the verb in place, and with the other
@@ -107,6 +117,8 @@ def align(tokenizer: Any, kind: str, sentences: Sequence[Sentence]) -> Iterator[
         tokenizer: A fast tokenizer.
         kind: ``causal`` or ``masked``.
         sentences: Rows of the benchmark.
+        first_token: Forms may have several tokens, and the first one that tells them apart is predicted. A space before
+            it that is a token of its own becomes part of the input. Causal input only.
     """
 
     def encode(texts: Sequence[_Text], *, offsets: bool = False) -> list[_Encoded]:
@@ -129,19 +141,29 @@ def align(tokenizer: Any, kind: str, sentences: Sequence[Sentence]) -> Iterator[
     verbs = encode([_Text.of(s, kind, s.verb) for s in sentences])
     others = encode([_Text.of(s, kind, s.other) for s in sentences])
     for sentence, text, *encoded in zip(sentences, texts, inputs, verbs, others, strict=True):
-        yield _sample(tokenizer, kind, sentence, text, *encoded)
+        yield _sample(tokenizer, kind, sentence, text, *encoded, first_token=first_token)
 
 
 def _sample(
-    tokenizer: Any, kind: str, sentence: Sentence, text: _Text, encoded: _Encoded, verb: _Encoded, other: _Encoded
+    tokenizer: Any,
+    kind: str,
+    sentence: Sentence,
+    text: _Text,
+    encoded: _Encoded,
+    verb: _Encoded,
+    other: _Encoded,
+    *,
+    first_token: bool,
 ) -> TokenizedSample | Dropped:
     """One sample, or why there is none; the checks run in the order of ``REASONS``."""
     if kind == "causal":
         if sentence.verb_index == 0:
             return sentence.drop("no_text_before_verb")
         encoded = encoded.without_end()
-        position = len(encoded.ids) - 1
         forms = [_added(encoded.plain(), form.plain()) for form in (verb, other)]
+        if first_token:
+            encoded, forms = _up_to_the_difference(tokenizer, encoded, text, forms)
+        position = len(encoded.ids) - 1
     else:
         mask = tokenizer.mask_token_id
         masks = [n for n, i in enumerate(encoded.ids) if i == mask]
@@ -150,20 +172,21 @@ def _sample(
         position = masks[0]
         encoded.special[position] = 1
         forms = [_exchanged(position, encoded.ids, form.ids) for form in (verb, other)]
-    if problem := _verb_problem(tokenizer, sentence, forms):
+    if problem := _verb_problem(tokenizer, sentence, forms, first_token):
         return sentence.drop("verb_tokens", problem)
 
     if sentence.subject_index >= len(text.words):
         return sentence.drop("subject_after_verb", f"subject {sentence.subject_index}, verb {sentence.verb_index}")
 
-    def tokens_of(word: int) -> list[int]:
-        start, end = text.span(word)
+    def tokens_of(span: tuple[int, int]) -> list[int]:
+        start, end = span
         return [n for n, (a, b) in enumerate(encoded.offsets) if a < end and b > start and not encoded.special[n]]
 
-    ground_truth = tokens_of(sentence.subject_index)
-    if not text.is_covered(sentence.subject_index, [encoded.offsets[n] for n in ground_truth]):
+    subject = text.subject(sentence)
+    ground_truth = tokens_of(subject)
+    if not text.is_covered(subject, [encoded.offsets[n] for n in ground_truth]):
         pieces = tokenizer.convert_ids_to_tokens([encoded.ids[n] for n in ground_truth])
-        return sentence.drop("subject_tokens", f"{text.words[sentence.subject_index]!r}: {' '.join(pieces) or 'none'}")
+        return sentence.drop("subject_tokens", f"{text.text[slice(*subject)]!r}: {' '.join(pieces) or 'none'}")
 
     length, effective = len(encoded.ids), encoded.special.count(0)
     if len(ground_truth) >= effective:  # a BOS token before it would not make the sample less trivial
@@ -174,7 +197,7 @@ def _sample(
     roles = ["special" if s else "other" for s in encoded.special]
     for word in sentence.attractors or []:
         if word < len(text.words):
-            for n in tokens_of(word):
+            for n in tokens_of(text.span(word, bare=sentence.subject_end is not None)):
                 roles[n] = "attractor"
     for n in ground_truth:
         roles[n] = "subject"
@@ -200,6 +223,25 @@ def _added(before: list[int], after: list[int]) -> list[int]:
     return after[len(before) :] if after[: len(before)] == before else []
 
 
+def _up_to_the_difference(
+    tokenizer: Any, encoded: _Encoded, text: _Text, forms: Sequence[list[int]]
+) -> tuple[_Encoded, list[list[int]]]:
+    """The input up to the first token in which two forms differ, and that token of each.
+
+    What the forms share may only be a space that is a token of its own, as tokenizers write before digits. Otherwise
+    there are no tokens to compare, and both forms come back as they are.
+    """
+    shared = 0
+    while shared < min(map(len, forms)) and forms[0][shared] == forms[1][shared]:
+        shared += 1
+    space = forms[0][:shared]
+    if shared == min(map(len, forms)) or (space and tokenizer.decode(space).strip()):
+        return encoded, list(forms)
+    end = len(text.text)
+    longer = _Encoded(encoded.ids + space, encoded.special + [0] * shared, encoded.offsets + [(end, end)] * shared)
+    return longer, [form[shared : shared + 1] for form in forms]
+
+
 def _exchanged(position: int, masked: list[int], filled: list[int]) -> list[int]:
     """The ids in ``filled`` at the mask of ``masked``; none if other ids differ too."""
     rest = masked[position + 1 :]
@@ -207,8 +249,11 @@ def _exchanged(position: int, masked: list[int], filled: list[int]) -> list[int]
     return filled[position:end] if filled[:position] == masked[:position] and filled[end:] == rest else []
 
 
-def _verb_problem(tokenizer: Any, sentence: Sentence, forms: Sequence[list[int]]) -> str | None:
+def _verb_problem(tokenizer: Any, sentence: Sentence, forms: Sequence[list[int]], first_token: bool) -> str | None:
     """Why the ids of the two verb forms cannot be compared; ``None`` if they can."""
+    if first_token and forms[0][:1] and forms[0][:1] == forms[1][:1]:
+        same = tokenizer.convert_ids_to_tokens(forms[0][:1])[0]
+        return f"{sentence.verb!r} and {sentence.other!r} both start with {same}"
     for form, ids in zip((sentence.verb, sentence.other), forms, strict=True):
         if not ids:
             return f"{form!r} changes the tokens around it"

@@ -17,7 +17,7 @@ import logging
 import multiprocessing
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -153,7 +153,7 @@ def build(
             f"{data.name}: no row is left of {counts['rows']} ({steps}), so there is no benchmark to write."
         )
     claim(out, manifest, what="benchmark")
-    _write(out, manifest, kept, sorted(dropped), counts)
+    write_benchmark(out, manifest, kept, sorted(dropped), counts)
     return load_benchmark(out)
 
 
@@ -228,14 +228,24 @@ def _part_types() -> dict[str, Any]:
     }
 
 
-def _write(
+def write_benchmark(
     out: Path,
     manifest: dict[str, Any],
-    kept: list[tuple[Row, Truth]],
+    kept: Sequence[tuple[Row, Truth]],
     dropped: Sequence[Dropped],
     counts: dict[str, Any],
+    more: Mapping[str, tuple[Any, Sequence[Any]]] | None = None,
 ) -> None:
-    """Write the results; ``counts.json`` is written last and marks the folder as complete."""
+    """Write the files of a benchmark; ``counts.json`` is written last and marks the folder as complete.
+
+    Args:
+        out: A folder that was claimed for ``manifest``.
+        manifest: What the benchmark is made from.
+        kept: The samples, each with what decides it.
+        dropped: The other rows of the source.
+        counts: As ``storage.count`` makes them, with ``published``.
+        more: Further columns of the samples: name -> (pyarrow type, values).
+    """
     pa = import_optional("pyarrow", "Building a benchmark")
     rows, truths = [row for row, _ in kept], [truth for _, truth in kept]
     columns = {
@@ -250,6 +260,7 @@ def _write(
         "subject": (pa.string(), [row.words[truth.subject or 0] for row, truth in kept]),
         "attractors": (pa.list_(pa.int32()), [truth.attractors for truth in truths]),
         "n_attractors": (pa.int32(), [row.n_attractors for row in rows]),
+        **(more or {}),
     }
     types = {name: kind for name, (kind, _) in columns.items()}
     write_table(out / "samples.parquet", "samples", {name: values for name, (_, values) in columns.items()}, types)

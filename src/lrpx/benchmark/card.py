@@ -6,12 +6,15 @@ Markdown with the YAML header that the Hugging Face Hub reads, so that the folde
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from .card_figures import distribution, share, spread, table_lines
+from .card_tasks import about_blimp, about_haystack
 from .folder import Benchmark, TokenizedSet
+from .kinds import kind_of
 
 PAPER = "Arras, Puri, Kahardipraja, Lapuschkin and Samek (2025)"
 PAPER_ROWS = 29985
@@ -25,11 +28,17 @@ PAPER_SETS = {
     128256: ("Llama-3", (28629, "3-60, mean 11, std 7, median 9", "1-5", "89.4%", "8.8%")),
 }
 
+_TAGS = {"blimp": "agreement", "haystack": "long-context"}  # of tasks that are not subject-verb agreement
+
 
 def card(benchmark: Benchmark) -> str:
     """The text of ``README.md``."""
     sets = list(benchmark.tokenized.values())
-    return "\n".join([*_header(benchmark, sets), *_about(benchmark), *_sentences(benchmark), *_tokenized(sets)])
+    task = benchmark.manifest.get("task")
+    if task is None:
+        return "\n".join([*_header(benchmark, sets), *_about(benchmark), *_sentences(benchmark), *_tokenized(sets)])
+    own = about_blimp(benchmark) if task == "blimp" else about_haystack(benchmark)
+    return "\n".join([*_header(benchmark, sets), *own, *_tokenized(sets, paper=False)])
 
 
 def _header(benchmark: Benchmark, sets: Sequence[TokenizedSet]) -> list[str]:
@@ -38,17 +47,22 @@ def _header(benchmark: Benchmark, sets: Sequence[TokenizedSet]) -> list[str]:
 
     bounds = {1000: "n<1K", 10_000: "1K<n<10K", 100_000: "10K<n<100K", 1_000_000: "100K<n<1M"}
     published = benchmark.counts["published"]
+    task = benchmark.manifest.get("task")
     free = bool(published) and published["license"] == "CC BY 4.0"
+    terms = (
+        {"license": "cc-by-4.0"}
+        if free
+        else {"license": "other", "license_name": "made-by-lrpx" if task == "haystack" else "as-the-source"}
+    )
     files = {"samples": "samples.parquet", "dropped": "dropped.parquet"}
     files |= {f"tokenized-{s.name}": f"tokenized/{s.name}/samples.parquet" for s in sets}
     data = DatasetCardData(
-        pretty_name="Subject-verb agreement with ground truth for attributions",
+        pretty_name=kind_of([task]).title,
         language=["en"],
         size_categories=[next((name for bound, name in bounds.items() if len(benchmark) < bound), "n>1M")],
-        tags=["explainability", "attribution", "subject-verb-agreement"],
+        tags=["explainability", "attribution", _TAGS.get(task or "", "subject-verb-agreement")],
         configs=[{"config_name": name, "data_files": file} for name, file in files.items()],
-        license="cc-by-4.0" if free else "other",
-        **({} if free else {"license_name": "as-the-source"}),  # type: ignore[arg-type]
+        **terms,  # type: ignore[arg-type]
     )
     return ["---", data.to_yaml(line_break="\n"), "---", ""]
 
@@ -104,43 +118,44 @@ def _sentences(benchmark: Benchmark) -> list[str]:
     found = [None if a is None else len(a) for a in samples.column("attractors").to_pylist()]
     facts: list[list[Any]] = [
         ["samples", len(benchmark), paper_left],
-        ["plural verb (VBP)", _share(tags["VBP"], known), "67%"],
-        ["singular verb (VBZ)", _share(tags["VBZ"], known), "33%"],
+        ["plural verb (VBP)", share(tags["VBP"], known), "67%"],
+        ["singular verb (VBZ)", share(tags["VBZ"], known), "33%"],
         ["words in a sentence", spread(words), ""],
         ["words from subject to verb", spread(np.abs(distance)), ""],
-        ["subject after the verb", _share(int((distance < 0).sum()), len(benchmark)), ""],
-        ["attractors, according to the source", _distribution(samples.column("n_attractors").to_pylist()), "1 to 4"],
-        ["attractors found between subject and verb", _distribution(found), ""],
+        ["subject after the verb", share(int((distance < 0).sum()), len(benchmark)), ""],
+        ["attractors, according to the source", distribution(samples.column("n_attractors").to_pylist()), "1 to 4"],
+        ["attractors found between subject and verb", distribution(found), ""],
     ]
     return [
         "## Sentences",
         "",
         "`samples.parquet` has one row per sentence, `dropped.parquet` every other row of the source with its reason.",
         "",
-        *_table(["filter", "dropped", "left", "paper: dropped", "paper: left"], steps),
+        *table_lines(["filter", "dropped", "left", "paper: dropped", "paper: left"], steps),
         "",
-        *_table(["", "here", "paper"], facts),
+        *table_lines(["", "here", "paper"], facts),
         "",
     ]
 
 
-def _tokenized(sets: Sequence[TokenizedSet]) -> list[str]:
-    """One section per tokenizer."""
+def _tokenized(sets: Sequence[TokenizedSet], *, paper: bool = True) -> list[str]:
+    """One section per tokenizer; ``paper``: beside the paper's figures."""
     lines = []
     for tokenized in sets:
         facts, counts = tokenized.manifest["tokenizer"], tokenized.counts
-        paper, figures = PAPER_SETS.get(facts["vocabulary"], ("", ("",) * 5))
+        theirs, figures = PAPER_SETS.get(facts["vocabulary"], ("", ("",) * 5))
         truth = np.array([len(g) for g in tokenized.ground_truths])
         roles = Counter(role for roles in tokenized.table.column("roles").to_pylist() for role in roles)
         here = {
             "samples": len(tokenized),
             "tokens in the input": spread(tokenized.lengths),
             "tokens in the ground truth": f"{truth.min()}-{truth.max()}",
-            "ground truth of 1 token": _share(int((truth == 1).sum()), len(truth)),
-            "ground truth of 2 tokens": _share(int((truth == 2).sum()), len(truth)),
-            "tokens by role": ", ".join(f"{role} {_share(n, roles.total())}" for role, n in sorted(roles.items())),
+            "ground truth of 1 token": share(int((truth == 1).sum()), len(truth)),
+            "ground truth of 2 tokens": share(int((truth == 2).sum()), len(truth)),
+            "tokens by role": ", ".join(f"{role} {share(n, roles.total())}" for role, n in sorted(roles.items())),
         }
-        rows = [[name, value, theirs] for (name, value), theirs in zip(here.items(), (*figures, ""), strict=True)]
+        head = ["", "here", f"paper ({theirs})" if theirs else "paper"] if paper else ["", "here"]
+        rows = [[*row, figure][: len(head)] for row, figure in zip(here.items(), (*figures, ""), strict=True)]
         steps = [[step["what"], step["dropped"], step["left"]] for step in counts["steps"] if step["dropped"]]
         lines += [
             f"## Tokenised for `{tokenized.name}`",
@@ -148,36 +163,9 @@ def _tokenized(sets: Sequence[TokenizedSet]) -> list[str]:
             f"{tokenized.input.capitalize()} input, {facts['model']} vocabulary of {facts['vocabulary']}, tokenizer sha256 "
             f"`{facts['sha256']}`.",
             "",
-            *_table(["", "here", f"paper ({paper})" if paper else "paper"], rows),
+            *table_lines(head, rows),
             "",
-            *_table(["filter", "dropped", "left"], [["samples of the benchmark", "", counts["rows"]], *steps]),
+            *table_lines(["filter", "dropped", "left"], [["samples of the benchmark", "", counts["rows"]], *steps]),
             "",
         ]
     return lines
-
-
-def spread(values: Any) -> str:
-    """Least, greatest, mean, standard deviation and median of some integers."""
-    array = np.asarray(values)
-    return f"{array.min()}-{array.max()}, mean {array.mean():.3g}, std {array.std():.2g}, median {np.median(array):.3g}"
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{part / whole:.1%}" if whole else "not known"
-
-
-def _distribution(numbers: Sequence[int | None]) -> str:
-    """``1: 40.0%, 2: 60.0%`` of the numbers that are known."""
-    known = Counter(n for n in numbers if n is not None)
-    return ", ".join(f"{n}: {_share(known[n], known.total())}" for n in sorted(known)) or "not known"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
-    """A Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return ["| " + " | ".join(_cell(c) for c in line) + " |" for line in lines]
-
-
-def _cell(value: Any) -> str:
-    text = f"{value:,}" if isinstance(value, int) else str(value)
-    return text.replace("|", "\\|")

@@ -47,10 +47,22 @@ PUBLISHED = {
     **{
         blob: Published(name, f"BLiMP {name}", f"{_BLIMP}{name}.jsonl", _BLIMP_PAPER, "CC BY 4.0")
         for blob, name in {
+            "846083500c7e341c24c1f7411aa624de85f148bb": "regular_plural_subject_verb_agreement_1",
+            "a0a39113346823981537f4bbdd4635c87eaed1e5": "regular_plural_subject_verb_agreement_2",
+            "99a06c91da16d40695e3cfadeef69609b8e6e992": "irregular_plural_subject_verb_agreement_1",
+            "1065055efd751d24dd998cb2c271870f0bace652": "irregular_plural_subject_verb_agreement_2",
             "d454cd7d6b293866b427b6759b88fbb8b9c646bf": "distractor_agreement_relational_noun",
             "ebc95e27000b7febd42c85151de1cb4a3aa33054": "distractor_agreement_relative_clause",
-            "99a06c91da16d40695e3cfadeef69609b8e6e992": "irregular_plural_subject_verb_agreement_1",
-            "846083500c7e341c24c1f7411aa624de85f148bb": "regular_plural_subject_verb_agreement_1",
+            "0371d50db2793a9c8e8c595b03bde41f5005a931": "determiner_noun_agreement_1",
+            "daaee047ecdea0461f61a8c03613c6359b15ba21": "determiner_noun_agreement_2",
+            "e22a3bae2e76d1cea652749885d3c70833dc89d0": "determiner_noun_agreement_irregular_1",
+            "82a76cb1f6227c747bf70e37b8552c78de48908c": "determiner_noun_agreement_irregular_2",
+            "d88783ab29047e41857b6a0c01c84bcfb3a06c80": "determiner_noun_agreement_with_adjective_1",
+            "c4a4bc8855f504a09a4540190c3d2257392782f4": "determiner_noun_agreement_with_adj_2",
+            "127e2b39eca536856a836eb7f3964273196b8ba3": "determiner_noun_agreement_with_adj_irregular_1",
+            "1512082143089483185a59a9f8a86c339ff923ba": "determiner_noun_agreement_with_adj_irregular_2",
+            "60f2e3ae7e31db6cc39bbeaa2d617b053294a54e": "anaphor_number_agreement",
+            "c0bcabdf757ee96f2b16642525899a09e341a352": "anaphor_gender_agreement",
         }.items()
     },
 }
@@ -66,11 +78,12 @@ def fetch(name: str, folder: str | Path = ".") -> Path:
     """Download a published file by name into a folder, and verify it. One that is there already is not fetched again.
 
     Args:
-        name: ``"lgd"`` (Goldberg's ``lgd_dataset.tsv``, the paper's source), or the name of a BLiMP paradigm.
-        folder: Where it goes, under the name that its authors gave it.
+        name: ``"lgd"`` (Goldberg's ``lgd_dataset.tsv``, the paper's source), the name of a BLiMP paradigm, or ``"blimp"``:
+            all of BLiMP's agreement paradigms.
+        folder: Where it goes, under the name that its authors gave it. For ``"blimp"`` it is made if it is not there.
 
     Returns:
-        The path of the file.
+        The path of the file; for ``"blimp"`` the folder.
 
     Raises:
         InputError: An unknown name, no such folder, another file of that name in it, a failed download, or a content that is
@@ -78,8 +91,14 @@ def fetch(name: str, folder: str | Path = ".") -> Path:
         LrpxError: The file could not be written.
     """
     known = {file.name: (blob, file) for blob, file in PUBLISHED.items()}
+    if name == "blimp":
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        for file in PUBLISHED.values():
+            if file.paper == _BLIMP_PAPER:
+                fetch(file.name, folder)
+        return Path(folder)
     if name not in known:
-        raise InputError(f"no published file is called {name!r}. {nearest(name, known)}")
+        raise InputError(f"no published file is called {name!r}. {nearest(name, [*known, 'blimp'])}")
     blob, file = known[name]
     path = Path(folder) / file.url.rsplit("/", 1)[-1]
     if not path.parent.is_dir():

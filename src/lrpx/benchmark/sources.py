@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import InputError, nearest
 from ..files import json_object, sha256
@@ -76,7 +76,7 @@ class SourceFile:
     dropped: list[Dropped]
 
 
-class _BadRow(ValueError):
+class BadRow(ValueError):
     """A row that does not have the form of its format; the message says why."""
 
 
@@ -131,7 +131,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         raise InputError(f"{path} is a damaged gzip file: {error}. Get it again.") from error
 
 
-def _filled(path: Path) -> Iterator[tuple[int, str]]:
+def numbered_rows(path: Path) -> Iterator[tuple[int, str]]:
     """Numbered lines that are not blank."""
     return ((number, text) for number, text in _lines(path) if text.strip())
 
@@ -140,12 +140,12 @@ def _check_text(text: str) -> None:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        raise _BadRow("not UTF-8") from None
+        raise BadRow("not UTF-8") from None
 
 
 def _recognise(path: Path) -> str:
     """The format of ``path``, by its first lines, some of which may be broken."""
-    first = [text for _, text in islice(_filled(path), 20)]
+    first = [text for _, text in islice(numbered_rows(path), 20)]
     if not first:
         raise InputError(f"{path} is empty.")
     if {"orig_sentence", "verb_index"} <= set(first[0].rstrip("\r\n").split("\t")):
@@ -164,23 +164,23 @@ def _recognise(path: Path) -> str:
 
 def _number(text: str, what: str) -> int:
     if not re.fullmatch(r"\d{1,9}", text, re.ASCII):
-        raise _BadRow(f"{what} is {text[:40]!r}, not a number")
+        raise BadRow(f"{what} is {text[:40]!r}, not a number")
     return int(text)
 
 
 def _single_word(text: str, what: str) -> str:
     if len(text.split()) != 1:
-        raise _BadRow(f"{what} is {text[:40]!r}, not one word")
+        raise BadRow(f"{what} is {text[:40]!r}, not one word")
     return text.strip()
 
 
 def _each_line(row: Callable[[int, int, str], Row], path: Path) -> Iterator[Row | Dropped]:
     """The rows of a format that has one in each line."""
-    for sample_id, (line, text) in enumerate(_filled(path)):
+    for sample_id, (line, text) in enumerate(numbered_rows(path)):
         try:
             _check_text(text)
             yield row(sample_id, line, text)
-        except _BadRow as error:
+        except BadRow as error:
             yield Dropped(sample_id, line, "bad_row", str(error))
 
 
@@ -190,20 +190,20 @@ def _each_line(row: Callable[[int, int, str], Row], path: Path) -> Iterator[Row 
 def _lgd_row(sample_id: int, line: int, text: str) -> Row:
     fields = text.rstrip("\r\n").split("\t")
     if len(fields) != 5:
-        raise _BadRow(f"{len(fields)} columns, expected 5")
+        raise BadRow(f"{len(fields)} columns, expected 5")
     n_attractors = _number(fields[0], "number of attractors")
     verb, other = _single_word(fields[3], "verb"), _single_word(fields[4], "other verb form")
     if (masks := fields[2].count(MASK)) != 1:
-        raise _BadRow(f"{MASK} occurs {masks} times in the third column, expected once")
+        raise BadRow(f"{MASK} occurs {masks} times in the third column, expected once")
     words, masked = tuple(fields[1].split()), fields[2].split()
     if MASK not in masked:
-        raise _BadRow(f"{MASK} is not a word of its own")
+        raise BadRow(f"{MASK} is not a word of its own")
     index = masked.index(MASK)
     masked[index] = verb
     if tuple(masked) != words:
         if index < len(words) and words[index] != verb:
-            raise _BadRow(f"verb {verb!r} is not in the sentence where {MASK} stands; {words[index]!r} is")
-        raise _BadRow("the second and third column are not the same sentence")
+            raise BadRow(f"verb {verb!r} is not in the sentence where {MASK} stands; {words[index]!r} is")
+        raise BadRow("the second and third column are not the same sentence")
     return Row(sample_id, line, n_attractors, words, index, verb, other)
 
 
@@ -227,7 +227,7 @@ def _read_linzen(path: Path) -> Iterator[Row | Dropped]:
             line = reader.line_num
             try:
                 row, tag, wanted = _linzen_row(sample_id, line, fields, columns)
-            except _BadRow as error:
+            except BadRow as error:
                 yield Dropped(sample_id, line, "bad_row", str(error))
                 continue
             inflections.see(row.verb, tag)
@@ -248,9 +248,9 @@ def _read_linzen(path: Path) -> Iterator[Row | Dropped]:
 def _linzen_row(sample_id: int, line: int, fields: list[str], columns: dict[str, int]) -> tuple[Row, str, str | None]:
     """A row without its other form yet, the verb's tag, and why the row is not selected (``None``: it is)."""
     if any("\n" in field for field in fields):
-        raise _BadRow("a quote that was opened is closed only some lines later")
+        raise BadRow("a quote that was opened is closed only some lines later")
     if len(fields) != len(columns):
-        raise _BadRow(f"{len(fields)} columns, expected {len(columns)}")
+        raise BadRow(f"{len(fields)} columns, expected {len(columns)}")
     sentence, *numbers, tag = (fields[columns[name]] for name in _LINZEN_COLUMNS)
     _check_text(sentence)
     words = tuple(sentence.split())
@@ -258,12 +258,12 @@ def _linzen_row(sample_id: int, line: int, fields: list[str], columns: dict[str,
         _number(value, name) for value, name in zip(numbers, _LINZEN_COLUMNS[1:4], strict=True)
     )
     if not 1 <= place <= len(words):
-        raise _BadRow(f"verb_index is {place}, the sentence has {len(words)} words")
+        raise BadRow(f"verb_index is {place}, the sentence has {len(words)} words")
     if tag not in ("VBZ", "VBP"):
-        raise _BadRow(f"verb_pos is {tag[:20]!r}, expected VBZ or VBP")
+        raise BadRow(f"verb_pos is {tag[:20]!r}, expected VBZ or VBP")
     verb = words[place - 1]
     if "verb" in columns and fields[columns["verb"]].strip().lower() != verb.lower():
-        raise _BadRow(f"verb {fields[columns['verb']][:40]!r} is not in the sentence at verb_index; {verb!r} is")
+        raise BadRow(f"verb {fields[columns['verb']][:40]!r} is not in the sentence at verb_index; {verb!r} is")
     wanted = None if between == different and 1 <= between <= 4 else f"{different} of {between} nouns differ in number"
     return Row(sample_id, line, different, words, place - 1, verb, ""), tag, wanted
 
@@ -275,25 +275,34 @@ def _blimp_row(sample_id: int, line: int, text: str) -> Row:
     try:
         data = json_object(text)
     except ValueError as error:
-        raise _BadRow(str(error)) from error
-    sentences = [s for key in ("sentence_good", "sentence_bad") if isinstance(s := data.get(key), str) and s.strip()]
-    if len(sentences) != 2:
-        raise _BadRow("sentence_good and sentence_bad are not both text")
+        raise BadRow(str(error)) from error
     if data.get("linguistics_term", "subject_verb_agreement") != "subject_verb_agreement":
-        raise _BadRow(f"its paradigm is {data['linguistics_term']!r}, expected subject_verb_agreement")
+        raise BadRow(f"its paradigm is {data['linguistics_term']!r}, expected subject_verb_agreement")
     if data.get("one_prefix_method") is False:
-        raise _BadRow(
+        raise BadRow(
             "the two sentences differ in the subject and share the verb; use a paradigm that varies the verb, such as "
             "regular_plural_subject_verb_agreement_1"
         )
+    good, other, index = differing_word(data)
+    return Row(sample_id, line, None, good, index, good[index], other)
+
+
+def differing_word(data: dict[str, Any]) -> tuple[tuple[str, ...], str, int]:
+    """The words of a pair's acceptable sentence, the one word that the other sentence has instead, and its position.
+
+    Raises:
+        BadRow: A sentence is missing, or they do not differ in exactly one word.
+    """
+    sentences = [s for key in ("sentence_good", "sentence_bad") if isinstance(s := data.get(key), str) and s.strip()]
+    if len(sentences) != 2:
+        raise BadRow("sentence_good and sentence_bad are not both text")
     for sentence in sentences:
         _check_text(sentence)
     good, bad = (_split_end(sentence) for sentence in sentences)
     differing = [i for i, (a, b) in enumerate(zip(good, bad, strict=False)) if a != b]
     if len(good) != len(bad) or len(differing) != 1:
-        raise _BadRow("the two sentences do not differ in exactly one word")
-    index = differing[0]
-    return Row(sample_id, line, None, good, index, good[index], bad[index])
+        raise BadRow("the two sentences do not differ in exactly one word")
+    return good, bad[differing[0]], differing[0]
 
 
 def _split_end(sentence: str) -> tuple[str, ...]:

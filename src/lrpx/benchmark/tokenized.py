@@ -62,7 +62,9 @@ def tokenize(
     """
     benchmark = load_benchmark(directory)
     given, tokenizer = tokenizer, load_tokenizer(tokenizer)
-    kind = _input_kind(given, tokenizer, input)
+    kind = _input_kind(given, tokenizer, input or benchmark.manifest.get("input"))
+    if kind != benchmark.manifest.get("input", kind):
+        raise InputError(f"{directory} is for causal models, which continue its texts; this one is {kind}.")
     name = set_name(name or tokenizer.name_or_path or type(tokenizer).__name__)
     folder = benchmark.path / "tokenized" / name
     manifest = {
@@ -157,13 +159,15 @@ def _tokenize(
     benchmark: Benchmark, tokenizer: Any, kind: str, progress: bool
 ) -> tuple[list[TokenizedSample], list[Dropped]]:
     """All kept samples and all dropped ones."""
-    columns = [benchmark.samples.column(name).to_pylist() for name in Sentence._fields]
+    there = benchmark.samples.column_names
+    columns = [benchmark.samples.column(name).to_pylist() for name in Sentence._fields if name in there]
+    first_token = benchmark.manifest.get("predicted") == "first_token"
     sentences = [Sentence(*values) for values in zip(*columns, strict=True)]
     found: list[TokenizedSample | Dropped] = []
     with tqdm(total=len(sentences), desc="tokenize", unit="row", disable=not progress) as bar:
         for start in range(0, len(sentences), _CHUNK):
             chunk = sentences[start : start + _CHUNK]
-            found += align(tokenizer, kind, chunk)
+            found += align(tokenizer, kind, chunk, first_token=first_token)
             bar.update(len(chunk))
     kept = [result for result in found if isinstance(result, TokenizedSample)]
     return kept, sorted(result for result in found if isinstance(result, Dropped))

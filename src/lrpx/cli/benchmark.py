@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from .options import DEFAULT_MODEL, CheckpointOption, CompileOption, FastOption, RulesOption, Tf32Option, set_precision
 
-benchmark = typer.Typer(no_args_is_help=True, help="Build and tokenise the subject-verb agreement benchmark.")
+if TYPE_CHECKING:
+    from ..benchmark import Benchmark
+
+benchmark = typer.Typer(
+    no_args_is_help=True,
+    help="Build and tokenise benchmarks: subject-verb agreement, BLiMP's agreement, a key in a haystack.",
+)
 
 
 @benchmark.command("download")
 def download(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="lgd (lgd_dataset.tsv, the paper's source).")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="lgd (lgd_dataset.tsv, the paper's source), or blimp.")],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder to put it into.")] = Path(),
 ) -> None:
-    """Download a published source file and verify its checksum. BLiMP's agreement paradigms go by their names.
+    """Download a published source file and verify its checksum. [b]blimp[/b]: BLiMP's agreement paradigms, or one by its name.
 
     [b]lrpx benchmark download lgd[/b]
+
+    [b]lrpx benchmark download blimp --out blimp[/b]
     """
     from ..benchmark.download import fetch, published
 
     path = fetch(name, out)
+    if path.is_dir():
+        _say(f"{path}: BLiMP's agreement paradigms as published. Warstadt et al. (2020). Licence: CC BY 4.0.")
+        _say(f"Next: lrpx benchmark blimp {path} --out agreement")
+        return
     about = published(path)
     assert about is not None
     _say(f"{path}: {about.title} as published. {about.paper}. Licence: {about.license}.")
@@ -72,12 +84,86 @@ def build(
         workers=workers,
         skip_bad_rows=skip_bad_rows,
     )
-    _say(f"{len(made):,} samples in {made.path}; what was dropped and why: {made.path / 'counts.json'}")
+    _made(made)
+
+
+@benchmark.command("blimp")
+def blimp(
+    source: Annotated[
+        Path, typer.Argument(metavar="SOURCE", help="A folder with BLiMP's NAME.jsonl files, or one of them.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="A new folder.")],
+    paradigm: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--paradigm",
+            metavar="NAME",
+            help="Such as determiner_noun_agreement_1. Repeatable. Default: all agreement paradigms in SOURCE.",
+        ),
+    ] = None,
+    skip_bad_rows: Annotated[
+        bool, typer.Option("--skip-bad-rows", help="Leave unusable rows out; they are listed.")
+    ] = False,
+) -> None:
+    """Take the agreement paradigms of BLiMP: verbs, nouns after determiners, reflexive pronouns. No parser is needed.
+
+    The ground truth is the one word that decides: the subject, the determiner or the antecedent.
+
+    [b]lrpx benchmark blimp blimp --out agreement[/b]
+    """
+    from ..benchmark import build_blimp
+
+    _made(build_blimp(source, out, paradigms=paradigm, skip_bad_rows=skip_bad_rows))
+
+
+@benchmark.command("haystack")
+def haystack(
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="A new folder.")],
+    sentences: Annotated[
+        int | None, typer.Option("--sentences", metavar="N", help="Filler sentences in a text. Default: 20.")
+    ] = None,
+    tokens: Annotated[
+        int | None,
+        typer.Option("--tokens", metavar="N", help="Instead: as many as fit into N tokens of [b]--tokenizer[/b]."),
+    ] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option("--tokenizer", metavar="NAME", help="Hub id or folder, for [b]--tokens[/b].")
+    ] = None,
+    needles: Annotated[
+        int, typer.Option("--needles", metavar="N", help="Sentences with a key and its value, 1 to 9.")
+    ] = 3,
+    samples: Annotated[int, typer.Option("--samples", metavar="N", help="Texts.")] = 100,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Another one gives other texts.")] = 0,
+    truth: Annotated[
+        str, typer.Option("--truth", metavar="WHAT", help="Ground truth: the value in the needle, or the whole needle.")
+    ] = "value",
+    filler: Annotated[
+        Path | None, typer.Option("--filler", metavar="FILE", help="Your own filler: one sentence per line.")
+    ] = None,
+) -> None:
+    """Make texts in which one known sentence has the answer, for decoders with a long context. Nothing is downloaded.
+
+    [b]lrpx benchmark haystack --tokens 1000 --tokenizer smollm2-135m --out hay[/b]
+    """
+    from ..benchmark import build_haystack
+
+    made = build_haystack(
+        out,
+        sentences=sentences,
+        tokens=tokens,
+        tokenizer=None if tokenizer is None else _local(tokenizer),
+        needles=needles,
+        samples=samples,
+        seed=seed,
+        truth=truth,
+        filler=filler,
+    )
+    _made(made)
 
 
 @benchmark.command("tokenize")
 def tokenize(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A folder made by [b]lrpx benchmark build[/b].")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A folder made by [b]lrpx benchmark[/b].")],
     tokenizer: Annotated[list[str], typer.Option("--tokenizer", metavar="NAME", help="Hub id or folder. Repeatable.")],
     input: Annotated[
         str | None,
@@ -88,12 +174,12 @@ def tokenize(
     from ..benchmark import tokenize as run
 
     for name in tokenizer:
-        made = run(directory, name, input=input)
+        made = run(directory, _local(name), input=input)
         _say(f"{name}: {len(made):,} samples, {made.input} input")
 
 
 def evaluate(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A folder made by [b]lrpx benchmark build[/b].")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A folder made by [b]lrpx benchmark[/b].")],
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="RUN", help="A new folder, or one where this run was stopped.")
     ],
@@ -167,7 +253,7 @@ def evaluate(
     checkpoint: CheckpointOption = None,
     tf32: Tf32Option = False,
 ) -> None:
-    """Explain a model's verb predictions, score them against the subjects, and keep every record. Resumes if stopped.
+    """Explain a model's predictions, score them against the ground truth, and keep every record. Resumes if stopped.
 
     [b]lrpx evaluate sva --model openai-community/gpt2 --method attnlrp --method lrp --out runs/gpt2[/b]
 
@@ -235,6 +321,19 @@ def report(
     from ..report import write
 
     write(runs, format=format, compare=compare, examples=examples, k=k, output=output)
+
+
+def _made(made: Benchmark) -> None:
+    _say(f"{len(made):,} samples in {made.path}; what was dropped and why: {made.path / 'counts.json'}")
+
+
+def _local(tokenizer: str) -> str:
+    """The folder of the default model, if that is named; every other name as it is."""
+    if tokenizer != DEFAULT_MODEL:
+        return tokenizer
+    from ..models.default.download import default_model
+
+    return str(default_model())
 
 
 def _say(message: str) -> None:
