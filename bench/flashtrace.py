@@ -30,10 +30,6 @@ from typing import Any
 import numpy as np
 import torch
 
-NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.".split(". ")
-WORDS = (
-    "tiger piano river candle harbor violin meadow rocket lantern saddle pepper marble falcon window orchard".split()
-)
 STEPS = 10
 THEIRS = {"FlashTrace, span": {"method": "ifr-span"}, "FlashTrace, 1 hop": {"method": "flashtrace", "hops": 1}}
 OURS: dict[str, dict[str, Any]] = {
@@ -87,11 +83,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 def example(tokenizer: Any, args: Any, seed: int) -> dict[str, Any]:
     """A prompt as text and ids, with the tokens of the needle, of the haystack and of the answer."""
+    from lrpx.benchmark.haystack import FILLER, KEYS
+
     chance = random.Random(seed)
-    keys = chance.sample(WORDS, args.needles)
+    keys = chance.sample(KEYS, args.needles)
     numbers = {key: str(chance.randint(10_000, 99_999)) for key in keys}
     needles = {key: f"One of the special magic numbers for {key} is: {number}." for key, number in numbers.items()}
-    sentences = [NOISE[i % len(NOISE)].rstrip(".") + "." for i in range(args.sentences)]
+    sentences = [FILLER[i % len(FILLER)] for i in range(args.sentences)]
     for key in keys:
         sentences.insert(chance.randint(0, len(sentences)), needles[key])
     asked = chance.choice(keys)
