@@ -1,5 +1,6 @@
 """What is written down twice is the same in both places: versions, markers, the files around the code."""
 
+import importlib.metadata
 import re
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ else:
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md")  # beside those in docs/
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 
 
@@ -63,7 +65,6 @@ def bibtex(entry):
 def test_citation():
     """CITATION.cff and the BibTeX of docs/papers.md name the same paper and the same software."""
     citation = yaml.safe_load(read("CITATION.cff"))
-    assert citation["version"] == lrpx.__version__
     assert citation["license"] == PROJECT["project"]["license"]
     paper, software = map(bibtex, re.findall(r"^```bibtex\n(.+?)^```$", read("docs/papers.md"), flags=re.M | re.S))
     preferred = citation["preferred-citation"]
@@ -92,8 +93,7 @@ def test_every_paper_that_is_named_has_a_link():
         if re.search(r"\]\(https://(arxiv|doi)\.org/\S+\)$", paper)
         for found in papers(name)
     }
-    pages = [path for path in ("README.md", "CONTRIBUTING.md") if (ROOT / path).exists()]
-    pages += [f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")]
+    pages = [*PAGES, *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
     named = {paper for path in pages for paper in papers(read(path))}
     named |= {paper for method in lrpx.METHODS.values() for paper in papers(method.source)}
     assert len(named) > 10
@@ -101,7 +101,7 @@ def test_every_paper_that_is_named_has_a_link():
 
 
 def test_links_within_the_documentation_lead_somewhere():
-    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+    for path in [*(ROOT / name for name in PAGES), *(ROOT / "docs").glob("*.md")]:
         text = path.read_text(encoding="utf-8")
         for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)", text):
             page = path.parent / target if target else path
@@ -120,7 +120,7 @@ def test_the_readme_links_to_every_page():
 
 def test_prose_ends_at_120_characters():
     """Tables, code and links may be longer."""
-    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+    for path in [*(ROOT / name for name in PAGES), *(ROOT / "docs").glob("*.md")]:
         text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
         long = [line for line in text.splitlines() if len(line) > 120 and not line.startswith("|") and "](" not in line]
         assert not long, f"{path.name}: {long[0]}"
@@ -133,9 +133,17 @@ def test_the_readme_has_every_extra():
     assert set(listed) == set(EXTRAS) - {"test", "dev", "docs"}
 
 
-def test_the_changelog_has_this_version_and_what_comes_next():
+def test_the_last_release_is_the_same_everywhere():
+    """Of the changelog, the citation (docs/papers.md: above), and the version where there is no tag."""
     versions = re.findall(r"^## \[(.+?)\]", read("CHANGELOG.md"), flags=re.M)
-    assert versions[:2] == ["Unreleased", lrpx.__version__]
+    without_a_tag = PROJECT["tool"]["hatch"]["version"]["fallback-version"]
+    assert versions[:2] == ["Unreleased", yaml.safe_load(read("CITATION.cff"))["version"]]
+    assert without_a_tag == f"{versions[1]}+unknown"
+
+
+def test_the_version_is_the_installed_one():
+    assert lrpx.__version__ == importlib.metadata.version("lrpx")
+    assert Version(lrpx.__version__).release > (0,)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*_*.yml")), ids=lambda p: p.stem)
@@ -155,5 +163,4 @@ def test_contributors_read_about_every_marker():
 
 def test_everything_a_release_needs_is_in_the_source_archive():
     included = PROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
-    assert {"src", "tests", "docs"} <= set(included)
-    assert all((ROOT / name).exists() for name in included)
+    assert all((ROOT / name).exists() for name in included)  # tests/test_distribution.py builds it

@@ -1,3 +1,8 @@
-"""The version, in one place: the package's metadata is read from here."""
+"""The version of the installed package. When it is built, hatch-vcs takes it from the git tag (docs/releasing.md)."""
 
-__version__ = "0.1.0"
+from importlib.metadata import PackageNotFoundError, version
+
+try:
+    __version__ = version("lrpx")
+except PackageNotFoundError:  # imported from its sources, without being installed
+    __version__ = "0+unknown"
