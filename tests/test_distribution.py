@@ -21,7 +21,15 @@ NEEDED = [
     *(f"lrpx/{name}" for name in ("py.typed", "__main__.py", "heatmap/explorer.js", "models/default/download.py")),
     *(f"lrpx/app/page/{name}" for name in ("index.html", "app.css", "app.js", "draw.js")),
 ]
-IN_THE_ARCHIVE = ["pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CITATION.cff"]
+IN_THE_ARCHIVE = [
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "CITATION.cff",
+]
 
 
 def build(tree, folder, *targets):
@@ -50,7 +58,9 @@ def test_the_wheel_is_the_package(built):
     """Every file of src/lrpx, the licence, and what describes them; no tests, no caches."""
     files = contents(built[0])
     package = {name for name in files if name.startswith("lrpx/")}
-    sources = [path for path in (ROOT / "src" / "lrpx").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    sources = [
+        path for path in (ROOT / "src" / "lrpx").rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    ]
     assert package == {path.relative_to(ROOT / "src").as_posix() for path in sources}
     assert package >= set(NEEDED)
     described = {name.partition(".dist-info/")[2] for name in files.keys() - package}
