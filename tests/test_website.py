@@ -1,6 +1,7 @@
 """The check of the built site finds what it is for, and formulas become MathML. CI builds the site (``.ci/run``)."""
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 
@@ -156,3 +157,35 @@ def test_an_entry_for_several_names_becomes_one_for_each():
         "    c: Likewise.",
         "    d: Alone.",
     ]
+
+
+def test_a_notebook_becomes_a_page(tmp_path):
+    markdown = pytest.importorskip("markdown", reason="needs the extra docs")
+    latex = pytest.importorskip("latex2mathml", reason="needs the extra docs") and module("latex")
+    outputs = [
+        {"output_type": "stream", "text": ["one\n", "<two>\n"]},
+        {"output_type": "display_data", "data": {"text/html": ["<b>*map*</b>"], "text/plain": "map"}},
+        {"output_type": "display_data", "data": {"image/png": "AA\nBB", "text/plain": "<Figure>"}},
+    ]
+    cells = [
+        {
+            "cell_type": "markdown",
+            "source": ["# Title\n", "[a](../docs/b.md#c) [d](02_e.ipynb) $r_t$ `$x$`\n", "$$a = b$$"],
+        },
+        {"cell_type": "code", "source": ["x = 1\n", "# *no*"], "outputs": outputs},
+    ]
+    (tmp_path / "n.ipynb").write_text(json.dumps({"cells": cells}))
+    fences = {"pymdownx.superfences": {"custom_fences": [{"name": "math", "class": "m", "format": latex.fence}]}}
+    html = markdown.markdown(
+        "Before.\n\n<!-- notebook: n.ipynb -->\n",
+        extensions=[module("notebooks").Notebooks(root=str(tmp_path)), latex.Formulas(), "pymdownx.superfences"],
+        extension_configs=fences,
+    )
+    text = re.sub(r"<math.*?</math>", "<math/>", html, flags=re.S)
+    assert "<h1>Title</h1>" in text
+    assert '<a href="../b.md#c">a</a> <a href="e.md">d</a> <math/> <code>$x$</code></p>' in text
+    assert '<div class="formula"><math/></div>' in text
+    assert '<div class="output"><b>*map*</b></div>' in text
+    assert '<img src="data:image/png;base64,AABB" alt="&lt;Figure&gt;">' in text
+    assert "&lt;two&gt;" in text
+    assert "<em>" not in text

@@ -77,7 +77,7 @@ def _urls(css: str) -> list[str]:
 def problems(site: Path) -> list[str]:
     """What is wrong with the site in a folder, one line for each."""
     pages = {path: Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
-    found = [] if pages else [f"{site}: no pages. Build them first: python -m zensical build --strict"]
+    found = [] if pages else [f"{site}: no pages. Build them first: python -m zensical build --strict --clean"]
     for path, page in pages.items():
         name = path.relative_to(site)
         found += [f"{name}: loads {url}" for url in page.loads if _elsewhere(url)]
