@@ -1,7 +1,9 @@
 """Trained models on real sentences: the numbers are those of the plain model, complete, and stable in half precision."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -162,3 +164,42 @@ def test_the_readme_example_is_about_the_keys(load):
     e = lrpx.explain(model, tokenizer, "The keys to the cabinet", target=" are", contrast=" is")
     assert e.value > 1
     assert e.tokens[int(e.relevance.argmax())] == "Ġkeys"
+
+
+PAGES = Path(__file__).resolve().parents[1] / "docs"
+
+
+def numbers(line):
+    return [float(number) for number in re.findall(r"[-+]\d+\.\d+", line)]
+
+
+@pytest.mark.network
+@needs_shared(UNPACK)
+def test_the_pages_show_what_the_default_model_gives(load):
+    """``contrast.md``, ``reading_heatmaps.md``, ``index.md`` and the picture of ``how_lrp_works.md``, to two digits or so."""
+    explainer = lrpx.Explainer(*load("smollm2-135m"))
+    text, question = "The keys to the cabinet", {"target": " are", "contrast": " is"}
+    e = explainer(text, **question)
+    one, other = explainer(text, target=" are"), explainer(text, target=" is")
+    table = (PAGES / "contrast.md").read_text(encoding="utf-8").split("|---|---:|---:|---:|\n")[1].splitlines()[:6]
+    values = [(x.value, y.value, z.value) for x, y, z in ((one, other, e),)]
+    expected = [*zip(one.relevance, other.relevance, e.relevance, strict=True), *values]
+    np.testing.assert_allclose([numbers(line) for line in table], expected, atol=0.02)
+
+    page = (PAGES / "reading_heatmaps.md").read_text(encoding="utf-8")
+    for shown, nouns in (
+        ("**keys** to the cabinet", 4),
+        ("**keys** to the cupboard", slice(4, 6)),
+        ("**key** to the", 4),
+    ):
+        (line,) = (line for line in page.splitlines() if line.startswith(f"| The {shown}"))
+        e = explainer(line.split("|")[1].strip().replace("**", ""), **question)
+        found = (e.value, e.relevance[1], e.relevance[nouns].sum(), e.residual)
+        np.testing.assert_allclose(numbers(line), found, atol=0.02)
+
+    block = (PAGES / "index.md").read_text(encoding="utf-8").split("```text\n")[1].split("```")[0]
+    e = explainer(text, **question)
+    np.testing.assert_allclose(numbers(block), [e.value, e.relevance.sum(), e.residual, *e.relevance], atol=0.02)
+
+    picture = (PAGES / "images" / "lrp_backwards.svg").read_text(encoding="utf-8").replace("\N{MINUS SIGN}", "-")
+    np.testing.assert_allclose(numbers(picture), explainer(text, method="lrp", **question).relevance, atol=0.02)
