@@ -25,6 +25,7 @@ from .faithfulness import faithfulness
 from .flow import flow
 from .generate import generate
 from .plugins import load_plugin
+from .records import records, results
 from .similarity import similarity
 from .wording import ERROR, NOTE, SAID, running, tell
 
@@ -119,6 +120,8 @@ app.command("app")(web_app)
 app.add_typer(cli_benchmark.benchmark, name="benchmark")
 app.command()(cli_benchmark.evaluate)
 app.command()(cli_benchmark.report)
+app.add_typer(records, name="records")
+app.command()(results)
 
 
 def main() -> None:

@@ -4,7 +4,7 @@
     FOLDER/samples.parquet   one row per sample: what was predicted, and what the sample is, as a checksum
     FOLDER/scores.parquet    one row per sample and method: ranks, counts and shares from which every metric follows
 
-The relevance of each token is left out, which makes it twenty times smaller than the run. ``docs/evaluate.md`` describes
+The relevance of each token is left out, which makes it ten times smaller than the run. ``docs/evaluate.md`` describes
 every column. Only pyarrow and numpy are needed to read; no torch.
 """
 
@@ -61,7 +61,7 @@ class Condensed:
         """The rows of one method: the columns of ``scores``, and the four metrics, by name, each ``[N]``."""
         pc = import_optional("pyarrow.compute", "Reading condensed records")
         table = self.scores.filter(pc.equal(self.scores.column("method"), method))
-        names = ("sample_id", "rank", "agreeing", "rma", *_SHARES, "top")
+        names = ("sample_id", "at", "rank", "agreeing", "rma", *_SHARES, "top")
         found = {name: table.column(name).to_numpy(zero_copy_only=False) for name in names}
         ids = self.samples.column("sample_id").to_numpy()
         tokens = self.samples.column("tokens").to_numpy()[np.searchsorted(ids, found["sample_id"])]
@@ -177,6 +177,15 @@ def find_condensed(paths: Sequence[str | Path]) -> list[Condensed]:
     Raises:
         InputError: A folder has none, or one does not hold; see ``load_condensed``.
     """
+    return [load_condensed(folder) for folder in condensed_folders(paths)]
+
+
+def condensed_folders(paths: Sequence[str | Path]) -> list[Path]:
+    """The folders in or below the given ones that have a manifest, in the order of their paths.
+
+    Raises:
+        InputError: A folder has none.
+    """
     found = []
     for path in map(Path, paths):
         inside = sorted(manifest.parent for manifest in path.rglob("manifest.json"))
@@ -184,7 +193,7 @@ def find_condensed(paths: Sequence[str | Path]) -> list[Condensed]:
             raise InputError(
                 f"{path} has no condensed records. Make them from a run: lrpx records pack RUN --out {path}"
             )
-        found += [load_condensed(folder) for folder in inside]
+        found += inside
     return found
 
 

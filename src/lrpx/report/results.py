@@ -38,6 +38,11 @@ NAMES = {
     "gradient-x-input": "Gradient×Input",
     "alti": "ALTI",
     "attention-rollout": "Attention rollout",
+    "integrated-gradients": "Integrated gradients",
+    "smoothgrad": "SmoothGrad",
+    "occlusion": "Occlusion",
+    "leave-one-out": "Leave-one-out",
+    "random": "Random",
 }
 
 
