@@ -26,6 +26,7 @@ from .flow import flow
 from .generate import generate
 from .plugins import load_plugin
 from .records import records, results
+from .reproduce import reproduce
 from .similarity import similarity
 from .wording import ERROR, NOTE, SAID, running, tell
 
@@ -122,6 +123,7 @@ app.command()(cli_benchmark.evaluate)
 app.command()(cli_benchmark.report)
 app.add_typer(records, name="records")
 app.command()(results)
+app.command()(reproduce)
 
 
 def main() -> None:

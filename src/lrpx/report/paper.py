@@ -19,6 +19,7 @@ class PaperModel(NamedTuple):
 
     Attributes:
         name: As the paper writes it.
+        hub: Its name on the Hub.
         names: What it is called elsewhere, in lower case and without the owner.
         accuracy: Prediction accuracy on subject-verb agreement.
         parameters: As the paper writes it.
@@ -29,6 +30,7 @@ class PaperModel(NamedTuple):
     """
 
     name: str
+    hub: str
     names: frozenset[str]
     accuracy: float
     parameters: str

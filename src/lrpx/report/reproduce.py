@@ -1,0 +1,286 @@
+"""Table 2 of the paper from end to end: benchmark, six models, the paper's methods, and the comparison.
+
+    OUTPUT/sva                 the benchmark, unless another one is given
+    OUTPUT/runs/MODEL          one run of ``lrpx evaluate`` per model, in the dtype that the paper used
+    OUTPUT/records/MODEL       the same, condensed: what can be handed in
+    OUTPUT/comparison.md       our figures, the paper's, differences in standard errors
+    OUTPUT/report.html         the report of ``lrpx report --compare paper``
+
+Every step goes on where it was stopped. A model that cannot be had is told, and the others are evaluated all the same. ``plan``
+says what would be done and what is missing, and loads nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..benchmark.folder import load_benchmark
+from ..errors import InputError, LrpxError, nearest
+from ..evaluation.condensed import pack
+from ..evaluation.records import Run
+from ..files import write_text
+from .against_paper import comparison
+from .paper import MODELS, SET_UP, PaperModel, twin
+
+logger = logging.getLogger("lrpx")
+
+BYTES = 4  # per parameter of the checkpoints on the Hub: float32, or less
+LENGTHS = {"causal": 11, "masked": 30}  # tokens per sample, on average (App. B)
+
+
+class Wanted(NamedTuple):
+    """One model to evaluate: the paper's, and where it is loaded from."""
+
+    paper: PaperModel
+    source: str
+
+
+class Reproduced(NamedTuple):
+    """What became of it: the file with the comparison, and model -> why it could not be evaluated."""
+
+    comparison: Path
+    missing: dict[str, str]
+
+
+def wanted_models(names: Sequence[str] | None) -> list[Wanted]:
+    """The paper's models, all or those named: ``"gpt2"``, or ``"gpt2=path/or/name"`` for another place to load it from.
+
+    Raises:
+        InputError: A name that is none of the paper's, or one that is named twice.
+    """
+    if not names:
+        return [Wanted(model, model.hub) for model in MODELS]
+    found: list[Wanted] = []
+    for given in (part for name in names for part in name.split(",") if part):
+        name, equals, source = given.partition("=")
+        model = twin(name)
+        if model is None or (equals and not source):
+            known = [model.hub.rsplit("/", 1)[-1] for model in MODELS]
+            raise InputError(f"models={given!r}: give a model of the paper, or NAME=PATH. {nearest(name, known)}")
+        if model in [wanted.paper for wanted in found]:
+            raise InputError(f"models={given!r}: {model.name} is named twice.")
+        found.append(Wanted(model, source or model.hub))
+    return found
+
+
+def reproduce(
+    output: str | Path,
+    *,
+    models: Sequence[str] | None = None,
+    benchmark: str | Path | None = None,
+    source: str | Path | None = None,
+    parser: str | None = None,
+    samples: int | None = None,
+    dtype: str | None = None,
+    **options: Any,
+) -> Reproduced:
+    """Evaluate the paper's methods on its models, and compare.
+
+    Args:
+        output: A folder for everything; the same call goes on where it was stopped.
+        models: See ``wanted_models``.
+        benchmark: A benchmark folder. Default: one is built in ``output``.
+        source: ``lgd_dataset.tsv``, to build it from. Default: it is downloaded.
+        parser: spaCy pipeline that finds the subjects. Default: the paper's.
+        samples: Evaluate so many of each model's samples. Default: all.
+        dtype: Default: the paper's for each model.
+        **options: For ``evaluate``: ``device``, ``device_map``, ``batch_tokens``, ``fast``, ``compile``, ``progress``.
+
+    Raises:
+        InputError: A name is unknown, the benchmark cannot be made, or a folder in ``output`` holds something else.
+        ImportError: pyarrow is not installed, or spaCy where it is needed.
+    """
+    from ..evaluation.run import evaluate
+
+    wanted, output = wanted_models(models), Path(output)
+    sva = Path(benchmark) if benchmark is not None else _built(output, source, parser or SET_UP["parser"])
+    load_benchmark(sva)
+    done: list[tuple[PaperModel, Run, Any]] = []
+    missing: dict[str, str] = {}
+    for model, place in wanted:
+        folder = _folder(model)
+        logger.info("%s from %s", model.name, place)
+        try:
+            methods, kind = list(model.scores), dtype or model.dtype
+            run = evaluate(sva, place, methods, output / "runs" / folder, limit=samples, dtype=kind, **options)
+            done.append((model, run, pack(run, output / "records" / folder)))
+        except (LrpxError, OSError) as error:
+            logger.warning("%s is left out: %s", model.name, error)
+            missing[model.name] = str(error)
+            continue
+        write_text(output / "comparison.md", comparison(done, missing))
+    write_text(output / "comparison.md", comparison(done, missing))
+    if done:
+        from . import write
+
+        write([run.path for _, run, _ in done], compare="paper", output=output / "report.html")
+    return Reproduced(output / "comparison.md", missing)
+
+
+def _folder(model: PaperModel) -> str:
+    return model.hub.rsplit("/", 1)[-1]
+
+
+def _built(output: Path, source: str | Path | None, parser: str) -> Path:
+    """The benchmark in ``output``."""
+    from ..benchmark import build
+    from ..benchmark.download import fetch
+
+    if (output / "sva" / "counts.json").exists():
+        return output / "sva"
+    output.mkdir(parents=True, exist_ok=True)
+    build(fetch("lgd", output) if source is None else Path(source), output / "sva", parser=parser)
+    return output / "sva"
+
+
+# The plan
+
+
+class Step(NamedTuple):
+    """One line of the plan: what is done, what is missing for it, bytes to download, and seconds to compute if known."""
+
+    what: str
+    missing: str
+    bytes: int
+    seconds: float | None
+
+
+def plan(
+    output: str | Path,
+    *,
+    models: Sequence[str] | None = None,
+    benchmark: str | Path | None = None,
+    source: str | Path | None = None,
+    parser: str | None = None,
+    samples: int | None = None,
+    dtype: str | None = None,
+    device: str | None = None,
+    rate: Callable[[str, str | None], float] | None = None,
+) -> list[Step]:
+    """What ``reproduce`` would do with the same arguments, without loading or downloading anything.
+
+    Args:
+        output: As ``reproduce``, like the others.
+        models: As there.
+        benchmark: As there.
+        source: As there.
+        parser: As there.
+        samples: As there.
+        dtype: As there.
+        device: As there.
+        rate: Floating-point operations per second for a dtype and device. Default: measured with a product of two matrices.
+
+    Raises:
+        InputError: A name is unknown.
+    """
+    output = Path(output)
+    steps = [_plan_benchmark(output, benchmark, source, parser or SET_UP["parser"])]
+    for model, place in wanted_models(models):
+        finished = (output / "runs" / _folder(model) / "counts.json").exists()
+        steps.append(_plan_model(model, place, samples, dtype or model.dtype, device, rate or _rate, finished))
+    free = shutil.disk_usage(next(p for p in [output.absolute(), *output.absolute().parents] if p.exists())).free
+    needed = sum(step.bytes for step in steps)
+    if needed > free:
+        steps.append(Step("space on the disk", f"{_gb(needed)} are needed, {_gb(free)} are free", 0, None))
+    return steps
+
+
+def _plan_benchmark(output: Path, benchmark: str | Path | None, source: str | Path | None, parser: str) -> Step:
+    from importlib.util import find_spec
+
+    if benchmark is not None:
+        there = (Path(benchmark) / "counts.json").exists()
+        return Step(f"the benchmark {benchmark}", "" if there else "it is not there, or not finished", 0, None)
+    if (output / "sva" / "counts.json").exists():
+        return Step(f"the benchmark {output / 'sva'}: finished already", "", 0, None)
+    lacking = [f"the package {name} is not installed" for name in ("spacy", "pyarrow") if find_spec(name) is None]
+    if not lacking and find_spec(parser) is None and not Path(parser).exists():
+        lacking = [f"the pipeline {parser} is not installed: python -m spacy download {parser}"]
+    if source is not None and not Path(source).exists():
+        lacking.append(f"{source} does not exist")
+    from_ = "lgd_dataset.tsv, downloaded" if source is None else str(source)
+    return Step(f"build the benchmark from {from_}, subjects by {parser}", "; ".join(lacking), 0, None)
+
+
+def _plan_model(
+    model: PaperModel,
+    place: str,
+    samples: int | None,
+    dtype: str,
+    device: str | None,
+    rate: Callable[[str, str | None], float],
+    finished: bool,
+) -> Step:
+    count = min(samples or model.samples, model.samples)
+    what = f"{model.name} from {place}: {count:,} samples, {', '.join(model.scores)}, {dtype}"
+    if finished:
+        return Step(f"{what}: finished already", "", 0, None)
+    size = _parameters(model)
+    kind = "masked" if "bert" in model.hub else "causal"
+    passes = len(model.scores) - 1  # both gradient methods come from one
+    seconds = 6.0 * size * count * LENGTHS[kind] * passes / rate(dtype, device)
+    if Path(place).exists() or _cached(place):
+        return Step(what, "", 0, seconds)
+    lacking = (
+        "" if not _is_gated(place) or _token() else "it is gated on the Hub: ask for access there, and `hf auth login`"
+    )
+    return Step(what, lacking, size * BYTES, seconds)
+
+
+def _parameters(model: PaperModel) -> int:
+    """How many, from ``"110M"`` or ``"1.5B"``."""
+    return int(float(model.parameters[:-1]) * {"M": 10**6, "B": 10**9}[model.parameters[-1]])
+
+
+def _is_gated(place: str) -> bool:
+    return place.startswith("meta-llama/")
+
+
+def _token() -> bool:
+    import huggingface_hub
+
+    return huggingface_hub.get_token() is not None
+
+
+def _cached(place: str) -> bool:
+    import huggingface_hub
+
+    return isinstance(huggingface_hub.try_to_load_from_cache(place, "config.json"), str)
+
+
+def _rate(dtype: str, device: str | None) -> float:
+    """A third of what a product of two matrices reaches: models are slower than that."""
+    from ..evaluation.speed import products_per_second
+
+    return products_per_second(dtype, device) / 3
+
+
+def _gb(size: float) -> str:
+    return f"{size / 1e9:.1f} GB"
+
+
+def plan_text(steps: Sequence[Step]) -> str:
+    """The plan, line by line, with sums."""
+    lines = []
+    for n, step in enumerate(steps, 1):
+        parts = [f"download {_gb(step.bytes)}"] if step.bytes else []
+        parts += [f"about {_duration(step.seconds)}"] if step.seconds is not None else []
+        lines.append(f"{n}. {step.what}" + (f" ({', '.join(parts)})" if parts else ""))
+        lines += [f"   MISSING: {step.missing}"] if step.missing else []
+    total = sum(step.seconds or 0 for step in steps)
+    lines.append(
+        f"In all: {_gb(sum(step.bytes for step in steps))} to download, about {_duration(total)} of computing for the models, "
+        f"estimated from a product of matrices on this device. {sum(bool(step.missing) for step in steps)} missing."
+    )
+    return "\n".join(lines)
+
+
+def _duration(seconds: float) -> str:
+    for size, name in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {name}"
+    return f"{max(1, round(seconds))} s"

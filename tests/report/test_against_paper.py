@@ -1,0 +1,66 @@
+"""Our figures beside the paper's."""
+
+import numpy as np
+import pytest
+from evaluation_tools import made_up
+
+pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+
+from lrpx.evaluation.condensed import pack
+from lrpx.evaluation.records import METRICS
+from lrpx.report.against_paper import Beside, beside, comparison, standard_error
+from lrpx.report.paper import twin
+
+METHODS = ["alti-logit", "lrp", "attnlrp", "gradient-l1", "gradient-l2"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return made_up(tmp_path_factory.mktemp("runs") / "gpt2", METHODS, samples=200)
+
+
+@pytest.fixture(scope="module")
+def packed(run, tmp_path_factory):
+    return pack(run, tmp_path_factory.mktemp("packed") / "gpt2")
+
+
+def test_the_standard_error_is_that_of_a_mean():
+    values = np.random.default_rng(0).random(400)
+    assert standard_error(values) == pytest.approx(values.std() / 20, rel=0.1)
+    assert standard_error(np.ones(5)) == 0
+
+
+def test_every_figure_of_the_paper_has_ours(run, packed):
+    model = twin("gpt2")
+    rows = beside(model, packed)
+    assert [(r.method, r.metric) for r in rows] == [
+        ("", "accuracy"),
+        *((method, metric) for method in ("alti-logit", "lrp", "attnlrp", "gradient") for metric in METRICS),
+    ]  # not Gradient x Input, which was not run
+    chosen = [r for r in run.table().to_pylist() if r["correct"]]
+    for row in rows[1:]:
+        if row.method != "gradient":
+            values = [r[row.metric] for r in chosen if r["method"] == row.method]
+            assert row.ours == pytest.approx(np.mean(values), abs=5e-5)
+            assert row.error == pytest.approx(np.std(values) / np.sqrt(len(values)), rel=0.1)
+            assert row.paper == model.scores[row.method][METRICS.index(row.metric)]
+    assert rows[0].ours == pytest.approx(len(chosen) / len(METHODS) / 200)
+    assert rows[0].paper == 0.919
+
+
+def test_standard_errors():
+    assert Beside("", "lrp", "mrr", 0.7, 0.05, 0.6).errors == pytest.approx(2)
+    assert Beside("", "lrp", "mrr", 0.7, 0.0, 0.6).errors == np.inf
+    assert np.isnan(Beside("", "lrp", "mrr", 0.6, 0.0, 0.6).errors)
+
+
+def test_the_comparison(run, packed):
+    model = twin("gpt2")
+    text = comparison([(model, run, packed)], {"Llama-3.2-1B": "it is gated."})
+    rows = beside(model, packed)
+    far = sum(abs(row.errors) > 2 for row in rows)
+    assert f"{far} of {len(rows)} figures differ by more than two standard errors." in text
+    assert "Not as in the paper: computed in float32 (paper: float64)" in text
+    assert "## Llama-3.2-1B\n\nNot evaluated: it is gated." in text
+    assert text.count("\n| ") == 1 + len(rows)
+    assert f"| LRP, MRR | {next(r.ours for r in rows if (r.method, r.metric) == ('lrp', 'mrr')):.3f} |" in text

@@ -1,0 +1,107 @@
+"""Table 2 end to end, with tiny models in the place of the paper's; and the plan."""
+
+import pytest
+import torch
+from evaluation_tools import benchmark, bert, gpt2
+
+pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+
+from lrpx.errors import InputError
+from lrpx.evaluation.condensed import load_condensed
+from lrpx.evaluation.records import open_run
+from lrpx.report import reproduce as module
+from lrpx.report.paper import MODELS
+from lrpx.report.reproduce import Wanted, plan, plan_text, reproduce, wanted_models
+
+TERA = 1e12
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A benchmark and two models."""
+    root = tmp_path_factory.mktemp("reproduce")
+    benchmark(root, 12)
+    for name, (model, tokenizer) in (("gpt2", gpt2(torch.float32)), ("bert", bert(torch.float32))):
+        model.save_pretrained(root / name)
+        tokenizer.save_pretrained(root / name)
+    return root
+
+
+def test_models_by_name():
+    assert [(w.paper, w.source) for w in wanted_models(None)] == [(model, model.hub) for model in MODELS]
+    assert {"openai-community/gpt2-xl", "meta-llama/Llama-3.2-3B"} <= {model.hub for model in MODELS}
+    assert wanted_models(["gpt2-xl,llama-3.2-1b=a/b"]) == [Wanted(MODELS[3], MODELS[3].hub), Wanted(MODELS[4], "a/b")]
+    for model in MODELS:
+        assert wanted_models([model.hub])[0].paper is model
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("gpt3", "Did you mean 'gpt2'"),
+        ("gpt2=", "give a model of the paper, or NAME=PATH"),
+        ("gpt2,openai-community/gpt2", "GPT2-small is named twice"),
+    ],
+)
+def test_names_that_are_none(given, message):
+    with pytest.raises(InputError, match=message):
+        wanted_models([given])
+
+
+def test_end_to_end(folder, tmp_path, monkeypatch, caplog):
+    """Two models are evaluated, the third cannot be had; the same call again computes nothing."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    names = [f"gpt2={folder / 'gpt2'}", f"llama-3.2-1b={tmp_path / 'nothing'}", f"bert-base-uncased={folder / 'bert'}"]
+    options = {"models": names, "benchmark": folder / "sva", "samples": 6, "dtype": "float32", "progress": False}
+    done = reproduce(tmp_path / "out", **options)
+    assert list(done.missing) == ["Llama-3.2-1B"]
+    assert "nothing" in done.missing["Llama-3.2-1B"]
+    assert "Llama-3.2-1B is left out" in caplog.text
+    text = done.comparison.read_text()
+    assert "## GPT2-small" in text
+    assert "## bert-base-uncased" in text
+    assert "## Llama-3.2-1B\n\nNot evaluated" in text
+    run = open_run(tmp_path / "out" / "runs" / "bert-base-uncased")
+    assert run.manifest["methods"] == ["lrp", "attnlrp", "gradient-l1", "gradient-l2", "gradient-x-input"]
+    assert run.manifest["options"]["limit"] == 6
+    assert len(load_condensed(tmp_path / "out" / "records" / "gpt2").samples) == 6
+    assert "<html" in (tmp_path / "out" / "report.html").read_text()
+
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "runs").rglob("*.parquet")}
+    again = reproduce(tmp_path / "out", **options)
+    assert again.comparison.read_text() == text
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    steps = plan(tmp_path / "out", models=names[:1], benchmark=folder / "sva", rate=lambda *_: TERA)
+    assert steps[1].what.endswith("float64: finished already")
+    assert (steps[1].seconds, steps[1].bytes) == (None, 0)
+
+
+def test_the_plan(folder, tmp_path, monkeypatch):
+    """What is done, how long it takes, and what is missing."""
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: None)
+    given = {"benchmark": folder / "sva", "rate": lambda *_: TERA}
+    small, large = plan(tmp_path / "out", models=[f"gpt2={folder / 'gpt2'},llama-3.2-3b"], **given)[1:]
+    assert "28,602 samples, alti-logit, lrp, attnlrp, gradient, gradient-x-input, float64" in small.what
+    assert (small.missing, small.bytes) == ("", 0)
+    assert small.seconds == pytest.approx(6 * 124e6 * 28602 * 11 * 4 / TERA)
+    assert "bfloat16" in large.what
+    assert "gated on the Hub" in large.missing
+    assert large.bytes == 12e9
+    text = plan_text([small, large])
+    assert "MISSING: it is gated on the Hub: ask for access there, and `hf auth login`" in text
+    assert text.endswith("1 missing.")
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: "a token")
+    assert not plan(tmp_path / "out", models=["llama-3.2-3b"], **given)[1].missing
+
+
+def test_what_the_benchmark_needs(tmp_path, monkeypatch):
+    (step, *_) = plan(tmp_path / "out", models=["gpt2"], benchmark=tmp_path / "sva", rate=lambda *_: TERA)
+    assert step.missing == "it is not there, or not finished"
+    given = {"models": ["gpt2"], "parser": "no_such_pipeline", "source": tmp_path / "lgd.tsv", "rate": lambda *_: TERA}
+    (step, *_) = plan(tmp_path / "out", **given)
+    assert "subjects by no_such_pipeline" in step.what
+    assert "lgd.tsv does not exist" in step.missing
+    assert "no_such_pipeline" in step.missing or "spacy is not installed" in step.missing
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: type("usage", (), {"free": 10})())
+    assert plan(tmp_path / "out", models=["gpt2-xl"], rate=lambda *_: TERA)[-1].what == "space on the disk"
