@@ -18,7 +18,7 @@ from .sources import Dropped
 REASONS = {
     "no_text_before_verb": "the verb is the first word (causal input)",
     "mask_in_text": "the sentence itself contains the mask token (masked input)",
-    "verb_tokens": "a form of the verb is not one token of its own in this context, or both start with the same",
+    "verb_tokens": "a form of the predicted word is not one token in this context, or both start with the same one",
     "subject_after_verb": "the ground truth lies after the verb (causal input)",
     "subject_tokens": "the subject has no tokens of its own",
     "not_shorter": "the ground truth is all that the input has besides special tokens",
