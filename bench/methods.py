@@ -40,6 +40,8 @@ SLOW = (
     "smoothgrad",
     "occlusion",
     "leave-one-out",
+    "lime",
+    "kernel-shap",
     "random",
 )  # many passes, or for comparison only
 USUAL = [name for name in lrpx.METHODS if name not in SLOW]

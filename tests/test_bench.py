@@ -237,7 +237,15 @@ def test_methods(bench, tmp_path):
     assert results["samples"] == 6
     contrast, single = results["questions"]["contrast"], results["questions"]["single"]
     usual = {*lrpx.METHODS, "gradient-l1", "gradient-l2"} - {"gradient"}
-    assert contrast.keys() == usual - {"integrated-gradients", "smoothgrad", "occlusion", "leave-one-out", "random"}
+    assert contrast.keys() == usual - {
+        "integrated-gradients",
+        "smoothgrad",
+        "occlusion",
+        "leave-one-out",
+        "random",
+        "lime",
+        "kernel-shap",
+    }
     assert single.keys() == {"attnlrp", "lrp", "lrp-uniform-gate", "gradient-x-input", "alti-logit"}
     for summary in [*contrast.values(), *single.values()]:
         assert summary["samples"] == results["correct"] > 0

@@ -224,7 +224,8 @@ class Explainer:
                 them, or ``"collect"`` them in ``Explanations.failures`` and explain the others.
             progress: Show a progress bar. Default: when a list needs more than one batch, on a terminal.
             **options: Of other methods: ``steps``, ``baseline`` (``integrated-gradients``); ``samples``, ``noise``, ``seed``
-                (``smoothgrad``); ``window``, ``baseline`` (``occlusion``); ``seed`` (``random``); and those of your own.
+                (``smoothgrad``); ``window``, ``baseline`` (``occlusion``); ``samples``, ``baseline``, ``seed`` (``lime``,
+                ``kernel-shap``); ``seed`` (``random``); and those of your own.
 
         Returns:
             An ``Explanation``; if several texts, targets, contrasts, positions or methods were given ``Explanations``, in the

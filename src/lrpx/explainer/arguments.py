@@ -45,6 +45,8 @@ MethodName: TypeAlias = Literal[
     "smoothgrad",
     "occlusion",
     "leave-one-out",
+    "lime",
+    "kernel-shap",
     "random",
 ]
 OneMethod: TypeAlias = MethodName | str

@@ -203,6 +203,23 @@ _TABLE = [
         measures="scores",
     ),
     Method(
+        "lime",
+        "LIME: coefficients of a linear model of the value with random tokens hidden (by Captum).",
+        "Ribeiro et al. 2016",
+        "surrogate:lime",
+        {"samples": 256, "baseline": "mean", "seed": 0},
+        Traits("token", "256 x forward", None, False, True, False, in_paper=False),
+        measures="scores",
+    ),
+    Method(
+        "kernel-shap",
+        "Kernel SHAP: Shapley values of the tokens, exact for a few of them (by Captum).",
+        "Lundberg & Lee 2017",
+        "surrogate:kernel_shap",
+        {"samples": 256, "baseline": "mean", "seed": 0},
+        Traits("token", "256 x forward", None, False, True, True, in_paper=False),
+    ),
+    Method(
         "random",
         "Numbers from a normal distribution: what a method has to beat.",
         "",

@@ -8,7 +8,6 @@ is taken. Which token is explained is decided once, at the text as it is.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -22,7 +21,7 @@ from ..passes.attribution import Pass, run, scored
 from ..passes.dispatch import PassRunner
 from ..passes.edits import Edit, at_once, decided, edited, part_of, rows_of, values
 from ..text.batching import Attribution, Batch
-from .baselines import Baseline, baseline_of, positive
+from .baselines import Baseline, baseline_of, positive, seed_of
 from .gradient import norm_of
 
 PLACE = ("embedding",)
@@ -122,7 +121,7 @@ def smoothgrad(
     places, width = batch.places, x.shape[1]
     rows = [x[i, places[i]].double() for i in range(len(places))]
     deviations = [noise * float(row.max() - row.min()) for row in rows]
-    seeds = [zlib.crc32(b"".join(_ids_of(batch, i)) + str(seed).encode()) for i in range(len(places))]
+    seeds = [seed_of(batch, i, seed) for i in range(len(places))]
 
     def around(part: Batch, items: np.ndarray, numbers: np.ndarray) -> Edit:
         added = torch.zeros(len(items), width, x.shape[2], dtype=torch.float64)
@@ -181,11 +180,3 @@ def _over_points(
 def _of_items(relevance: np.ndarray, batch: Batch) -> list[np.ndarray]:
     """Of ``[B, T]``, the real tokens of each item."""
     return [relevance[i, place] for i, place in enumerate(batch.places)]
-
-
-def _ids_of(batch: Batch, i: int) -> list[bytes]:
-    """The ids of an item's real tokens, of its source and its text."""
-    parts = [batch.ids[i, batch.spans[i]]]
-    if batch.sources:
-        parts.insert(0, batch.inputs["input_ids"][i, batch.sources[i]])
-    return [part.cpu().numpy().tobytes() for part in parts]

@@ -1,7 +1,8 @@
-"""What a word embedding is where nothing is said: the start of integrated gradients, and what occlusion puts in."""
+"""What a word embedding is where nothing is said: the start of integrated gradients, and what occlusion puts in. And seeds."""
 
 from __future__ import annotations
 
+import zlib
 from typing import Literal
 
 import torch
@@ -12,6 +13,7 @@ from ..errors import InputError
 from ..models.placement import entry_device
 from ..models.signature import padding_id
 from ..models.stacks import stacks_of
+from ..text.batching import Batch
 
 Baseline = Literal["zero", "mean", "pad"] | int
 """``"zero"``: the vector of zeros. ``"mean"``: the mean of all word embeddings. ``"pad"``: the embedding of the padding token.
@@ -58,3 +60,11 @@ def positive(name: str, number: int) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise InputError(f"{name}={number!r}: give a whole number, 1 or more.")
     return number
+
+
+def seed_of(batch: Batch, i: int, seed: int) -> int:
+    """A seed that depends on the text of an item and on the seed given, not on what else is in the batch."""
+    parts = [batch.ids[i, batch.spans[i]]]
+    if batch.sources:
+        parts.insert(0, batch.inputs["input_ids"][i, batch.sources[i]])
+    return zlib.crc32(b"".join(part.cpu().numpy().tobytes() for part in parts) + str(seed).encode())

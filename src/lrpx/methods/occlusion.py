@@ -35,12 +35,12 @@ def occlusion(
         NonFiniteError: NaN or infinity appeared.
     """
     window, b = positive("window", window), baseline_of(model, baseline)
-    plain, batch = _as_it_is(model, batch)
-    lengths = [len(_indices(place)) for place in batch.places]
+    plain, batch = as_it_is(model, batch)
+    lengths = [len(indices_of(place)) for place in batch.places]
     starts = [(i, start) for i, n in enumerate(lengths) for start in range(max(1, n - window + 1))]
     hidden = np.zeros((len(starts), width_of(batch)), bool)
     for row, (i, start) in enumerate(starts):
-        hidden[row, _indices(batch.places[i])[start : start + window]] = True
+        hidden[row, indices_of(batch.places[i])[start : start + window]] = True
     found = values_without(model, batch, [i for i, _ in starts], hidden, b)
     scores = [np.zeros(n) for n in lengths]
     windows = [np.zeros(n) for n in lengths]
@@ -66,7 +66,7 @@ def leave_one_out(model: PreTrainedModel, batch: Batch) -> list[Attribution]:
         raise UnsupportedModelError(
             "leave-one-out makes texts shorter, which only a causal language model of texts reads like any other. Use occlusion."
         )
-    plain, batch = _as_it_is(model, batch)
+    plain, batch = as_it_is(model, batch)
     gaps = [
         (i, t) for i, span in enumerate(batch.spans) if span.stop - span.start > 1 for t in range(span.start, span.stop)
     ]
@@ -103,15 +103,15 @@ def random_scores(model: PreTrainedModel, batch: Batch, *, seed: int = 0) -> lis
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise InputError(f"seed={seed!r}: give a whole number, 0 or more.")
-    plain, batch = _as_it_is(model, batch)
+    plain, batch = as_it_is(model, batch)
     found = []
     for i, place in enumerate(batch.places):
         known = zlib.crc32(batch.ids[i, batch.spans[i]].cpu().numpy().tobytes())
-        found.append(np.random.default_rng([known, seed]).standard_normal(len(_indices(place))))
+        found.append(np.random.default_rng([known, seed]).standard_normal(len(indices_of(place))))
     return scored(plain, found)
 
 
-def _as_it_is(model: PreTrainedModel, batch: Batch) -> tuple[Pass, Batch]:
+def as_it_is(model: PreTrainedModel, batch: Batch) -> tuple[Pass, Batch]:
     """The pass of the texts as they are, and the batch with the targets that it found.
 
     Raises:
@@ -123,5 +123,6 @@ def _as_it_is(model: PreTrainedModel, batch: Batch) -> tuple[Pass, Batch]:
     return plain, decided(batch, plain.targets)
 
 
-def _indices(place: slice | np.ndarray) -> np.ndarray:
+def indices_of(place: slice | np.ndarray) -> np.ndarray:
+    """A place of ``Batch.places`` as indices."""
     return np.arange(place.start, place.stop) if isinstance(place, slice) else place
