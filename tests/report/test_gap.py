@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lrpx.report.gap import gaps, lost_to, tops
+from lrpx.report.gap import gaps, lost_to, tops, without_first
 from lrpx.report.measured import Measured
 
 
@@ -51,3 +51,20 @@ def test_where_relevance_goes_instead():
     assert tops(lrp) == {"subject": 0.25, "first": 0.5, "attractor": 0.25} | dict.fromkeys(
         ("explained", "special", "other"), 0.0
     )
+
+
+def test_the_first_token_left_out():
+    """Of relevance with the first token, which is no subject: what can be known lies between the bounds."""
+    rng = np.random.default_rng(0)
+    rank, top, left_out = [], [], []
+    for _ in range(200):
+        relevance = rng.normal(size=6)
+        relevance[0] += 1
+        subject = int(rng.integers(1, 6))
+        rank.append(int((relevance >= relevance[subject]).sum()))
+        best = int(relevance.argmax())
+        top.append("subject" if best == subject else "first" if best == 0 else "other")
+        left_out.append(int((relevance[1:] >= relevance[subject]).sum()))
+    low, high = without_first({"rank": np.array(rank), "top": np.array(top, dtype=object)})
+    assert low < (1 / np.array(left_out)).mean() < high
+    assert low > (1 / np.array(rank)).mean()

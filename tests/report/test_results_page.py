@@ -130,6 +130,9 @@ def test_findings(page):
     (rows,) = tables(told)
     verdicts = [row[2].strip(" *") for row in rows[1:]]
     assert set(verdicts) <= {"holds", "open", "does not hold"}
+    for row, verdict in zip(rows[1:], verdicts, strict=True):
+        mean, half = (float(number) for number in row[3].split(":")[1].split("±"))
+        assert {"holds": mean > half, "open": abs(mean) < half + 0.1, "does not hold": mean < 0}[verdict]
     counts = re.search(r"Of (\d+) checks (\d+) hold, (\d+) are open,\s+and (\d+) do not hold", told)
     expected = [len(verdicts), *(verdicts.count(name) for name in ("holds", "open", "does not hold"))]
     assert [int(n) for n in counts.groups()] == expected

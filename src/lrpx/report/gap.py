@@ -73,6 +73,18 @@ def lost_to(model: Measured) -> dict[str, float]:
     return {role: float((lost == role).mean()) for role in TOPS if (lost == role).any()} if len(lost) else {}
 
 
+def without_first(columns: Columns) -> tuple[float, float]:
+    """Bounds of the MRR if the first token, unless it is the subject, were left out of the ranking.
+
+    Where the first token is the most relevant one, the subject's rank is one less. Where it is not, it may or may not stand
+    before the subject.
+    """
+    rank = columns["rank"].astype(np.float64)
+    known = rank - (columns["top"] == "first")
+    least = np.where(columns["top"] == "first", known, np.maximum(rank - 1, 1))
+    return float((1 / known).mean()), float((1 / least).mean())
+
+
 def tops(columns: Columns) -> dict[str, float]:
     """Role -> share of the samples whose most relevant token has it."""
     return {role: float((columns["top"] == role).mean()) for role in TOPS}

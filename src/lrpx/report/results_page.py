@@ -20,7 +20,7 @@ from ..evaluation.condensed import TOPS, find_condensed
 from ..evaluation.metrics import Interval
 from ..files import check_output, write_text
 from .findings import FAILS, FINDINGS, HOLDS, OPEN, verdicts
-from .gap import STEPS, gaps, lost_to, tops
+from .gap import STEPS, gaps, lost_to, tops, without_first
 from .measured import ROUNDING, Columns, Measured, common, difference, measured, metrics, values_of
 from .paired import compared, intervals
 from .results import NAMES, method_label
@@ -204,13 +204,14 @@ def _gap(models: Sequence[Measured]) -> str:
                 f" Where AttnLRP puts the subject first and LRP does not, LRP puts {_ROLES[most]} first in {lost[most]:.0%} of "
                 "the samples."
             )
+        left_out = [f"{method_label(name)} {_range(*without_first(model.methods[name]))}" for name in STEPS]
+        told += f" With the first token left out of the ranking, MRR is {', '.join(left_out)}."
         parts += [f"**{model.label}**\n\n{_table(rows)}", _prose(told)]
         parts.append(_table(_spread(model)))
     parts.append(
         _prose(
-            "Left: how often a token of each kind is the most relevant one. Right: mean share of the absolute relevance. The "
-            "first token and the explained one (the last, or the mask) may be the subject too; then they count as the subject on "
-            "the left."
+            "Top: how often a token of each kind is the most relevant one. Share: mean share of the absolute relevance. The "
+            "first token and the explained one (the last, or the mask) may be the subject too, and then count as such."
         )
     )
     return "\n\n".join(parts)
@@ -228,7 +229,7 @@ _SHARES = ("subject", "first", "explained", "attractor")
 
 
 def _spread(model: Measured) -> list[Row]:
-    rows: list[Row] = [["method", *(f"{role} first" for role in TOPS), *(f"share of {name}" for name in _SHARES)]]
+    rows: list[Row] = [["method", *(f"top: {role}" for role in TOPS), *(f"share: {name}" for name in _SHARES)]]
     for name in (*STEPS, "alti-logit", "gradient-x-input"):
         if name in model.methods:
             columns = model.methods[name]
@@ -241,10 +242,12 @@ def _findings(models: Sequence[Measured]) -> str:
     found = list(verdicts(models))
     if not found:
         return ""
-    rows: list[Row] = [["finding", "model", "", "the smallest difference"]]
+    rows: list[Row] = [["finding", "model", "", "the difference that decides"]]
     for verdict in found:
-        pair, interval = min(verdict.differences, key=lambda each: each[1].mean)
-        told = f"{method_label(pair.ahead)} − {method_label(pair.behind)}, {pair.metric.upper()}: {_pm(interval, '+')}"
+        end = 2 if verdict.holds == FAILS else 1  # high, else low
+        pair, interval = min(verdict.differences, key=lambda each: each[1][end])
+        what = f"share of the {pair.metric}" if pair.metric in _SHARES else pair.metric.upper()
+        told = f"{method_label(pair.ahead)} − {method_label(pair.behind)}, {what}: {_pm(interval, '+')}"
         rows.append([verdict.finding.claim, verdict.model, f"**{verdict.holds}**", told])
     counts = Counter(verdict.holds for verdict in found)
     claims = {v.finding.claim for v in found}
@@ -284,6 +287,10 @@ def _mean(columns: Columns) -> np.ndarray:
 
 def _pm(interval: Interval, sign: str = "") -> str:
     return f"{interval.mean:{sign}.3f} ± {(interval.high - interval.low) / 2:.3f}"
+
+
+def _range(low: float, high: float) -> str:
+    return f"{low:.3f}" if f"{low:.3f}" == f"{high:.3f}" else f"between {low:.3f} and {high:.3f}"
 
 
 def _p(p: float) -> str:
