@@ -5,8 +5,14 @@ import json
 import app_tools
 import browser
 import pytest
+from benchmark_tools import byte_bpe
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import lrpx
+from lrpx.app.desk import Desk, Limits
+from lrpx.app.samples import Samples
+from lrpx.benchmark import build_haystack, tokenize
+from lrpx.benchmark.haystack import FILLER
 
 pytestmark = pytest.mark.browser
 TEXT = app_tools.TEXT
@@ -262,3 +268,27 @@ return [...document.querySelectorAll('body *')].filter(e => looked(e) && written
   return [(Math.max(a, b) + .05) / (Math.min(a, b) + .05), e.textContent.trim().slice(0, 30), e.className];
 }).filter(([ratio]) => ratio < 4.5);
 })()"""
+
+
+def test_a_benchmark_is_browsed_and_its_ground_truth_underlined(new_page, tmp_path):
+    tokenizer = byte_bpe([*FILLER, "The special magic number for"])
+    sizes = {"n_positions": 1024, "n_embd": 8, "n_layer": 1, "n_head": 1}
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **sizes)).eval()
+    build_haystack(tmp_path / "hay", sentences=40, needles=2, samples=2)
+    sample = tokenize(tmp_path / "hay", tokenizer, name="tiny", progress=False).samples[0]
+    explainer = lrpx.Explainer(model, tokenizer)
+    desk = Desk(explainer, Limits(tokens=len(sample.input_ids)), Samples(explainer, tmp_path / "hay"))
+    with app_tools.served(desk) as address:
+        page = new_page(browser.DESKTOP)
+        page.goto(f"{address}/#kind=sample&method=lrp")
+        page.wait_for_selector("#samples button")
+        assert "2 sentences; page 1 of 1. The needle is underlined." in page.inner_text("#found")
+        listed = page.locator("#samples button").first
+        assert listed.locator(".truth").all_inner_texts() == list(sample.verb)
+        assert listed.locator(".attractor").all_inner_texts() == list(sample.other)
+        assert "…" in listed.inner_text()
+        listed.click()
+        page.wait_for_selector(".column.truth")
+        assert "".join(page.locator(".column.truth .piece").all_inner_texts()) == sample.verb
+        assert page.locator(".column.truth").first.get_attribute("aria-label").endswith("ground truth")
+        assert not problem(settled(page))
