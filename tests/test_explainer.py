@@ -70,8 +70,8 @@ def positions_of(family, rows):
 def assert_same(actual, expected, tolerance):
     """Relevance of all kinds agrees, relative to the largest value."""
     assert (actual.tokens, actual.target, actual.position) == (expected.tokens, expected.target, expected.position)
-    for name, numbers in actual._arrays():
-        other = dict(expected._arrays())[name]
+    for name, numbers in actual._numbers():
+        numbers, other = np.asarray(numbers), np.asarray(dict(expected._numbers())[name])
         assert numbers.shape == other.shape
         scale = np.abs(other).max() if numbers.ndim else np.abs(expected.relevance).max() + abs(expected.value)
         assert np.abs(numbers - other).max() <= tolerance * scale, name

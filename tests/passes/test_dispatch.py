@@ -306,3 +306,26 @@ def test_the_estimate_decides_where_nothing_is_asked_for(asked, monkeypatch):
     for checkpoint in (None, False):
         run(model, batch_for(model), "attnlrp", runner=runner_of(model, checkpoint=checkpoint))
     assert [options.checkpoint for options in asked] == [True, False]
+
+
+# Other work while the device is busy
+
+
+def test_other_work_is_done_once_before_the_result_is_read(monkeypatch):
+    model, order = tiny.build("causal:llama"), []
+    runner, read = PassRunner(model), module.PassResult.read
+    monkeypatch.setattr(module.PassResult, "read", lambda *args: order.append("read") or read(*args))
+    with runner.meanwhile(lambda: order.append("work")):
+        run(model, batch_for(model), "lrp", runner=runner)
+        run(model, batch_for(model), "lrp", runner=runner)
+    assert order == ["work", "read", "read"]
+
+
+def test_other_work_is_done_without_a_pass_and_dropped_after_an_error():
+    runner, done = PassRunner(tiny.build("causal:llama")), []
+    with runner.meanwhile(lambda: done.append(1)):
+        pass
+    with pytest.raises(RuntimeError, match="stopped"), runner.meanwhile(lambda: done.append(2)):
+        raise RuntimeError("stopped")
+    runner.use_the_wait()
+    assert done == [1]

@@ -303,7 +303,9 @@ def test_views_are_those_of_the_heatmap(tmp_path, capsys):
 
 def test_picture(tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    explanation(method="attnlrp", components={}, by_layer=None, by_head=None).to_png(tmp_path / "x.png")
+    units = [Unit(0, 1, "The"), Unit(1, 3, " é")]  # which every font has
+    e = explanation(method="attnlrp", components={}, by_layer=None, by_head=None, units=units, text="The é")
+    e.to_png(tmp_path / "x.png")
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 

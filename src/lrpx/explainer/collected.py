@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from ..errors import InputError, LrpxError, NonFiniteError
 
@@ -23,15 +25,43 @@ class Collected:
     collect: bool
     failed: dict[int, LrpxError]
 
-    @contextmanager
-    def _trying(self, i: int) -> Iterator[None]:
+    def _trying(self, i: int) -> Trying:
         """Keep what speaks against the one with this index, or let the error say which of several it is about."""
-        try:
-            yield
-        except (InputError, NonFiniteError) as error:
-            if self.collect:
-                self.failed[i] = error
-                return
-            if not self.several:
-                raise
-            raise type(error)(f"{self.of}[{i}]: {error}") from None
+        return Trying(self, i)
+
+
+class Trying:
+    """``with`` block around one of several; a class of its own, because a call enters some hundred thousand of them."""
+
+    __slots__ = ("all", "index")
+
+    def __init__(self, all: Collected, index: int) -> None:
+        self.all, self.index = all, index
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool:
+        if not isinstance(error, InputError | NonFiniteError):
+            return False
+        if self.all.collect:
+            self.all.failed[self.index] = error
+            return True
+        if not self.all.several:
+            return False
+        raise type(error)(f"{self.all.of}[{self.index}]: {error}") from None
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """No garbage collections while many objects are made that stay: they would look through all of them again and again.
+
+    Measured with 28,629 texts on an H200 machine: 2.3 of 9.5 s.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -7,7 +7,6 @@ given so often, and explained from one forward pass where the method is one back
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -34,7 +33,7 @@ from ..text.items import check_name, groups_of, lists_of, one_each
 from ..text.suspect import notes_of
 from ..text.tokenization import Encoded, encoder
 from ..text.units import predicted_token, special_ids
-from .collected import Collected
+from .collected import Collected, without_collections
 from .predictions import LIKELIEST, SHOWN, ends_with_space, likelihoods, mistakes, remarks
 from .several_tokens import Several, described, explain_several, read_item
 from .spelling import averages_in_generate, misspelt
@@ -87,12 +86,13 @@ class Texts(Collected):
         self.together: dict[int, Several] = {}
         self._given: dict[int, dict[str, Any]] = {}  # of those, what was asked
         self.collect = collect and self.several
-        read = self._read(model)
-        if lists:
-            [count] = {len(values) for values in lists.values()}
-            self.given, read = self.given * count, dict.fromkeys(range(count), read[0])
-            self.several, self.collect = True, collect
-        self._ask(model, read, {name: one_each(value, name, len(self.given)) for name, value in asked.items()})
+        with without_collections():
+            read = self._read(model)
+            if lists:
+                [count] = {len(values) for values in lists.values()}
+                self.given, read = self.given * count, dict.fromkeys(range(count), read[0])
+                self.several, self.collect = True, collect
+            self._ask(model, read, {name: one_each(value, name, len(self.given)) for name, value in asked.items()})
         _warn_of({i: item.notes for i, item in self.items.items()}, self.of)
 
     def _split(self, model: PreTrainedModel, text: Any) -> tuple[list[Any], bool]:
@@ -119,7 +119,7 @@ class Texts(Collected):
                 self._check(asked_of_it, self.explains[i])
                 item, several = read_item(self.signature, self.tokenizer, encoded, self.objective, asked_of_it)
                 called = averages_in_generate(asked_of_it["contrast"]) if self.signature.task == "causal" else ()
-                self.items[i] = replace(item, notes=(*known, *item.notes, *called))
+                self.items[i] = replace(item, notes=(*known, *item.notes, *called)) if known or called else item
                 if several is not None:
                     self.together[i] = several
                     self._given[i] = asked_of_it
@@ -190,8 +190,8 @@ class Texts(Collected):
                     e = self._explanation(i, result, method, settings, about)
                     if method.measures != "mixture":
                         doubtful[i], remarked = self._doubts(i, e, result)
-                        if more := (*doubtful[i], *remarked):  # a new one has all its numbers checked again
-                            e = replace(e, notes=(*e.notes, *more))
+                        if more := (*doubtful[i], *remarked):
+                            e = e.noted(more)
                     found[i] = e
 
         def explained(group: list[int]) -> list[tuple[list[int], list[Attribution]]]:
@@ -206,21 +206,23 @@ class Texts(Collected):
                     alone.append(([i], computed([i])))
             return alone
 
-        if len(groups) == 1 and not progress:
-            for part in explained(groups[0]):
-                finish(*part)
-        else:  # while a GPU is at a group, another thread makes explanations of the one before
-            hidden = None if progress is None else not progress
-            with (
-                tqdm(total=len(self.items), desc=method.name, unit=self.of, disable=hidden) as bar,
-                ThreadPoolExecutor(1) as other,
-            ):
-                made: list[Future[None]] = []
-                for group in groups:
-                    made.extend(other.submit(finish, *part) for part in explained(group))
-                    bar.update(len(group))
-                for future in made:
-                    future.result()
+        waiting: list[tuple[list[int], list[Attribution]]] = []
+
+        def finish_waiting() -> None:
+            with without_collections():
+                while waiting:
+                    finish(*waiting.pop(0))
+
+        hidden = None if progress is None and len(groups) > 1 else not progress
+        with tqdm(total=len(self.items), desc=method.name, unit=self.of, disable=hidden) as bar:
+            for group in groups:
+                with runner.meanwhile(
+                    finish_waiting
+                ):  # explanations of a group are made while a GPU is at the next one
+                    parts = explained(group)
+                waiting.extend(parts)
+                bar.update(len(group))
+            finish_waiting()
         for i, several in self.together.items():
             if i not in self.failed:
                 with self._trying(i):
@@ -228,7 +230,7 @@ class Texts(Collected):
                     e = self._explanation(i, result, method, settings, about)
                     e = described(e, of_all, self.tokenizer)
                     doubtful[i] = self._misspelt(i, runner, of_all.probabilities)
-                    found[i] = replace(e, notes=(*e.notes, *doubtful[i]))
+                    found[i] = e.noted(doubtful[i])
         runner.warn_once(notes)
         _warn_of(doubtful, self.of)
         return found

@@ -92,6 +92,7 @@ def run(
     """
     runner = PassRunner(model) if runner is None else runner
     found = runner.run(batch, PassSpec(rules, tuple(place_first(at)), mode, hidden, batch.readout, heads))
+    runner.use_the_wait()
     reading = found.read(len(batch.spans))
     check(model, batch, found, reading)
     places = {}

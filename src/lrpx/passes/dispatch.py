@@ -13,8 +13,8 @@ from __future__ import annotations
 import gc
 import logging
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -87,6 +87,7 @@ class PassRunner:
     def __init__(self, model: PreTrainedModel, execution: Execution = DEFAULT) -> None:
         self.model, self.execution = model, execution
         self._told: set[str] = set()
+        self._meanwhile: Callable[[], None] | None = None
         self.refresh()
 
     def refresh(self) -> None:
@@ -109,6 +110,22 @@ class PassRunner:
         """
         with own_failures_named(self.model, batch.inputs), fresh_rotations(self.model):
             return self._run(batch, spec)
+
+    @contextmanager
+    def meanwhile(self, work: Callable[[], None]) -> Iterator[None]:
+        """Do other work once while the device is busy with a pass of this block, or after the block if it has none."""
+        self._meanwhile = work
+        try:
+            yield
+            self.use_the_wait()
+        finally:
+            self._meanwhile = None
+
+    def use_the_wait(self) -> None:
+        """A pass is on its way, and its result has not been asked for: do what else there is to do."""
+        work, self._meanwhile = self._meanwhile, None
+        if work is not None:
+            work()
 
     def _run(self, batch: Batch, spec: PassSpec) -> PassResult:
         found = None if batch.functions else self._repeat(batch, spec)

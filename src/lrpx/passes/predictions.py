@@ -47,8 +47,8 @@ def predictions(logits: Tensor, targets: Tensor, contrasts: Tensor, count: int, 
 def read_predictions(numbers: np.ndarray) -> Iterator[Predictions]:
     """``predictions`` of each item, from ``[B, 2 k + 4]`` on the CPU."""
     count = (numbers.shape[1] - 4) // 2
-    for ids, logs, (target, contrast), (target_rank, contrast_rank) in zip(
-        *np.split(numbers, [count, 2 * count, 2 * count + 2], axis=1), strict=True
-    ):
-        other = (float(np.exp(contrast)), int(contrast_rank)) if contrast_rank else None
-        yield Predictions(ids.astype(int), np.exp(logs), (float(np.exp(target)), int(target_rank)), other)
+    ids, likely = numbers[:, :count].astype(int), np.exp(numbers[:, count : 2 * count])
+    asked = np.exp(numbers[:, 2 * count : 2 * count + 2]).tolist()
+    ranks = numbers[:, 2 * count + 2 :].astype(int).tolist()
+    for best, probabilities, pair, (rank, other_rank) in zip(ids, likely, asked, ranks, strict=True):
+        yield Predictions(best, probabilities, (pair[0], rank), (pair[1], other_rank) if other_rank else None)

@@ -6,10 +6,12 @@ An ``Explanation`` holds numbers and strings only (no tensor, no model), so it c
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
@@ -25,6 +27,8 @@ from .inside import INSIDE, relevance_of_head, rows_of, strongest_neurons
 
 SCHEMA = 1
 Measures: TypeAlias = Literal["parts", "sensitivity", "mixture", "scores"]
+MEASURES = get_args(Measures)
+NUMBERS = ("relevance", "value", *INSIDE, "pairs", "residual", "target_probability", "contrast_probability")
 
 
 NO_TOKEN = -1  # the id of what is no entry of a vocabulary: a function that is explained, a patch of an image
@@ -157,22 +161,27 @@ class Explanation(Shown):
             raise InputError(
                 f"segments {self.segments}: give parts of the {len(self.tokens)} tokens, in order and without overlap."
             )
-        if self.measures not in get_args(Measures):
-            raise InputError(f"measures={self.measures!r}: expected one of {', '.join(get_args(Measures))}.")
+        if self.measures not in MEASURES:
+            raise InputError(f"measures={self.measures!r}: expected one of {', '.join(MEASURES)}.")
         check_images(self.images, len(self.tokens))
-        for name, numbers in self._arrays():
-            if not np.isfinite(numbers).all():
+        for name, numbers in self._numbers():
+            # One number at a time is faster this way, and an evaluation makes a hundred thousand explanations.
+            if not (math.isfinite(numbers) if type(numbers) is float else np.isfinite(numbers).all()):
                 raise NonFiniteError(f"{name} of the {self.method} explanation holds NaN or infinity.")
 
-    def _arrays(self) -> list[tuple[str, np.ndarray]]:
-        """Every number of the explanation, by name."""
-        named: list[tuple[str, Any]] = [("relevance", self.relevance), ("value", self.value)]
-        single = (*INSIDE, "pairs", "residual", "target_probability", "contrast_probability")
-        named += [(name, getattr(self, name)) for name in single]
+    def noted(self, notes: Iterable[str]) -> Explanation:
+        """The same with more notes."""
+        found = copy.copy(self)  # as dataclasses.replace, without checking all numbers once more
+        object.__setattr__(found, "notes", (*self.notes, *notes))
+        return found
+
+    def _numbers(self) -> list[tuple[str, Any]]:
+        """Every number of the explanation, by name: float64 arrays and single numbers."""
+        named: list[tuple[str, Any]] = [(name, getattr(self, name)) for name in NUMBERS]
         named += [(f"top[{i}].probability", predicted.probability) for i, predicted in enumerate(self.top)]
         named += [(f"layers[{k!r}]", v) for k, v in self.layers.items()]
         named += [(f"components[{k!r}]", v) for k, v in self.components.items()]
-        return [(name, np.asarray(v, dtype=np.float64)) for name, v in named if v is not None]
+        return [(name, v) for name, v in named if v is not None]
 
     def __repr__(self) -> str:
         tokens = [token.shown or token.text for token in (self.target, self.contrast) if token]

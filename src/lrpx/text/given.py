@@ -51,6 +51,8 @@ def as_python(value: Any) -> Any:
 
     A sequence that reads its items when asked for them (a column of a ``datasets.Dataset``) is read once, item by item.
     """
+    if value is None or type(value) in (int, str):  # most of what a call with many texts holds
+        return value
     for method in ("tolist", "to_list"):  # of numpy, torch and pandas; of polars
         if callable(read := getattr(value, method, None)):
             value = read()
