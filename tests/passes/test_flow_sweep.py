@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tiny
 from support import families, runner_of
+from swept import ENCODER_DECODER
 
 from lrpx.errors import LrpxError, UnsupportedModelError
 from lrpx.passes.attribution import run
@@ -25,8 +26,6 @@ AROUND = {  # which have ways around the residual stream
     *("causal:inkling2_loop_text", "causal:inkling2_text", "causal:zamba", "causal:zamba2"),
 }
 
-TWO_TEXTS = [f for f in tiny.FAMILIES if f.startswith("masked:") and tiny.configuration(f).is_encoder_decoder]
-
 
 def matrix(found, step):
     whole = np.zeros((found.relevance.shape[1],) * 2)
@@ -35,7 +34,7 @@ def matrix(found, step):
 
 
 # An encoder and a decoder, with a text each, are refused where a flow is asked for (``explainer/flow.py``).
-@families([family for family in tiny.FAMILIES if family not in TWO_TEXTS])
+@families([family for family in tiny.FAMILIES if family not in ENCODER_DECODER])
 def test_a_flow_holds_or_is_refused(family):
     model = tiny.build(family)
     ids = tiny.inputs(model, n_tokens=6)["input_ids"][0].tolist()
