@@ -32,6 +32,8 @@ EXPLAINED = [f for f in tiny_images.FAMILIES if f not in REFUSES]
 CONVNETS = (
     "bit convnext convnextv2 efficientnet focalnet hgnet_v2 mobilenet_v1 mobilenet_v2 poolformer regnet resnet textnet"
 ).split()
+MULTIPLIES = ("image:focalnet", "image:mobilevitv2", "image:swiftformer")
+"""Those that multiply two hidden states outside of attention: the tests of gates below have looked at them."""
 PATCHES = [f for f in EXPLAINED if f.split(":")[1] not in (*CONVNETS, *WITHOUT_PATCHES)]
 """Those of which relevance is taken at the patches; of the others, at the pixels."""
 
@@ -66,6 +68,7 @@ def test_forward_is_bit_identical_and_relevance_adds_up(family):
 
     result = run(model, batch_of(inputs), "lrp", places(family), mode=Accounting)
     assert result.values[0] == pytest.approx(float(plain[0, 2] - plain[0, 3]), rel=1e-12)
+    assert bool(result.mode.hits["product"]) == (family in MULTIPLIES)
     for place in places(family):
         parts = total(result, place)
         missing = result.values[0] - float(parts.sum()) - result.mode.absorbed
@@ -187,18 +190,53 @@ def test_where_relevance_is_taken(family):
 # Which factor got it: conservation cannot see relevance that went to a gate.
 
 
-def test_the_gate_of_a_gated_mlp_gets_exactly_0():
-    """DINOv2 giant: ``silu(gate) * up``; the gate is a constant under LRP, and takes half under AttnLRP."""
-    model = tiny_images.build("image:dinov2", use_swiglu_ffn=True)
+def gelu_by_gelu(model):
+    """FocalNet's contexts, each an activation, times what the model calls gates."""
+    for module in model.modules():
+        if type(module).__name__ == "FocalNetModulation":
+            for gelu in (m for m in module.modules() if isinstance(m, nn.GELU)):
+                gelu.register_forward_hook(lambda _, __, output: output.detach())
+                yield gelu
+
+
+def swiglu(model):
+    """DINOv2 giant: ``silu(gate) * up``."""
+    for module in model.modules():
+        if type(module).__name__ == "Dinov2SwiGLUFFN" or type(module).__name__ == "Dinov2WithRegistersSwiGLUFFN":
+            module.forward = partial(with_a_constant_gate, module)
+            yield module
+
+
+def values_of_linear_attention(model):
+    """MobileViT v2: ``relu(value) * context``, where the context has weights by softmax."""
+    for module in model.modules():
+        if type(module).__name__ == "MobileViTV2LinearSelfAttention":
+            module.forward = partial(with_constant_values, module)
+            yield module
+
+
+SWIGLU = {"use_swiglu_ffn": True}
+GATED = {
+    "image:dinov2": (SWIGLU, swiglu),
+    "image:dinov2_with_registers": (SWIGLU, swiglu),
+    "image:focalnet": ({}, gelu_by_gelu),
+    "image:mobilevitv2": ({}, values_of_linear_attention),
+}
+"""Family -> options with which it is gated, and how its gates are made constants by hand."""
+
+
+@families([f for f in GATED if f in EXPLAINED], ("image:dinov2",))
+def test_the_gate_gets_exactly_0(family):
+    """The gate is a constant under LRP, so making it one changes nothing, bit for bit; and takes half under AttnLRP."""
+    options, constant = GATED[family]
+    model = tiny_images.build(family, **options)
     batch = batch_of(tiny_images.inputs(model))
     before = {rules: total(run(model, batch, rules, ["pixels"]), "pixels") for rules in ("lrp", "attnlrp")}
-    changed = [m for m in model.modules() if type(m).__name__ == "Dinov2SwiGLUFFN"]
-    assert changed
-    for module in changed:
-        module.forward = partial(with_a_constant_gate, module)
+    assert list(constant(model))
     after = {rules: total(run(model, batch, rules, ["pixels"]), "pixels") for rules in ("lrp", "attnlrp")}
     assert torch.equal(before["lrp"], after["lrp"])
-    assert not torch.allclose(before["attnlrp"], after["attnlrp"], rtol=1e-3)
+    atol = 1e-3 * float(after["attnlrp"].abs().max())
+    assert not torch.allclose(before["attnlrp"], after["attnlrp"], rtol=1e-3, atol=atol)
 
 
 def with_a_constant_gate(module, x):
@@ -206,6 +244,12 @@ def with_a_constant_gate(module, x):
         return module.down_proj(module.act_fn(module.gate_proj(x)).detach() * module.up_proj(x))
     gate, up = module.weights_in(x).chunk(2, dim=-1)  # before transformers 5.20 or so
     return module.weights_out(functional.silu(gate).detach() * up)
+
+
+def with_constant_values(module, x):
+    query, key, value = module.qkv_proj(x).split([1, module.embed_dim, module.embed_dim], dim=1)
+    context = (key * query.softmax(-1)).sum(-1, keepdim=True)
+    return module.out_proj(functional.relu(value).detach() * context.expand_as(value))
 
 
 @families([f for f in EXPLAINED if f in ("image:regnet", "image:efficientnet")], ())
