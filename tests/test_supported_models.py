@@ -1,5 +1,6 @@
 """``docs/supported_models.md`` says what the sweeps say."""
 
+import auto_classes
 import pytest
 import supported_models
 import transformers
@@ -18,6 +19,32 @@ def test_no_model_type_is_both():
         assert len(sweep.explained) > 5
         assert sweep.explained.isdisjoint(sweep.refused)
         assert (supported_models.HERE.parents[1] / sweep.test).exists()
+
+
+def test_every_table_of_transformers_is_swept_or_outside_for_a_reason():
+    known = auto_classes.tables()
+    new = known.keys() - auto_classes.SWEPT.keys() - auto_classes.OUTSIDE.keys()
+    assert not new, "say in tests/helpers/auto_classes.py what is explained of these, or why nothing is"
+    assert known.keys() > auto_classes.SWEPT.keys()
+    assert not auto_classes.SWEPT.keys() & auto_classes.OUTSIDE.keys()
+
+
+@pytest.mark.parametrize("table", auto_classes.SWEPT)
+def test_every_model_type_of_a_swept_table_was_looked_at(table):
+    [sweep] = [each for each in supported_models.sweeps() if each.column == auto_classes.SWEPT[table]]
+    left = auto_classes.left_out(table)
+    types = auto_classes.tables()[table].keys()
+    assert types <= sweep.explained | sweep.refused.keys() | left.keys(), "add them to the sweep, or say why not"
+    assert left.keys().isdisjoint(sweep.explained)
+    assert len(types) > 5
+
+
+def test_models_of_more_than_text_are_in_another_table_too():
+    tables = auto_classes.tables()
+    if "MULTIMODAL_LM" not in tables:
+        pytest.skip("this transformers has no such table")
+    elsewhere = set().union(*(tables[table] for table in auto_classes.SWEPT))
+    assert tables["MULTIMODAL_LM"].keys() - elsewhere <= {*auto_classes.OTHERWISE_SKIPPED["MULTIMODAL_LM"]}
 
 
 def test_the_readme_counts_as_the_page_does():

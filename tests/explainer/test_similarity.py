@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from support import CORE, lift_float32_norms, slow_but
 from tiny_tokenizers import word_piece
 from transformers import BertConfig, BertModel, CLIPConfig, CLIPModel, T5Config, T5ForConditionalGeneration
+from transformers.models.auto.modeling_auto import MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES
 
 import lrpx
 from lrpx.check import check
@@ -22,12 +23,27 @@ from lrpx.models.sentence_encoder import POOLINGS, stored_embedding
 FIRST, OTHER = "the keys to the cabinet", "the key is old"
 # The families that embedding models are made of, and the makes that differ from them.
 ENCODERS = (
-    "albert bert camembert convbert data2vec-text deberta deberta-v2 distilbert electra ernie eurobert fnet funnel "
-    "jina_embeddings_v3 modernbert mpnet nomic_bert nystromformer roberta roformer xlm xlm-roberta"
+    "albert bert big_bird camembert convbert data2vec-text deberta deberta-v2 distilbert electra ernie eurobert flaubert fnet "
+    "funnel ibert jina_embeddings_v3 longformer mobilebert modernbert mpnet nomic_bert nystromformer rembert roberta "
+    "roberta-prelayernorm roc_bert roformer xlm xlm-roberta xlm-roberta-xl"
 )
-DECODERS = "gemma2 gemma3_text gpt2 gpt_neox llama mistral mixtral olmo2 opt phi3 qwen2 qwen3 qwen3_moe bloom falcon"
+DECODERS = "bloom falcon gemma2 gemma3_text gpt2 gpt_neox llama llama4 mistral mixtral mllama olmo2 opt phi3 qwen2 qwen3 qwen3_moe"
 NAMED = [*(f"masked:{name}" for name in ENCODERS.split()), *(f"causal:{name}" for name in DECODERS.split())]
-SWEPT = [family for family in NAMED if family in tiny.FAMILIES]
+TEXT_ALONE = [
+    f"encoding:{name}"
+    for name in ("clip_text_model", "emu3", "molmo2_text", "t5gemma", "tipsv2_text_model")
+    if name in MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES
+]
+"""Parts of models, which transformers lists as encoders of text."""
+SWEPT = [*(family for family in NAMED if family in tiny.FAMILIES), *TEXT_ALONE]
+OPTIONS = {"masked:longformer": {"attention_window": [4, 4]}, "encoding:t5gemma": {"is_encoder_decoder": False}}
+
+
+def built(family):
+    name = family.removeprefix("encoding:")
+    if family in TEXT_ALONE:
+        tiny._CLASS_NAMES.setdefault(family, MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES[name])
+    return tiny.build(family, zero_biases=True, overrides=OPTIONS.get(family))
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +131,7 @@ def test_gradient_x_input_is_what_scaling_a_token_changes(explainer, metric):
 @pytest.mark.parametrize("family", slow_but(SWEPT, *CORE))
 def test_every_family_accounts_for_the_similarity(family):
     """Under LRP with biases zero, tokens and pairs each add up to the cosine; a pair's texts may be of any lengths."""
-    model = tiny.build(family, zero_biases=True)
+    model = built(family)
     texts = [tiny.inputs(model, n, seed=n)["input_ids"][0].tolist() for n in (7, 5)]
     e = lrpx.Explainer(model, None, method="lrp").similarity(*texts, pooling="mean", pairs=True)
     assert e.pairs.shape == (7, 5)

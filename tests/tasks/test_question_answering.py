@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import torch
+import transformers
 from tiny_classifiers import classifier, tokenizer
 
 import lrpx
-from lrpx.errors import InputError
+from lrpx.errors import InputError, UnsupportedModelError
 from lrpx.passes.attribution import run
 from lrpx.tasks.question_answering import LONGEST, AnswerScores
 from lrpx.text.batching import Item, pad
@@ -251,3 +252,19 @@ def test_a_function_is_shown_without_a_mark(explainer):
 def test_which_functions_cannot_be_used(explainer, asked, message):
     with pytest.raises(InputError, match=message):
         explainer(CONTEXT, question=QUESTION, **asked)
+
+
+def test_answers_about_images_are_refused_by_name():
+    """Their classes are called like those that find an answer in a text."""
+    sizes = {
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+        "image_size": 32,
+    }
+    model = transformers.ViltForQuestionAnswering(transformers.ViltConfig(**sizes, vocab_size=50, num_labels=3)).eval()
+    with pytest.raises(
+        UnsupportedModelError, match="ViltForQuestionAnswering is not supported: it answers questions about"
+    ):
+        lrpx.explain(model, None, [5, 6], question=[7, 8])

@@ -40,7 +40,13 @@ class Head:
         return name in self.classes() or name.endswith(self.suffixes)
 
 
-NO_HEAD = Head("feature-extraction", "AutoModel", ("MODEL_MAPPING_NAMES",), (), explained=True)  # it gives embeddings
+NO_HEAD = Head(  # it gives embeddings
+    "feature-extraction",
+    "AutoModel",
+    ("MODEL_MAPPING_NAMES", "MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES"),
+    (),
+    explained=True,
+)
 TEXT_ENCODER = Head(  # the encoder alone of a family of encoder-decoder models
     "feature-extraction",
     "AutoModelForTextEncoding",
@@ -89,8 +95,8 @@ HEADS = (
         ("MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES",),
         (),
     ),
-    NO_HEAD,
     TEXT_ENCODER,
+    NO_HEAD,
 )
 
 # Of encoder-decoder models alone: transformers lists in these tables also models that read images or sound and go on from a text.

@@ -28,7 +28,7 @@ _PAGES = "it reads where words stand on a page, and lrpx gives it text alone"
 REFUSED_HEADS: dict[str, str] = {
     **dict.fromkeys(("bros", "layoutlm", "layoutlmv2", "layoutlmv3", "lilt"), _PAGES),
     "canine": "it reads characters by hashes and makes fewer hidden states than characters, so the two do not match",
-    "lxmert": "it answers questions about images, and lrpx gives it text alone",
+    **dict.fromkeys(("blip", "lxmert", "vilt"), "it answers questions about images, and lrpx gives it text alone"),
     "markuplm": "it reads the markup of a page, and lrpx gives it text alone",
     "mra": "its attention is a kernel that hides its operations",
     "tapas": "it reads tables, and lrpx gives it text alone",
