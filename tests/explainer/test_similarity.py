@@ -27,7 +27,8 @@ ENCODERS = (
     "funnel ibert jina_embeddings_v3 longformer mobilebert modernbert mpnet nomic_bert nystromformer rembert roberta "
     "roberta-prelayernorm roc_bert roformer xlm xlm-roberta xlm-roberta-xl"
 )
-DECODERS = "bloom falcon gemma2 gemma3_text gpt2 gpt_neox llama llama4 mistral mixtral mllama olmo2 opt phi3 qwen2 qwen3 qwen3_moe"
+DECODERS = "gemma2 gemma3_text gpt2 gpt_neox llama mistral mixtral olmo2 opt phi3 qwen2 qwen3 qwen3_moe bloom falcon"
+DECODERS += " llama4 mllama"
 NAMED = [*(f"masked:{name}" for name in ENCODERS.split()), *(f"causal:{name}" for name in DECODERS.split())]
 TEXT_ALONE = [
     f"encoding:{name}"
