@@ -40,6 +40,24 @@ def total(result):
     return (hidden.state * hidden.gradient).double()
 
 
+def other_tables(model):
+    """Embeddings that other tokens change the lookup of, beside the word embedding: seen by running the model twice."""
+    seen = {}
+
+    def look(module, args, _):
+        if args and isinstance(args[0], torch.Tensor) and not args[0].is_floating_point():
+            seen.setdefault(module, []).append(args[0].clone())
+
+    tables = [m for m in model.modules() if isinstance(m, nn.Embedding) and m is not model.get_input_embeddings()]
+    hooks = [m.register_forward_hook(look) for m in tables if "Position" not in type(m).__name__]
+    with torch.no_grad():
+        for seed in (0, 1):
+            model(**tiny.inputs(model, n_tokens=9, seed=seed))
+    for hook in hooks:
+        hook.remove()
+    return [m for m, found in seen.items() if not torch.equal(found[0], found[-1])]
+
+
 @families(EXPLAINED)
 def test_forward_is_bit_identical_and_relevance_adds_up(family):
     model = tiny.build(family, zero_biases=True)
@@ -51,6 +69,7 @@ def test_forward_is_bit_identical_and_relevance_adds_up(family):
             assert torch.equal(model(**batch.inputs).logits, plain)
 
     result = run(model, batch, "lrp", [AT.get(family, "embedding")], mode=Accounting)
+    assert any("beside the word embedding" in note for note in result.notes) == bool(other_tables(model))
     parts = total(result)
     missing = result.values[0] - float(parts.sum()) - result.mode.absorbed
     assert abs(missing) < TOLERANCE * float(parts.abs().sum())

@@ -8,7 +8,7 @@ from transformers import LlamaForCausalLM
 
 import lrpx
 from lrpx.check import check
-from lrpx.errors import InputError, UnsupportedModelError
+from lrpx.errors import InputError, LrpxWarning, UnsupportedModelError
 from lrpx.methods import METHODS
 from lrpx.methods.generated import is_one_pass
 from lrpx.passes.attribution import run
@@ -136,3 +136,18 @@ def test_several_models_in_one_are_refused_by_their_parts():
     model.__class__ = Whole
     with pytest.raises(UnsupportedModelError, match=r"consists of several models \(model\).*Explainer\(model\.model\)"):
         lrpx.explain(model, None, [3, 4, 5])
+
+
+def test_embeddings_of_n_grams_are_told_of():
+    """They get no relevance: which of the tokens of an n-gram it would belong to is not known."""
+    if "causal:qwen4_exp_text" not in tiny.FAMILIES:
+        pytest.skip("this transformers has no Qwen4")
+    options = {"ple_layer_ids": [1], "heads_per_ngram": 2, "ngram_vocab_size_base": 50, "eos_token_id": 2}
+    model = tiny.build("causal:qwen4_exp_text", overrides={**tiny.OVERRIDES["qwen4_exp_text"], **options})
+    with pytest.warns(LrpxWarning, match="also reads n-grams of tokens by .*ngram_embedding"):
+        e = lrpx.explain(model, None, [9, 10, 11, 12], target=20, method="lrp")
+    assert any("a part of the residual" in note for note in e.notes)
+    with pytest.warns(LrpxWarning, match="n-grams of tokens"):
+        g = lrpx.Explainer(model).generate([9, 10, 11], continuation=[12, 13])
+    assert "n-grams of tokens" in " ".join(g.notes)
+    assert not tiny.build("causal:qwen4_exp_text").config.ple_layer_ids

@@ -40,13 +40,7 @@ class Head:
         return name in self.classes() or name.endswith(self.suffixes)
 
 
-NO_HEAD = Head(  # it gives embeddings
-    "feature-extraction",
-    "AutoModel",
-    ("MODEL_MAPPING_NAMES", "MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES"),
-    (),
-    explained=True,
-)
+NO_HEAD = Head("feature-extraction", "AutoModel", ("MODEL_MAPPING_NAMES",), ("TextModel",))  # it gives embeddings
 TEXT_ENCODER = Head(  # the encoder alone of a family of encoder-decoder models
     "feature-extraction",
     "AutoModelForTextEncoding",
@@ -95,8 +89,8 @@ HEADS = (
         ("MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES",),
         (),
     ),
-    TEXT_ENCODER,
     NO_HEAD,
+    TEXT_ENCODER,
 )
 
 # Of encoder-decoder models alone: transformers lists in these tables also models that read images or sound and go on from a text.

@@ -21,7 +21,7 @@ from .dispatch import PassRunner
 from .forward_backward import CHUNK, PassSpec, check, per_token
 from .hidden_states import place_first
 from .image_inputs import APART
-from .validation import about_cuts
+from .validation import about_cuts, about_tables
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def run(
             pair = state, found.gradients[name]
             # Feature maps and pixels of images keep their shape.
             places[name] = Hidden(*pair) if apart or not batch.shape[1] else Hidden(*(t.flatten(2) for t in pair))
-    notes = (about_cuts(type(model).__name__, found.mode),) if +found.mode.cuts else ()
+    notes = (*about_tables(model), *((about_cuts(type(model).__name__, found.mode),) if +found.mode.cuts else ()))
     numbers = reading.values, reading.targets, reading.products
     return Pass(*numbers, places, found.mode, notes, reading.predictions, reading.inside)
 

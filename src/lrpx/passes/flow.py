@@ -39,7 +39,7 @@ from .many_targets import with_options
 from .memory import values_at_once
 from .places import Place, StreamPlaces, chosen_places
 from .predictions import predictions, read_predictions
-from .validation import about_cuts, where_not_finite
+from .validation import about_cuts, about_tables, where_not_finite
 
 logger = logging.getLogger("lrpx")
 
@@ -176,7 +176,7 @@ def flow_of(
                     count = min(batch.likeliest, whole.shape[1])
                     counted = predictions(whole, targets, now.batch.contrasts, count)
                 [predicted] = read_predictions(counted.cpu().double().numpy())
-            notes = (about_cuts(type(model).__name__, watch),) if +watch.cuts else ()
+            notes = (*about_tables(model), *((about_cuts(type(model).__name__, watch),) if +watch.cuts else ()))
             [(name, state)] = states.items()
             lowest = Place(name, state.whole(), 1, 0)
             places = chosen_places([lowest, *stream.checked()], between, layers)

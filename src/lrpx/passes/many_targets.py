@@ -41,7 +41,7 @@ from .forward_backward import (
 from .memory import values_at_once
 from .predictions import read_predictions
 from .scoring import Scores, Scoring, scored
-from .validation import about_cuts, check_model, check_not_compiled, own_failures_named, where_not_finite
+from .validation import about_cuts, about_tables, check_model, check_not_compiled, own_failures_named, where_not_finite
 
 logger = logging.getLogger("lrpx")
 
@@ -74,7 +74,8 @@ class ManyTargets:
         self, model: PreTrainedModel, now: Watched, scoring: Scoring, scores: Scores, *, together: int
     ) -> None:
         # Before anything here is counted as an operation of the model:
-        self.notes = (about_cuts(type(model).__name__, now.active),) if +now.active.cuts else ()
+        cuts = (about_cuts(type(model).__name__, now.active),) if +now.active.cuts else ()
+        self.notes = (*about_tables(model), *cuts)
         states, beside = now.states(model, scores.root)
         self._beside = [*beside, *now.apart().values()]
         self._state, self._later = next(iter(states.values())), now.later

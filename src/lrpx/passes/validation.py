@@ -231,6 +231,28 @@ def about_cuts(name: str, mode: Propagation) -> str:
     )
 
 
+_TABLES = {
+    **dict.fromkeys(("gemma3n_text", "gemma4_text", "gemma4_unified_text"), "embed_tokens_per_layer"),
+    "neomme": "value_embeddings",
+    "qwen4_exp_text": "ngram_embedding",
+}
+"""Type of the text model -> the name of a module with embeddings of tokens, or of n-grams of them, beside the word embedding."""
+
+
+def about_tables(model: PreTrainedModel) -> tuple[str, ...]:
+    """A note on embeddings of the text that get no relevance, since they are looked up beside the word embedding."""
+    table = _TABLES.get(getattr(model.config.get_text_config(), "model_type", ""))
+    names = [name for name, _ in model.named_modules() if name.rpartition(".")[2] == table] if table else []
+    if not names:
+        return ()
+    what = "n-grams of tokens" if table == "ngram_embedding" else "the tokens"
+    where = ", ".join(names[:2]) + (" and others" if len(names) > 2 else "")
+    return (
+        f"{type(model).__name__} also reads {what} by {where}, beside the word embedding. What it takes from there is a constant "
+        "here, and a part of the residual.",
+    )
+
+
 def check_no_bypass(model: nn.Module, values: Tensor, sources: Mapping[str, Tensor], entries: Sequence[Tensor]) -> None:
     """What enters the first block must be the only way from what was read to the logits.
 
