@@ -573,6 +573,7 @@ def test_linear_functions_are_not_refused(name):
 
 
 # A model that uses its embeddings before the first block, as Gemma 3n does for its inputs of each layer.
+@pytest.mark.filterwarnings("ignore:.*beside the word embedding:lrpx.errors.LrpxWarning")
 @pytest.mark.parametrize("family", ["causal:gemma3n_text", "causal:gemma4_text"])
 @pytest.mark.parametrize("method", ["lrp", "attnlrp", "gradient-x-input"])
 def test_a_model_that_uses_its_embeddings_before_the_first_block(family, method):
