@@ -297,3 +297,20 @@ def test_packed_patches_are_put_together_again(family):
     [halves] = pixel_maps(model, inputs, "pixel_values", packed.numpy() / (2 if family == "qwen2_vl" else 1))
     np.testing.assert_allclose(halves.pixels, picture)
     assert halves.patches.sum() == pytest.approx(float(picture.sum()))
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"target": "a cat"}, 'at="pixels": one logit at a time'),
+        ({"target": "cat", "objective": "logprob"}, 'at="pixels": one logit at a time'),
+        ({"target": "cat", "heads": True}, 'heads=True: heads attend .* Take at="input"'),
+    ],
+)
+def test_what_is_not_followed_to_the_pixels_is_refused_with_a_sentence(explainer, asked, message):
+    with pytest.raises(InputError, match=message):
+        explainer(PLACED, images=[photo()], at="pixels", **asked)
+    with pytest.raises(InputError, match='at="pixels": one logit at a time is followed to the pixels, no generated text'):
+        explainer.generate(PLACED, images=[photo()], max_new_tokens=1, at="pixels")
+    e = explainer(PLACED, images=[photo()], target=lambda logits: logits.log_softmax(0)[CAT], at="pixels")
+    assert e.layers["pixels"].any()

@@ -11,6 +11,7 @@ from support import families
 from transformers import CLIPProcessor, ViTImageProcessor
 
 import lrpx
+from lrpx.errors import InputError
 from lrpx.passes.hidden_states import first_blocks
 from lrpx.propagation.propagate import propagate
 
@@ -174,3 +175,37 @@ def test_a_missing_tokenizer():
     model = tiny_images.build("score:clip")
     with pytest.raises(lrpx.InputError, match="reads a text through its tokenizer, which is missing"):
         lrpx.explain(model, None, tiny_images.inputs(model), target="a cat </s>")
+
+
+def test_a_function_of_the_scores_with_several_texts(reader):
+    """Linear ones by what the texts give alone; others by the slope at the scores, and finite differences at the pixels."""
+    model = tiny_images.build("score:clip")
+    explainer, inputs = lrpx.Explainer(model, reader), tiny_images.inputs(model)
+    texts = ["a cat </s>", "two dog see </s>", "images </s>"]
+    pair = explainer(inputs, target=texts[0], contrast=texts[1])
+    e = explainer(inputs, choices=texts[:2], target=lambda scores: scores[0] - scores[1])
+    assert e.value == pytest.approx(pair.value, rel=1e-9)
+    np.testing.assert_allclose(e.relevance, pair.relevance, atol=1e-12)
+    assert [part.name for part in e.segments] == ["image", "text 1", "text 2"]
+
+    def log_share(scores):
+        return scores.log_softmax(0)[0]
+
+    e = explainer(inputs, choices=texts, target=log_share, method="gradient-x-input", at="pixels", explains="log p")
+    alone = [explainer(inputs, target=text, method="gradient-x-input", at="pixels") for text in texts]
+    assert e.value == pytest.approx(float(log_share(torch.tensor([one.value for one in alone]))), abs=1e-6)
+    assert (e.target.text, e.explains) == ("log p", "function")
+    ids = [reader.tokenizer(text)["input_ids"] for text in texts]
+
+    def value(scale):
+        pixels = {name: scale * t for name, t in inputs.items()}
+        with torch.no_grad():
+            scores = [model(**pixels, input_ids=torch.tensor([each])).logits_per_image[0, 0] for each in ids]
+        return float(log_share(torch.stack(scores)))
+
+    slope = (value(1 + 1e-5) - value(1 - 1e-5)) / 2e-5
+    assert e.layers["pixels"].sum() == pytest.approx(slope, rel=1e-5)
+    with pytest.raises(InputError, match=r"gets the scores of the image with several texts: choices="):
+        explainer(inputs, target=log_share)
+    with pytest.raises(InputError, match=r"choices= are the texts whose scores a function gets"):
+        explainer(inputs, target="a cat </s>", choices=texts)

@@ -195,6 +195,7 @@ class Explainer:
             text_pair: Of a classifier of pairs: the second text. For several texts, one for all or a list.
             question: Of a question-answering model: what is asked about ``text``. Likewise.
             choices: Of a multiple-choice model: the texts that may follow ``text``. For several texts, a list for all, or lists.
+                Of a model that scores images with texts (CLIP): the texts whose scores a function given as target gets.
             target: The token to explain: an id, or a string (``" are"``; a leading space matters). Default: the model's top
                 prediction. Of a causal model a string may be several tokens (``" playing golf"``), whose scores are added
                 up. For several texts, one for all or a list. For one text a list means several explanations, from one forward

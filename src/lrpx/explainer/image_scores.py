@@ -5,11 +5,12 @@
 2. ``target`` is the text. With a ``contrast``, another text, the difference of their scores is explained: the parts of the second
    text count negatively.
 3. Each text is read together with the image: a batch of pairs, of which the diagonal of the scores counts.
+4. A function of the scores with several texts, ``choices``, is explained by their maps, weighted by its gradient.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,10 +23,13 @@ from ..errors import InputError, UnsupportedModelError
 from ..methods import Method
 from ..models.reader import image_processor_of, tokenizer_of
 from ..passes.dispatch import PassRunner
+from ..passes.functions import value_and_gradient
 from ..passes.hidden_states import place_first
-from ..results.explanation import Explanation, Segment, Token, Unit
+from ..results.explanation import NO_TOKEN, Explanation, Segment, Token, Unit
 from ..tasks.patches import Seen
-from ..text.batching import Attribution, Batch, Readout
+from ..text.batching import Attribution, Batch, Function, Readout
+from ..text.given import name_of, short
+from ..text.items import function_of
 from ..text.tokenization import Encoded, encoder
 from ..text.units import special_ids
 from .images import Images
@@ -48,8 +52,12 @@ class PairScores(Readout):
 class ImageScores(Images):
     """Images, each with one text or two."""
 
-    def __init__(self, runner: PassRunner, reader: Any, image: Any, asked: Mapping[str, Any], *, collect: bool) -> None:
+    def __init__(
+        self, runner: PassRunner, reader: Any, image: Any, asked: Mapping[str, Any], choices: Any, *, collect: bool
+    ) -> None:
         """Read what a user gave; ``asked`` has ``target`` and ``contrast``, texts for all images or each.
+
+        ``choices`` are the texts whose scores a function given as target gets, the same for all images.
 
         Raises:
             InputError: Something cannot be used. Of several images, it names the one.
@@ -60,7 +68,7 @@ class ImageScores(Images):
             raise UnsupportedModelError(
                 f"{type(model).__name__} has no towers text_model and vision_model of its own, so its score is not explained."
             )
-        self.tokenizer = tokenizer_of(reader)
+        self.tokenizer, self._choices = tokenizer_of(reader), choices
         self.texts: dict[int, list[Encoded]] = {}
         super().__init__(runner, image_processor_of(reader), image, asked, collect=collect)
 
@@ -81,15 +89,29 @@ class ImageScores(Images):
                 f"{type(self.model).__name__} scores how well an image and a text fit, and no text is given. Type: "
                 'explainer(image, target="a photo of a cat"), perhaps with contrast="a photo of a dog".'
             )
-        if callable(target) or callable(contrast):
+        if function_of(target, contrast) is not None:
+            return self._ask_of_choices(i, name_of(target))
+        if self._choices is not None:
             raise InputError(
-                f"{type(self.model).__name__} scores texts and has no labels: target and contrast are texts."
+                "choices= are the texts whose scores a function gets: target=lambda scores: scores.log_softmax(0)[0]. Leave them "
+                "out, or give one."
             )
         if target == contrast:
             raise InputError(f"target and contrast are both {target!r}: their difference is 0. Give two that differ.")
         given = {"target": target, "contrast": contrast}
         self.texts[i] = [self._encoded(role, text) for role, text in given.items() if text is not None]
         return 0, None if contrast is None else 1
+
+    def _ask_of_choices(self, i: int, name: str) -> tuple[int, None]:
+        """The texts of a function."""
+        texts = self._choices
+        if not isinstance(texts, list | tuple) or not texts:
+            raise InputError(
+                f"the target is the function {name}, which gets the scores of the image with several texts: "
+                f'choices=["a photo of a cat", "a photo of a dog"]. Given: {short(texts)}.'
+            )
+        self.texts[i] = [self._encoded(f"choices[{n}]", text) for n, text in enumerate(texts)]
+        return 0, None
 
     def _encoded(self, role: str, text: Any) -> Encoded:
         """One text as its tower reads it."""
@@ -118,6 +140,9 @@ class ImageScores(Images):
         for i in group:
             alone = [next(results) for _ in self.texts[i]]
             parts = [self._with_text(result, text) for result, text in zip(alone, self.texts[i], strict=True)]
+            if i in self.functions:
+                found.append(_weighted(parts, self.functions[i][0], len(alone[0].relevance)))
+                continue
             first, *second = parts
             found.append(_difference(first, second[0], len(alone[0].relevance)) if second else first)
         return found
@@ -159,7 +184,8 @@ class ImageScores(Images):
         start, special = len(e.tokens), special_ids(self.tokenizer)
         tokens, ids, units, marked = list(e.tokens), list(e.token_ids), list(e.units), list(e.special)
         segments = [Segment("image", 0, start)]
-        for name, text in zip(("text", "contrast"), texts, strict=False):
+        names = [f"text {n + 1}" for n in range(len(texts))] if i in self.functions else ["text", "contrast"]
+        for name, text in zip(names, texts, strict=False):
             begin = len(tokens)
             tokens += text.tokens
             ids += text.token_ids
@@ -168,26 +194,39 @@ class ImageScores(Images):
             segments.append(Segment(name, begin, len(tokens)))
         return replace(
             e, tokens=tokens, token_ids=ids, units=units, special=tuple(marked), segments=tuple(segments),
-            relevance=np.concatenate([e.relevance, of_texts]), explains="image-text score of",
+            relevance=np.concatenate([e.relevance, of_texts]),
+            explains="function" if i in self.functions else "image-text score of",
         )  # fmt: skip
 
     def _told(self, i: int, result: Attribution) -> dict[str, Any]:
+        if i in self.functions:
+            name = self.functions[i][1]
+            return {"target": Token(NO_TOKEN, name, name)}
         roles = zip(("target", "contrast"), self.texts[i], strict=False)
         return {role: Token(n, text.text or "", text.text or "") for n, (role, text) in enumerate(roles)}
 
 
 def _difference(first: Attribution, second: Attribution, image: int) -> Attribution:
     """What the first text gives, minus what the second one does; the first ``image`` tokens are those of both."""
-    a, b = first.relevance, second.relevance
-    if first.residual is None or second.residual is None:
+    return _sum([first, second], [1.0, -1.0], first.value - second.value, image)
+
+
+def _weighted(parts: Sequence[Attribution], function: Function, image: int) -> Attribution:
+    """What a function makes of the scores with several texts: their relevance, weighted by its gradient."""
+    scores = torch.tensor([part.value for part in parts], dtype=torch.float64)
+    value, gradient = value_and_gradient(function, scores)
+    return _sum(parts, gradient.tolist(), float(value), image)
+
+
+def _sum(parts: Sequence[Attribution], weights: Sequence[float], value: float, image: int) -> Attribution:
+    """Maps of one image with several texts as one: its ``image`` tokens, and behind them those of all texts."""
+    if any(part.residual is None for part in parts):
         raise InputError(
-            "this method does not decompose the score, so what it gives for two texts cannot be subtracted. Type: "
-            'method="gradient-x-input", or leave out the contrast.'
+            "this method does not decompose the score, so what it gives for several texts cannot be added up. Type: "
+            'method="gradient-x-input", or give one text.'
         )
-    return replace(
-        first,
-        relevance=np.concatenate([a[:image] - b[:image], a[image:], -b[image:]]),
-        value=first.value - second.value,
-        residual=first.residual - second.residual,
-        layers={name: first.layers[name] - second.layers[name] for name in first.layers},
-    )
+    pairs = list(zip(parts, weights, strict=True))
+    of_image = sum(weight * part.relevance[:image] for part, weight in pairs)
+    relevance = np.concatenate([np.asarray(of_image), *(weight * part.relevance[image:] for part, weight in pairs)])
+    layers = {name: np.asarray(sum(weight * part.layers[name] for part, weight in pairs)) for name in parts[0].layers}
+    return replace(parts[0], relevance=relevance, value=value, residual=value - float(relevance.sum()), layers=layers)

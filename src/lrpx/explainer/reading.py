@@ -48,9 +48,12 @@ def read_texts(
     """
     head = task_of(runner.model)
     if head in IMAGE_TASKS:
-        check_images_asked(runner.model, {**asked, **parts}, objective)
+        choices = parts["choices"] if head == IMAGE_TEXT_SCORE else None
+        check_images_asked(
+            runner.model, {**asked, **parts, **({} if choices is None else {"choices": None})}, objective
+        )
         if head == IMAGE_TEXT_SCORE:
-            return ImageScores(runner, reader, text, asked, collect=collect)
+            return ImageScores(runner, reader, text, asked, choices, collect=collect)
         return Images(runner, image_processor_of(reader), text, asked, collect=collect)
     tokenizer = tokenizer_of(reader)
     task = task_for(runner.model, tokenizer)

@@ -69,6 +69,11 @@ def how(method: Method, settings: Mapping[str, Any]) -> tuple[PassSpec, Combine]
         )
     at = settings["at"]
     places = (at,) if isinstance(at, str) else tuple(at)
+    if "pixels" in places:
+        raise InputError(
+            'at="pixels": one logit at a time is followed to the pixels, no generated text, several tokens or log-probabilities. '
+            'Take at="input", or explain each token after the text before it; a log-probability is also a function as target.'
+        )
     if places not in (("input",), ("embedding",)):
         raise InputError(
             f'at={at!r}: several tokens and log-probabilities are explained at "input" or at "embedding", one of them.'

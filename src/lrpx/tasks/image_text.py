@@ -82,6 +82,11 @@ def check_method(model: PreTrainedModel, item: Item, method: Method, settings: M
     for at in others:
         if at in PLACES:
             raise InputError(f'at={at!r} beside {first!r}: of a text with images give one of "input" and "pixels".')
+    if first == "pixels" and settings.get("heads"):
+        raise InputError(
+            'heads=True: heads attend to the tokens that stand for the image, and at="pixels" its patches take their places. '
+            'Take at="input".'
+        )
     inside = set(language_modules(model))
     for name, module in resolve_at(model, others).items():
         if module not in inside:
