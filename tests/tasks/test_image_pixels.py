@@ -182,7 +182,7 @@ def test_it_is_saved_and_drawn(explainer, tmp_path):
         (PLACED, {"at": "embedding"}, "no place where images and text are together"),
         (PLACED, {"at": ["input", "pixels"]}, 'give one of "input" and "pixels"'),
         (PLACED, {"at": ["pixels", "model.vision_tower"]}, "is outside the language model"),
-        (PLACED, {"at": "pixels", "target": " a cat"}, 'explained at "input" or at "embedding"'),
+        (PLACED, {"at": "pixels", "target": " a cat"}, "one logit at a time is followed"),
         ("see ?", {"at": "pixels"}, 'at="pixels" is for images, and the text has none'),
     ],
 )
@@ -302,7 +302,7 @@ def test_packed_patches_are_put_together_again(family):
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"target": "a cat"}, 'at="pixels": one logit at a time'),
+        ({"target": " a cat"}, 'at="pixels": one logit at a time'),
         ({"target": "cat", "objective": "logprob"}, 'at="pixels": one logit at a time'),
         ({"target": "cat", "heads": True}, 'heads=True: heads attend .* Take at="input"'),
     ],
@@ -310,7 +310,9 @@ def test_packed_patches_are_put_together_again(family):
 def test_what_is_not_followed_to_the_pixels_is_refused_with_a_sentence(explainer, asked, message):
     with pytest.raises(InputError, match=message):
         explainer(PLACED, images=[photo()], at="pixels", **asked)
-    with pytest.raises(InputError, match='at="pixels": one logit at a time is followed to the pixels, no generated text'):
+    with pytest.raises(
+        InputError, match='at="pixels": one logit at a time is followed to the pixels, no generated text'
+    ):
         explainer.generate(PLACED, images=[photo()], max_new_tokens=1, at="pixels")
     e = explainer(PLACED, images=[photo()], target=lambda logits: logits.log_softmax(0)[CAT], at="pixels")
     assert e.layers["pixels"].any()
