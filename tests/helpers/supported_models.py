@@ -179,32 +179,40 @@ def page() -> str:
         "",
         *(f"{n}. {reason}" for reason, n in number.items()),
         "",
-        *_outside(found),
+        *_outside(),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _outside(found: list[Sweep]) -> list[str]:
+def _outside() -> list[str]:
     """What is not tried: model types of the tables that are swept, and whole tables of transformers."""
     from auto_classes import OUTSIDE, SWEPT, left_out, tables
 
     known = tables()
-    lines = ["**Not tried**, since no small model can be built and read:", ""]
     types: dict[str, list[str]] = {}
     for table, column in SWEPT.items():
         for kind, why in left_out(table).items():
             if kind in known.get(table, {}):
                 types.setdefault(why, []).append(f"`{kind}` ({column})")
-    lines += [f"- {', '.join(kinds)}: {why}" for why, kinds in types.items()]
-    lines += ["", "**Outside**: tables of transformers' auto classes that are no task of these.", ""]
     reasons: dict[str, list[str]] = {}
     for table, why in OUTSIDE.items():
         if table in known:
             reasons.setdefault(why, []).append(f"`MODEL_FOR_{table}`")
-    for why, names in reasons.items():
-        wrapped = textwrap.wrap(f"- {', '.join(names)}: {why}", 120, subsequent_indent="  ", break_on_hyphens=False)
-        lines += wrapped
-    return lines
+    return [
+        "**Not tried** of the tables of transformers that the sweeps are about:",
+        "",
+        *_list(types),
+        "",
+        "**Outside**: tables of transformers' auto classes that no sweep is about.",
+        "",
+        *_list(reasons),
+    ]
+
+
+def _list(reasons: Mapping[str, list[str]]) -> list[str]:
+    items = (f"- {', '.join(names)}: {why}" for why, names in reasons.items())
+    wrap = {"subsequent_indent": "  ", "break_on_hyphens": False, "break_long_words": False}
+    return [line for item in items for line in textwrap.wrap(item, 120, **wrap)]
 
 
 def _paragraph(text: str) -> list[str]:
