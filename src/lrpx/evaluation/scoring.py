@@ -3,8 +3,8 @@
 Which form is predicted decides the sign of what is explained, but need not be known before. Each method explains
 ``logit[verb] - logit[other form]`` in one pass; the sign of the value tells the prediction, and where it is negative, value
 and relevance change their sign. That is exact: the gradient, a backward pass under rules and ALTI-Logit are linear in the
-explained direction, ``R(a, b) = -R(b, a)``, and rounding is symmetric. Methods that do not decompose the value (gradient
-norms, ALTI, rollout; their ``residual`` is ``None``) are the same for both signs.
+explained direction, ``R(a, b) = -R(b, a)``, and rounding is symmetric. Methods whose numbers have no sign (gradient norms, ALTI,
+rollout) are the same for both.
 
 Where memory runs out, a batch is halved; where a sample fails, its batch is halved until that sample stands alone. Both
 change other samples' results by rounding only.
@@ -56,11 +56,15 @@ Explain = Callable[[Batch, Sequence[TokenizedSample]], list[tuple[Attribution, .
 
 
 class Source(NamedTuple):
-    """One computation, the methods whose relevance it gives, and where that is taken (``None``: not a choice)."""
+    """One computation, the methods whose relevance it gives, and where that is taken (``None``: not a choice).
+
+    ``signed``: its numbers decompose nothing, but change their sign with the question, as those of occlusion do.
+    """
 
     names: tuple[str, ...]
     at: str | None
     explain: Explain
+    signed: bool = False
 
 
 def recorded_names(method: str) -> tuple[str, ...]:
@@ -78,7 +82,7 @@ def sources(methods: Sequence[Method], runner: PassRunner, given: ExternalReleva
     for method in methods:
         place = next(iter(method.options.get("at", ())), None)
         if method not in plain:
-            found.append(Source((method.name,), place, _registered(method, runner)))
+            found.append(Source((method.name,), place, _registered(method, runner), method.measures == "scores"))
         elif method is plain[0]:
             names = [name for each in plain for name in recorded_names(each.name)]
             found.append(Source(tuple(names), place, _gradients(names, place or "input", runner)))
@@ -180,7 +184,8 @@ class BatchExplainer:
             if len(sample.input_ids) > (context or len(sample.input_ids)):
                 reason = f"{len(sample.input_ids)} tokens; {self.signature.name} reads {context}"
                 results[sample.sample_id] = [reason] * len(names)
-        found = records_of(samples, names, [results[s.sample_id] for s in samples])
+        signed = [source.signed for source in self.sources for _ in source.names]
+        found = records_of(samples, names, [results[s.sample_id] for s in samples], signed)
         return self.measured(samples, found) if self.measured else found
 
     def _explain(self, source: Source, samples: Sequence[TokenizedSample]) -> list[tuple[Attribution, ...] | str]:
@@ -253,6 +258,7 @@ def records_of(
     samples: Sequence[TokenizedSample],
     names: Sequence[tuple[str, str | None]],
     results: Sequence[Sequence[Attribution | str]],
+    signed: Sequence[bool],
 ) -> list[Record]:
     """Records of what every method found, turned towards the predicted verb form and scored.
 
@@ -260,24 +266,26 @@ def records_of(
         samples: N samples.
         names: M methods, each with the place where its relevance is taken.
         results: ``[N][M]`` explanations of ``logit[verb] - logit[other form]``, or the reason why there is none.
+        signed: M, see ``Source``.
     """
     rows: list[tuple[TokenizedSample, tuple[str, str | None], bool | None, Attribution | str]] = []
     for sample, row in zip(samples, results, strict=True):
         # The first value decides for all methods: a forward pass of its own may differ by rounding.
         value = next((result.value for result in row if not isinstance(result, str)), None)
         correct = None if value is None else value > 0  # equal logits predict nothing, which is not correct
-        rows += [(sample, name, correct, _towards(r, correct)) for name, r in zip(names, row, strict=True)]
+        turned = [_towards(r, correct, sign) for r, sign in zip(row, signed, strict=True)]
+        rows += [(sample, name, correct, r) for name, r in zip(names, turned, strict=True)]
     explained = [(s, a) for s, _, _, a in rows if not isinstance(a, str)]
     scores = score([a.relevance for _, a in explained], [s.ground_truth for s, _ in explained]).to_dict()
     columns = iter(zip(*(scores[name].tolist() for name in METRICS), strict=True))
     return [_record(*row, () if isinstance(row[-1], str) else next(columns)) for row in rows]
 
 
-def _towards(result: Attribution | str, correct: bool | None) -> Attribution | str:
+def _towards(result: Attribution | str, correct: bool | None, signed: bool) -> Attribution | str:
     """The explanation of the predicted form against the other: as it is, or with the sign changed."""
     if isinstance(result, str) or correct:
         return result
-    turned = result.residual is not None
+    turned = signed or result.residual is not None
     return Attribution(
         relevance=-result.relevance if turned else result.relevance,
         value=-result.value,

@@ -127,7 +127,7 @@ class Images(Collected):
         Raises:
             UnsupportedModelError: The method is for language models, or the model's tokens are no patches.
         """
-        if not method.has_passes:
+        if not method.has_passes or "embedding" in method.options.get("at", ()):
             raise UnsupportedModelError(
                 f'{method.name} is for language models, and {type(self.model).__name__} reads images. Type: method="attnlrp".'
             )
