@@ -21,7 +21,7 @@ from lrpx.evaluation.run import evaluate
 from lrpx.evaluation.selection import plan
 from lrpx.methods import methods_with_options
 from lrpx.report import report, tables
-from lrpx.report.results import results_of
+from lrpx.report.results import method_label, results_of
 
 METHODS = ["lrp", "random"]
 
@@ -119,7 +119,7 @@ def test_the_report_has_a_table_of_its_own(sva, tmp_path):
             assert scored.measures[name].mean == pytest.approx(np.mean(own))
             assert scored.measures[name].low <= scored.measures[name].mean <= scored.measures[name].high
     table = tables.faithfulness_table([result])
-    assert [name for name, _ in table.rows] == ["LRP", "random"]
+    assert [name for name, _ in table.rows] == [method_label(method) for method in METHODS]
     assert table.groups[0][1] == ["area, most first", "area, least first", *NAMES[2:]]
     for column, name in enumerate(NAMES):  # the better one is marked: where low is better, the lower one
         means = {method: result.methods[method].measures[name].mean for method in METHODS}

@@ -42,6 +42,8 @@ NAMES = {
     "smoothgrad": "SmoothGrad",
     "occlusion": "Occlusion",
     "leave-one-out": "Leave-one-out",
+    "lime": "LIME",
+    "kernel-shap": "Kernel SHAP",
     "random": "Random",
 }
 
