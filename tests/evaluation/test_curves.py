@@ -1,9 +1,9 @@
-"""Curves and areas of a value that is a sum of the parts' own; rank correlation against known numbers."""
+"""Curves and areas of a value that is a sum of the parts' own."""
 
 import numpy as np
 import pytest
 
-from lrpx.evaluation.curves import SHARES, perturbed, rank_correlation
+from lrpx.evaluation.curves import SHARES, perturbed
 
 WORTH = np.array([3.0, -1.0, 0.5, 2.0, 0.0, -2.0, 1.0, 4.0])
 
@@ -39,16 +39,3 @@ def test_what_is_kept_is_in_no_set():
     assert found.hidden.tolist() == list(range(8))
     assert not seen[0][:, 7].any()
     assert seen[0][:, :7].any(0).all()
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "expected"),
-    [([1, 2, 3], [10, 20, 30], 1), ([1, 2, 3], [3, 2, 1], -1), ([1, 2, 2, 3], [1, 3, 2, 4], 0.9486832980505138)],
-)
-def test_rank_correlation(first, second, expected):
-    assert rank_correlation(np.array(first), np.array(second)) == pytest.approx(expected)
-
-
-def test_rank_correlation_of_a_constant_is_not_defined():
-    assert rank_correlation(np.ones(4), np.arange(4)) is None
-    assert rank_correlation(np.arange(2), np.arange(2)) is None

@@ -6,7 +6,8 @@ import tiny
 import torch
 
 import lrpx
-from lrpx.evaluation.curves import SHARES, rank_correlation
+from lrpx.evaluation.curves import SHARES
+from lrpx.results.agreement import rank_correlation
 
 IDS = [10, 30, 12, 45, 14, 60, 16, 17, 70]
 ASKED = {"target": 20, "contrast": 21}

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..results.agreement import agreements
 from .metrics import bootstrap
 
 if TYPE_CHECKING:
@@ -97,18 +98,7 @@ class Faithfulness:
 
         Texts of fewer than three tokens, and relevance that is the same for all tokens, are left out.
         """
-        found = {}
-        by_text = [{one.method: one.relevance for one in self.each if one.text == text} for text in self._texts()]
-        for i, first in enumerate(self.methods):
-            for second in self.methods[i + 1 :]:
-                pairs = [(each[first], each[second]) for each in by_text if first in each and second in each]
-                both = [rank_correlation(*pair) for pair in pairs]
-                known = [value for value in both if value is not None]
-                found[first, second] = float(np.mean(known)) if known else float("nan")
-        return found
-
-    def _texts(self) -> list[int]:
-        return list(dict.fromkeys(one.text for one in self.each))
+        return agreements((one.text, one.method, one.relevance) for one in self.each)
 
     def to_frame(self) -> pd.DataFrame:
         """A row per explanation: text, method, and the measures of the top of this file. Needs pandas."""
@@ -198,18 +188,3 @@ def perturbed(
         comprehensiveness=float((most[0] - without).mean()),
         sufficiency=float((most[0] - only).mean()),
     )
-
-
-def rank_correlation(first: np.ndarray, second: np.ndarray) -> float | None:
-    """Spearman's rank correlation of two arrays ``[n]``, ties with their mean rank; ``None`` where it is not defined."""
-    ranks = [_ranks(np.asarray(values, float)) for values in (first, second)]
-    centred = [values - values.mean() for values in ranks]
-    size = float(np.sqrt((centred[0] ** 2).sum() * (centred[1] ** 2).sum()))
-    return None if len(ranks[0]) < 3 or size == 0 else float((centred[0] * centred[1]).sum() / size)
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = counts.cumsum()
-    middle: np.ndarray = (ends - (counts - 1) / 2)[inverse]
-    return middle

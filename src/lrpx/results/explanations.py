@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from ..errors import InputError, LrpxError
 from ..files import check_ending, json_line
 from ..heatmap.shown import Shown
+from .agreement import agreements
 from .explanation import Explanation, read_saved
 
 if TYPE_CHECKING:
@@ -74,6 +75,18 @@ class Explanations(Shown, Sequence[Explanation]):
         columns = ["explanation", "method", "text", "token", "token_id", "relevance"]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
 
+    def agreement(self) -> dict[tuple[str, str], float]:
+        """Spearman's rank correlation of the relevances of every two methods, averaged over the predictions that both explain.
+
+        Texts of fewer than three tokens, and relevance that is the same for all tokens, are left out; NaN if none is left.
+
+        Raises:
+            InputError: Fewer than two methods.
+        """
+        if len({each.method for each in self}) < 2:
+            raise InputError('agreement of methods needs two: explainer(texts, method=["attnlrp", "lrp"]).')
+        return agreements((_asked(each), each.method, each.relevance) for each in self)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all as one JSON list; ``Explanations.load`` reads them back to the last digit."""
         check_ending(path, "json").write_text(json_line([each.to_dict() for each in self]), encoding="utf-8")
@@ -97,3 +110,9 @@ class Explanations(Shown, Sequence[Explanation]):
             except InputError as error:
                 raise InputError(f"{path}[{i}]: {error}") from None
         return cls(found)
+
+
+def _asked(e: Explanation) -> tuple[Any, ...]:
+    """What an explanation answers: of which model, text, place, target and contrast."""
+    model = e.provenance.get("model"), e.provenance.get("revision")
+    return *model, tuple(e.tokens), e.position, e.span, e.target.id, None if e.contrast is None else e.contrast.id
