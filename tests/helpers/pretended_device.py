@@ -4,9 +4,9 @@ A tensor on ``pretended:0`` is a wrapper around one of the CPU. Operations on it
 operation that meets tensors of both devices raises as CUDA does; the same exceptions hold (numbers without dimensions, indices
 on the CPU, copies). So code that forgets to move a tensor fails here too.
 
-PyTorch registers a device once and for all, so this runs in a process of its own: ``python pretended_device.py FAMILY``
-divides a tiny model, explains two items by every method, with and without the division, and writes the largest difference
-to standard output, as JSON.
+PyTorch registers a device once and for all, so this runs in a process of its own: ``python pretended_device.py FAMILY ...``
+divides a tiny model of each, explains two items by every method, with and without the division, and writes the largest
+differences to standard output, as JSON.
 """
 
 import json
@@ -197,5 +197,5 @@ if __name__ == "__main__":
     with Factories():
         with pytest.raises(RuntimeError, match="same device"):
             torch.ones(2) + torch.ones(2, device=DEVICE)
-        print(json.dumps(differences(sys.argv[1])), flush=True)
+        print(json.dumps({family: differences(family) for family in sys.argv[1:]}), flush=True)
     os._exit(0)  # PyTorch's thread for the device would not end

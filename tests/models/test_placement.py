@@ -437,17 +437,22 @@ def test_the_command_line_divides_too(folders, monkeypatch, capsys):
 # Several devices that compute
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
-def test_tensors_of_two_devices_never_meet(family):
-    """On a pretended second device, which is as strict as a GPU."""
+@pytest.fixture(scope="module")
+def on_two_devices():
+    """Family -> method -> largest difference, on the CPU and a pretended second device, which is as strict as a GPU."""
     backends = pytest.importorskip("torch.utils.backend_registration")
     if not hasattr(backends, "_setup_privateuseone_for_python_backend"):
         pytest.skip("this version of PyTorch takes no device written in Python")
     script = Path(__file__).parents[1] / "helpers" / "pretended_device.py"
-    run = subprocess.run([sys.executable, "-W", "ignore", str(script), family], capture_output=True, text=True)
+    run = subprocess.run([sys.executable, "-W", "ignore", str(script), *FAMILIES], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-2000:]
-    found = json.loads(run.stdout)
+    return json.loads(run.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tensors_of_two_devices_never_meet(family, on_two_devices):
+    found = on_two_devices[family]
     methods = len(METHODS) - (not family.startswith("causal"))  # without leave-one-out
     assert len(found) == 2 * (methods + 1)  # and a flow
     assert max(found.values()) < 1e-12, found
