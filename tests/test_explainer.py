@@ -13,7 +13,7 @@ import tiny
 import tiny_files
 import tiny_tokenizers
 import torch
-from support import CORE, families, slow_but
+from support import CORE, families, few_passes, slow_but
 from transformers import GPT2LMHeadModel
 
 import lrpx
@@ -89,7 +89,7 @@ def test_a_list_is_explained_like_one_by_one(family, method, dtype):
     model = tiny.build(family, dtype=dtype)
     rows = ids_of([12, 11, 5, 12, 1 if dtype == torch.float64 else 5])
     where = positions_of(family, rows)
-    options = {"target": 11, "contrast": 13, "method": method}
+    options = {"target": 11, "contrast": 13, "method": method, **few_passes(method)}
     together = lrpx.explain(model, None, rows, position=where, **options)
     for row, position, explanation in zip(rows, where, together, strict=True):
         assert_same(explanation, lrpx.explain(model, None, row, position=position, **options), TOLERANCE[dtype])

@@ -19,6 +19,7 @@ import tiny
 import torch
 from accelerate.hooks import attach_align_device_hook_on_blocks
 from accelerate.utils import find_tied_parameters, retie_parameters
+from support import few_passes
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -149,7 +150,7 @@ def divide(model, first, second):
 
 def explained(method, model):
     heads = {"heads": True} if "heads" in method.options else {}
-    return method.load()(model, pad(ITEMS, model), **method.options | heads)
+    return method.load()(model, pad(ITEMS, model), **method.options | few_passes(method.name) | heads)
 
 
 def flow_difference(whole, model, explicit):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import PreTrainedConfig
 
+from lrpx.methods import METHODS
 from lrpx.passes.dispatch import Execution, PassRunner
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
@@ -48,6 +49,12 @@ def needs_shared(path):
     return pytest.mark.skipif(
         not path.exists(), reason=f"needs ../{path.relative_to(SHARED.parent)}, which is not here"
     )
+
+
+def few_passes(method):
+    """Options with which a method of many passes makes only a few, where a test is about something else."""
+    few = {"steps": 4, "samples": 16}
+    return {name: few[name] for name in METHODS[method].options if name in few}
 
 
 _runners = {}  # they hold their models, so an id stays a model's

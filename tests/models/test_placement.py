@@ -15,7 +15,7 @@ import tiny_files
 import torch
 import transformers
 from packaging.version import Version
-from support import families, slow_but
+from support import families, few_passes, slow_but
 from torch import nn
 from transformers import BertForMaskedLM, GPT2LMHeadModel, LlamaForCausalLM
 
@@ -105,6 +105,7 @@ def assert_equal(found, expected, *, exactly=False):
 
 
 def explained(model, method, **options):
+    options |= few_passes(method)
     return lrpx.explain(model, None, IDS, target=9, contrast=10, position=4, method=method, **options)
 
 
