@@ -216,6 +216,7 @@ PAIRS = ("florence2", "pix2struct", "pp_formulanet", "t5gemma2", "vision-encoder
 if Version(transformers.__version__) < Version("5.17"):
     _OLDER = ("emu3", "evolla", "fuyu", "glm46v", "glm4v", "pixtral", "qwen3_vl_moe", "video_llava")
     NOT_BUILT |= dict.fromkeys(_OLDER, "is built or given images in another way in older versions of transformers")
+    NOT_BUILT["vision-encoder-decoder"] = "has no default configuration in older versions of transformers"
 
 __all__ = ["NAMES", "NOT_BUILT", "OVERRIDES", "PAIRS", "build", "image_token", "inputs"]
 NAMES: list[str] = list(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)

@@ -22,7 +22,15 @@ PREFIX = {"target_prefix": [2]}
 
 @pytest.fixture(scope="module")
 def vit():
-    model = tiny_image_text.build("vision-encoder-decoder", dtype=torch.float32)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    decoder = transformers.BertConfig(**sizes, vocab_size=97, is_decoder=True, add_cross_attention=True)
+    encoder = transformers.ViTConfig(**sizes, image_size=64, patch_size=16)
+    torch.manual_seed(0)
+    both = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
+    model = transformers.VisionEncoderDecoderModel(both).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
     model.generation_config.decoder_start_token_id = 2
     images = ViTImageProcessor(size={"height": 64, "width": 64})
     return lrpx.Explainer(model, VisionTextDualEncoderProcessor(images, tiny_processors.words(4)))
