@@ -189,3 +189,12 @@ def test_a_notebook_becomes_a_page(tmp_path):
     assert '<img src="data:image/png;base64,AABB" alt="&lt;Figure&gt;">' in text
     assert "&lt;two&gt;" in text
     assert "<em>" not in text
+
+
+def test_every_notebook_has_a_page():
+    shown = re.findall(
+        r"^<!-- notebook: (\S+) -->$",
+        "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "notebooks").glob("*.md")),
+        flags=re.M,
+    )
+    assert sorted(shown) == sorted(f"notebooks/{path.name}" for path in (ROOT / "notebooks").glob("*.ipynb"))
