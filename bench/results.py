@@ -35,7 +35,7 @@ GROUPS = {  # cheap ones first; methods of one group share a run
     "alti": ("alti-logit", "alti", "attention-rollout"),
 }
 PLACED = (*GROUPS["lrp"], *GROUPS["gradient"])  # what relevance can be taken of at any place
-SLOW = ("leave-one-out", "occlusion", "smoothgrad", "integrated-gradients")
+SLOW = ("leave-one-out", "occlusion", "smoothgrad", "integrated-gradients", "lime", "kernel-shap")
 
 
 class Step(NamedTuple):
@@ -85,7 +85,7 @@ def main() -> None:
             run = evaluate(args.benchmark, model, step.methods, out, **options)
             if args.packed:
                 pack(run, args.packed / Path(name).name / step.name)
-        except LrpxError as error:
+        except (LrpxError, ImportError) as error:
             print(f"{label}: {error}")
             left = True
             continue
