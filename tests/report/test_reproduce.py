@@ -1,5 +1,7 @@
 """Table 2 end to end, with tiny models in the place of the paper's; and the plan."""
 
+import shutil
+
 import pytest
 import torch
 from evaluation_tools import benchmark, bert, gpt2
@@ -105,3 +107,18 @@ def test_what_the_benchmark_needs(tmp_path, monkeypatch):
     assert "no_such_pipeline" in step.missing or "spacy is not installed" in step.missing
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: type("usage", (), {"free": 10})())
     assert plan(tmp_path / "out", models=["gpt2-xl"], rate=lambda *_: TERA)[-1].what == "space on the disk"
+
+
+def test_the_benchmark_is_built_where_none_is_given(folder, tmp_path, monkeypatch):
+    """From the source and with the parser that are given; once."""
+    seen = []
+
+    def build(source, out, *, parser):
+        seen.append((source, parser))
+        shutil.copytree(folder / "sva", out)
+
+    monkeypatch.setattr("lrpx.benchmark.build", build)
+    options = {"models": [f"gpt2={tmp_path / 'nothing'}"], "source": tmp_path / "lgd.tsv", "parser": "mine"}
+    for _ in range(2):
+        assert list(reproduce(tmp_path / "out", **options).missing) == ["GPT2-small"]
+    assert seen == [(tmp_path / "lgd.tsv", "mine")]
