@@ -73,9 +73,19 @@ def _head() -> str:
 
 
 def _sources(models: Sequence[Measured]) -> str:
-    rows: list[Row] = [
-        ["model", "kind", "correct of", "dtype", "card", "torch", "transformers", "lrpx", "benchmark", "subjects by"]
+    head = [
+        "model",
+        "kind",
+        "predicted correctly",
+        "dtype",
+        "card",
+        "torch",
+        "transformers",
+        "lrpx",
+        "sentences",
+        "subjects by",
     ]
+    rows: list[Row] = [head]
     for model in models:
         for facts in dict.fromkeys(_made_with(model)):
             share = f"{model.correct:,} of {model.predicted:,} ({model.correct / model.predicted:.1%})"
@@ -102,7 +112,7 @@ def _methods(model: Measured) -> str:
     for place, name in enumerate(order):
         columns = model.methods[name]
         found = intervals(list(metrics(columns).T))
-        cells = [_bold(_pm(interval), interval.mean == high) for interval, high in zip(found, best, strict=True)]
+        cells = [_bold(_pm(interval), interval.mean > high - 1e-9) for interval, high in zip(found, best, strict=True)]
         following = tests.get((name, order[place + 1])) if place + 1 < len(order) else None
         ahead = ["", ""] if following is None else [_pm(following.difference), _p(following.adjusted)]
         alike = [
