@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import tiny_image_text
+import tiny_images
 import tiny_processors
 import torch
 import transformers
@@ -52,6 +53,40 @@ def test_a_picture_in_any_form(vit, tmp_path):
     assert "16 patches" in e.to_html() or "4 x 4" in e.to_html()
     words = vit(photo(), target="a cat")
     assert words.span == (17, 19)
+
+
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+ENCODERS = {
+    "TrOCR": ("DeiTConfig", {**SMALL, "image_size": 32, "patch_size": 8}),
+    "Donut": (
+        "DonutSwinConfig",
+        {"image_size": 64, "patch_size": 4, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4]},
+    ),
+}
+DECODERS = {"TrOCR": "TrOCRConfig", "Donut": "MBartConfig"}
+
+
+@pytest.mark.parametrize(("make", "before", "rows"), [("TrOCR", 2, 4), ("Donut", 0, 16)])
+def test_makes_of_encoders_and_decoders(make, before, rows):
+    """Relevance of patches and target adds up under LRP without constants, also where blocks merge patches (Swin)."""
+    kind, sizes = ENCODERS[make]
+    encoder = getattr(transformers, kind)(**sizes)
+    sizes = {"vocab_size": 97, "d_model": 32, "decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 48}
+    decoder = getattr(transformers, DECODERS[make])(**sizes, is_decoder=True, add_cross_attention=True)
+    both = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
+    torch.manual_seed(0)
+    model = transformers.VisionEncoderDecoderModel(both).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    tiny_images.zero_constants(model)
+    model.generation_config.decoder_start_token_id = 2
+    pixels = torch.randn(3, encoder.image_size, encoder.image_size, dtype=torch.float64)
+    e = lrpx.explain(model, None, pixels, target=11, contrast=13, method="lrp", target_prefix=[2, 20])
+    assert abs(e.residual) < 1e-9 * np.abs(e.relevance).sum()
+    [image] = e.images
+    assert (image.start, image.rows, image.columns) == (before, rows, rows)
+    assert len(e.tokens) == before + rows**2 + 2
 
 
 def test_what_it_writes_is_explained_token_by_token(vit):
