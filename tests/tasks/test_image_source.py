@@ -75,15 +75,15 @@ def test_makes_of_encoders_and_decoders(make, before, rows):
     decoder = getattr(transformers, DECODERS[make])(**sizes, is_decoder=True, add_cross_attention=True)
     both = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
     torch.manual_seed(0)
-    model = transformers.VisionEncoderDecoderModel(both).double().eval()
+    model = transformers.VisionEncoderDecoderModel(both).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
     tiny_images.zero_constants(model)
     model.generation_config.decoder_start_token_id = 2
-    pixels = torch.randn(3, encoder.image_size, encoder.image_size, dtype=torch.float64)
+    pixels = torch.randn(3, encoder.image_size, encoder.image_size)
     e = lrpx.explain(model, None, pixels, target=11, contrast=13, method="lrp", target_prefix=[2, 20])
-    assert abs(e.residual) < 1e-9 * np.abs(e.relevance).sum()
+    assert abs(e.residual) < 1e-4 * np.abs(e.relevance).sum()
     [image] = e.images
     assert (image.start, image.rows, image.columns) == (before, rows, rows)
     assert len(e.tokens) == before + rows**2 + 2
