@@ -159,28 +159,28 @@ def _fastest(values: Tensor, targets: int) -> Callable[..., None]:
     """The faster of ``l1_in_blocks`` and ``l1_kernel.l1_fused`` for this device, type and size."""
     if values.device.type != "cuda" or values.dtype != torch.float32:
         return l1_in_blocks
-    batch, sources, _, width = values.shape
+    batch, sources, heads, width = values.shape
     if batch * sources * targets * width * 4 < KERNEL_BYTES:
         return l1_in_blocks
-    return _kernel(values.device) or l1_in_blocks
+    return _kernel(values.device, heads) or l1_in_blocks
 
 
 @functools.cache
-def _kernel(device: torch.device) -> Callable[..., None] | None:
-    """The Triton kernel, if it compiles on this device and gives what it should."""
+def _kernel(device: torch.device, heads: int) -> Callable[..., None] | None:
+    """The Triton kernel, if it compiles for so many heads on this device and gives what it should."""
     try:
         from .l1_kernel import l1_fused
 
         generator = torch.Generator(device).manual_seed(0)
         weights, values, output, own = (
             torch.randn(*shape, device=device, generator=generator)
-            for shape in ((1, 20, 40, 5), (1, 20, 5, 96), (1, 40, 96), (1, 20, 96))
+            for shape in ((1, 20, 40, heads), (1, 20, heads, 96), (1, 40, 96), (1, 20, 96))
         )
         expected, found = torch.zeros(2, 1, 20, 40, device=device)
         for l1_distances, distance in ((l1_in_blocks, expected), (l1_fused, found)):
             l1_distances(weights, values, output, own, distance, offset=3, causal=False)
         torch.testing.assert_close(found, expected, rtol=1e-2, atol=0)  # loose: both may be set to use TF32
-    except Exception as error:  # no Triton, no C compiler, an unknown card: PyTorch is slower but always there
+    except Exception as error:  # no Triton or C compiler, an unknown or small card: PyTorch is slower but always there
         logger.warning("The Triton kernel for ALTI does not work here, PyTorch is used instead: %s", error)
         return None
     return l1_fused

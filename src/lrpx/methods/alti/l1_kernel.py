@@ -6,6 +6,9 @@ takes one source j and a tile of targets i, and walks over the width d:
     T[i, d] = sum_h weights[j, i, h] values[j, h, d]  (+ own[j, d] where i is j)
     distance[j, i] += sum_d |T[i, d] - output[i, d]|
 
+The product runs on tensor cores (``_precision``). Each float32 factor is split into two TF32 numbers, and three of their
+four products are added in float32, which is as exact as a sum in float32 (``docs/performance.md``).
+
 ``contributions.py`` imports this file on a GPU only, for float32; ``l1_in_blocks`` is its reference and its substitute.
 """
 
@@ -20,6 +23,7 @@ from torch import Tensor
 from ...models.precision import is_exact
 
 TILE, STEP = 32, 64  # targets of a program, and numbers of the width at a time
+MANY_HEADS = 64  # with more than these, both shrink, so that all stays in registers
 
 
 @triton.jit
@@ -96,7 +100,9 @@ def l1_fused(
     """As ``contributions.l1_in_blocks``, for float32 tensors on one GPU, in TF32 where PyTorch's own products are."""
     batch, sources, targets, heads = weights.shape
     output, own = (x if x.stride(-1) == 1 else x.contiguous() for x in (output, own))
-    rows = min(TILE, max(16, triton.next_power_of_2(targets)))
+    padded = max(16, triton.next_power_of_2(heads))
+    excess = max(1, padded // MANY_HEADS)
+    rows = max(16, min(TILE // excess, triton.next_power_of_2(targets)))
     with torch.cuda.device_of(weights):
         _distances[(triton.cdiv(targets, rows), sources, batch)](
             weights,
@@ -115,8 +121,16 @@ def l1_fused(
             *distance.stride(),
             CAUSAL=causal,
             TARGETS=rows,
-            WIDTH=STEP,
-            HEADS=max(16, triton.next_power_of_2(heads)),
-            PRECISION="ieee" if is_exact() else "tf32",
+            WIDTH=max(16, STEP // excess),
+            HEADS=padded,
+            PRECISION=_precision(weights.device),
             num_warps=4,
         )
+
+
+def _precision(device: torch.device) -> str:
+    """How Triton multiplies float32 numbers: ``"tf32x3"`` is as exact as ``"ieee"`` and runs on tensor cores."""
+    if not is_exact():
+        return "tf32"
+    nvidia = torch.version.hip is None and device.type == "cuda"
+    return "tf32x3" if nvidia and torch.cuda.get_device_capability(device) >= (8, 0) else "ieee"
