@@ -1,6 +1,7 @@
 """The contribution matrix: the same in blocks of any size as written out, rows that sum to 1, and little memory."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import tiny
@@ -64,6 +65,23 @@ def test_a_norm_after_the_sublayer():
     scale = torch.rand(B, T, 1, dtype=torch.float64)
     layer = random_layer(True, scale=scale, linear=lambda v: 2 * (v - v.mean(-1, keepdim=True)))
     torch.testing.assert_close(kept(layer, T, True), written_out(layer))
+
+
+@pytest.mark.parametrize(
+    "device",
+    ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))],
+)
+def test_a_bfloat16_model_gets_the_distances_of_float32(device):
+    """Values and projection of a bfloat16 model are multiplied exactly: as in float64, up to float32 rounding."""
+    layer = random_layer(True)
+    value, weight = layer.attention.value.bfloat16(), layer.weights[0].bfloat16()
+    exact = written_out(
+        replace(layer, attention=replace(layer.attention, value=value.double()), weights=[weight.double()])
+    )
+    narrow = AttentionCall(value=value.to(device), probabilities=layer.attention.probabilities.float().to(device))
+    tensors = {name: getattr(layer, name).float().to(device) for name in ("own", "output")}
+    found = kept(replace(layer, attention=narrow, weights=[weight.to(device)], **tensors), T, True)
+    torch.testing.assert_close(found.cpu().double(), exact, rtol=0, atol=1e-5)
 
 
 def test_later_positions_do_not_matter_to_a_decoder():

@@ -34,6 +34,7 @@ BUFFER_BYTES = {"cpu": 512 << 10}
 BUFFER_BYTES_DEFAULT = 64 << 20
 WEIGHTS_BYTES = 256 << 20
 VALUES_BYTES = 128 << 20
+MIXED_BMM = torch.version.hip is None and "dtype_out" in torch.ops.aten.bmm.overloads()  # new in torch 2.8
 KERNEL_BYTES = 16 << 20  # from this size of all transformed vectors on, one fused kernel beats four of PyTorch
 
 
@@ -110,16 +111,28 @@ def kept(layers: Layers, length: int, causal: bool) -> Tensor:
 
 def transformed_values(layers: Layers, columns: slice) -> Tensor:
     """``V [B, J, H, d]`` of some source positions."""
-    value = layers.attention.value[:, :, columns].to(layers.output.dtype)
+    value = layers.attention.value[:, :, columns]
     batch, _, length, size = value.shape
     count, heads, width = len(layers.weights), layers.heads, layers.weights[0].shape[1]
     value = repeat_heads(value, heads).view(count, -1, heads, length, size).transpose(1, 2)
     value = value.reshape(count, heads, -1, size)  # [L, H, B / L * J, dv]
-    moved = value.new_empty(count, batch // count * length, heads, width)
+    moved = layers.output.new_empty(count, batch // count * length, heads, width)
     for one, weight, out in zip(value, layers.weights, moved.transpose(1, 2), strict=True):
-        torch.bmm(one, weight.to(one.dtype).view(heads, size, width), out=out)
+        _multiply(one, weight.view(heads, size, width), out)
     moved = moved if layers.linear is None else layers.linear(moved)
     return moved.view(batch, length, heads, width)
+
+
+def _multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
+    """Write ``left @ right`` to ``out``, with products and sums in its type.
+
+    A GPU does that with bfloat16 and float16 factors as they are: their products are exact in float32.
+    """
+    narrow = left.dtype == right.dtype and left.dtype in (torch.bfloat16, torch.float16) and out.dtype == torch.float32
+    if narrow and out.is_cuda and MIXED_BMM:
+        torch.bmm(left, right, out_dtype=out.dtype, out=out)
+    else:
+        torch.bmm(left.to(out.dtype), right.to(out.dtype), out=out)
 
 
 def l1_in_blocks(
