@@ -37,7 +37,7 @@ from lrpx.files import sha256
 from lrpx.methods import get_method
 from lrpx.models.signature import task_of
 from lrpx.passes.dispatch import PassRunner
-from lrpx.passes.forward_backward import accepted, explained_logits
+from lrpx.passes.scores import accepted, explained_logits
 from lrpx.text.batching import Batch, Item, allowed_waste, pad
 
 

@@ -32,7 +32,7 @@ from common import LLAMA_1B, SMALL
 import lrpx
 from lrpx.models.lock import lock_of
 from lrpx.passes.flow import Flow, Keep, flow_of
-from lrpx.passes.forward_backward import PassSpec
+from lrpx.passes.spec import PassSpec
 from lrpx.text.batching import Item, pad
 
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -30,9 +30,9 @@ from common import SHAPES
 
 import lrpx
 from lrpx.models.lock import lock_of
-from lrpx.passes.forward_backward import PassSpec
 from lrpx.passes.many_targets import ManyTargets, explain_many
 from lrpx.passes.scoring import Scoring
+from lrpx.passes.spec import PassSpec
 from lrpx.text.batching import Item, pad
 
 

@@ -34,8 +34,9 @@ from .passes.attribution import run
 from .passes.dispatch import PassRunner
 from .passes.embeddings import MeanEmbedding
 from .passes.flow import Keep, flow_of
-from .passes.forward_backward import PassSpec, read_scores
 from .passes.hidden_states import layer_count
+from .passes.scores import read_scores
+from .passes.spec import PassSpec
 from .passes.validation import about_cuts, check_model, own_failures_named
 from .propagation.propagate import Propagation, propagate
 from .propagation.rulesets import RULESETS

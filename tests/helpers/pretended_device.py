@@ -27,7 +27,7 @@ from lrpx.methods import METHODS
 from lrpx.models.placement import described, entry_device, is_divided
 from lrpx.passes.dispatch import PassRunner
 from lrpx.passes.flow import Keep, flow_of
-from lrpx.passes.forward_backward import PassSpec
+from lrpx.passes.spec import PassSpec
 from lrpx.text.batching import Item, pad
 
 DEVICE = "pretended:0"

@@ -13,7 +13,8 @@ from swept import EXPLAINED
 
 from lrpx.passes.attribution import run
 from lrpx.passes.branch_sums import Rows
-from lrpx.passes.forward_backward import PassOptions, PassSpec, compute
+from lrpx.passes.forward_backward import compute
+from lrpx.passes.spec import PassOptions, PassSpec
 from lrpx.propagation.propagate import propagate
 from lrpx.text.batching import Item, pad
 

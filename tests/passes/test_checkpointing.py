@@ -17,7 +17,8 @@ import lrpx
 from lrpx._torch_internals import saved_tensor_hooks
 from lrpx.passes import checkpointing
 from lrpx.passes.checkpointing import Recomputation, checkpointed, outer_blocks
-from lrpx.passes.forward_backward import PassOptions, PassSpec, compute
+from lrpx.passes.forward_backward import compute
+from lrpx.passes.spec import PassOptions, PassSpec
 from lrpx.propagation.propagate import Propagation, propagate
 from lrpx.propagation.rulesets import ATTNLRP
 from lrpx.text.batching import Item, pad

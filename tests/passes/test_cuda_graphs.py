@@ -17,7 +17,8 @@ from lrpx.passes import cuda_graphs as module
 from lrpx.passes.attribution import run
 from lrpx.passes.cuda_graphs import KEPT, MAX_TOKENS, Graphs, _padded, bucket
 from lrpx.passes.dispatch import Execution, PassRunner
-from lrpx.passes.forward_backward import PassSpec, compute
+from lrpx.passes.forward_backward import compute
+from lrpx.passes.spec import PassSpec
 from lrpx.propagation import rules
 from lrpx.propagation.jacobians import scale_gradient
 from lrpx.propagation.rulesets import ATTNLRP

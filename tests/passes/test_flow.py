@@ -14,7 +14,7 @@ from lrpx.errors import InputError, NonFiniteError, UnsupportedModelError
 from lrpx.passes import attention_flow, flow
 from lrpx.passes.attribution import run
 from lrpx.passes.flow import Keep, flow_of
-from lrpx.passes.forward_backward import PassSpec
+from lrpx.passes.spec import PassSpec
 from lrpx.propagation.propagate import propagate
 from lrpx.propagation.rulesets import ATTNLRP
 from lrpx.text.batching import Item, pad

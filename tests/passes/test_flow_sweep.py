@@ -9,7 +9,7 @@ from swept import ENCODER_DECODER
 from lrpx.errors import LrpxError, UnsupportedModelError
 from lrpx.passes.attribution import run
 from lrpx.passes.flow import Keep, flow_of
-from lrpx.passes.forward_backward import PassSpec
+from lrpx.passes.spec import PassSpec
 from lrpx.text.batching import Item, pad
 
 LISTS = "parts of its blocks are in several lists"

@@ -9,7 +9,10 @@ from transformers.modeling_outputs import CausalLMOutput
 
 from lrpx.errors import NonFiniteError, UnsupportedModelError
 from lrpx.passes import forward_backward as program
-from lrpx.passes.forward_backward import PassOptions, PassResult, PassSpec, check, compute, explained_logits
+from lrpx.passes.forward_backward import compute
+from lrpx.passes.objections import check
+from lrpx.passes.scores import explained_logits
+from lrpx.passes.spec import PassOptions, PassResult, PassSpec
 from lrpx.propagation.propagate import Propagation
 from lrpx.text.batching import Item, pad
 

@@ -15,9 +15,9 @@ from transformers import LlamaForCausalLM
 from lrpx.errors import LrpxError, NonFiniteError, UnsupportedModelError
 from lrpx.passes import many_targets, scoring
 from lrpx.passes.attribution import run
-from lrpx.passes.forward_backward import PassSpec
 from lrpx.passes.many_targets import check_reads_forward, explain_many
 from lrpx.passes.scoring import Average, Scoring
+from lrpx.passes.spec import PassSpec
 from lrpx.propagation import rules
 from lrpx.propagation.propagate import propagate
 from lrpx.propagation.rulesets import LRP

@@ -9,8 +9,9 @@ import torch
 from support import slow_but
 
 from lrpx.passes import memory as module
-from lrpx.passes.forward_backward import PassSpec, compute
+from lrpx.passes.forward_backward import compute
 from lrpx.passes.memory import activation_bytes, needs_checkpoint
+from lrpx.passes.spec import PassSpec
 from lrpx.text.batching import Item, pad
 
 

@@ -13,8 +13,9 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lrpx.passes.forward_backward import PassOptions, PassSpec, compute
+from lrpx.passes.forward_backward import compute
 from lrpx.passes.model_state import ModelState, foreign_code, settings
+from lrpx.passes.spec import PassOptions, PassSpec
 from lrpx.text.batching import Item, pad
 
 FAMILIES = ["causal:gpt2", "causal:llama", "masked:bert", "causal:gemma2", "causal:mixtral", "causal:bloom"]

@@ -13,8 +13,10 @@ from transformers.modeling_outputs import CausalLMOutput
 
 import lrpx
 from lrpx.passes.attribution import run
-from lrpx.passes.forward_backward import HeadNotFollowed, PassOptions, PassSpec, compute
+from lrpx.passes.forward_backward import compute
 from lrpx.passes.output_head import output_embedding
+from lrpx.passes.scores import HeadNotFollowed
+from lrpx.passes.spec import PassOptions, PassSpec
 from lrpx.propagation import rules
 from lrpx.propagation.rulesets import LRP
 from lrpx.text.batching import Item, pad

@@ -8,8 +8,9 @@ from support import runner_of
 
 from lrpx.methods import METHODS
 from lrpx.passes.attribution import attributions, run
-from lrpx.passes.forward_backward import PassOptions, PassSpec, compute
+from lrpx.passes.forward_backward import compute
 from lrpx.passes.predictions import predictions, read_predictions
+from lrpx.passes.spec import PassOptions, PassSpec
 from lrpx.text.batching import Item, pad
 
 MODELS = ["causal:gpt2", "causal:llama", "masked:bert", "causal:gemma2", "causal:cohere"]  # a bias, a soft cap, a scale

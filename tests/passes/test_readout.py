@@ -53,7 +53,7 @@ def test_readouts_are_told_apart_by_a_runner():
 
 
 def _asked(batch):
-    from lrpx.passes.forward_backward import PassSpec
+    from lrpx.passes.spec import PassSpec
 
     for readout in (None, LogitsOf(), LogitsOf(2.0)):
         yield replace(batch, readout=readout), PassSpec("lrp", readout=readout)

@@ -19,7 +19,7 @@ from lrpx.models.pooling import finds_padding, pooled
 from lrpx.models.shifted import decoder_reads
 from lrpx.models.stacks import stacks_of
 from lrpx.passes.attribution import run
-from lrpx.passes.forward_backward import read_scores
+from lrpx.passes.scores import read_scores
 from lrpx.propagation.propagate import propagate
 from lrpx.tasks import task_for
 from lrpx.tasks.question_answering import AnswerScores

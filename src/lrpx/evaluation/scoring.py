@@ -32,8 +32,8 @@ from ..models.placement import entry_device
 from ..models.signature import ModelSignature
 from ..passes.attribution import Combine, attributions, run
 from ..passes.dispatch import PassRunner
-from ..passes.forward_backward import explained_logits
 from ..passes.hidden_states import place_first
+from ..passes.scores import explained_logits
 from ..text.batching import Attribution, Batch, Item, pad
 from .external import ExternalRelevances
 from .hidden_tokens import HiddenTokens

@@ -28,9 +28,9 @@ from ..models.positions import fresh_rotations
 from ..models.reader import tokenizer_of
 from ..models.signature import ModelSignature, filler, padding_id
 from ..passes.dispatch import PassRunner
-from ..passes.forward_backward import PassSpec
 from ..passes.many_targets import FEW, ManyTargets, check_reads_forward, explain_many
 from ..passes.scoring import AVERAGES, LIKE_AVERAGES, Average, Objective, Scoring
+from ..passes.spec import PassSpec
 from ..passes.validation import own_failures_named
 from ..results.explanation import Token
 from ..results.generation import GenerationExplanation

@@ -12,7 +12,7 @@ from ..models.lock import lock_of
 from ..models.positions import fresh_rotations
 from ..models.signature import task_of
 from ..passes.dispatch import PassRunner
-from ..passes.forward_backward import exact_dtype, explained_logits
+from ..passes.scores import exact_dtype, explained_logits
 from ..passes.validation import check_model
 from ..results.explanation import Prediction
 from ..text.batching import pad

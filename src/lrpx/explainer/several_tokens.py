@@ -20,8 +20,8 @@ from ..models.lock import lock_of
 from ..models.positions import fresh_rotations
 from ..models.signature import ModelSignature
 from ..passes.dispatch import PassRunner
-from ..passes.forward_backward import explained_logits
 from ..passes.many_targets import FEW, Combine, ManyTargets, check_reads_forward, explain_many
+from ..passes.scores import explained_logits
 from ..passes.scoring import Objective, Scoring
 from ..results.explanation import Explanation, Token
 from ..results.generation import explained, joined

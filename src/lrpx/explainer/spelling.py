@@ -17,7 +17,7 @@ from ..models.lock import lock_of
 from ..models.positions import fresh_rotations
 from ..models.signature import ModelSignature
 from ..passes.dispatch import PassRunner
-from ..passes.forward_backward import exact_dtype, explained_logits
+from ..passes.scores import exact_dtype, explained_logits
 from ..passes.scoring import LIKE_AVERAGES
 from ..text.batching import Item, pad
 from ..text.targets import with_other_space

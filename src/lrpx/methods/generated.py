@@ -18,8 +18,8 @@ from ..errors import InputError
 from ..models.positions import longest_alike
 from ..models.signature import task_of
 from ..passes.dispatch import PassRunner
-from ..passes.forward_backward import PassSpec
 from ..passes.many_targets import Combine
+from ..passes.spec import PassSpec
 from ..text.batching import Item, allowed_waste, pad
 from ..text.items import groups_of
 from . import METHODS, Method

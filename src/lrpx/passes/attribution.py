@@ -18,9 +18,11 @@ from ..propagation.propagate import Propagation
 from ..propagation.rulesets import RuleSet
 from ..text.batching import Attribution, Batch, Predictions
 from .dispatch import PassRunner
-from .forward_backward import CHUNK, PassSpec, check, per_token
+from .forward_backward import CHUNK, per_token
 from .hidden_states import place_first
 from .image_inputs import APART
+from .objections import check
+from .spec import PassSpec
 from .validation import about_cuts, about_tables
 
 

@@ -24,8 +24,8 @@ from ..models.placement import is_divided
 from ..models.positions import context_length, longest_alike
 from ..models.signature import filler, task_of
 from ..text.batching import Batch, allowed_waste
-from .forward_backward import PassOptions, PassResult, PassSpec
 from .model_state import ModelState
+from .spec import PassOptions, PassResult, PassSpec
 
 logger = logging.getLogger("lrpx")
 

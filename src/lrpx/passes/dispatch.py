@@ -33,9 +33,11 @@ from ..recognition.mixers import known_mixers
 from ..text.batching import Batch
 from .compiled.plan import CompiledPasses
 from .cuda_graphs import Graphs, bucket
-from .forward_backward import HeadNotFollowed, PassOptions, PassResult, PassSpec, compute
+from .forward_backward import compute
 from .memory import needs_checkpoint
 from .model_state import ModelState, foreign_code, settings
+from .scores import HeadNotFollowed
+from .spec import PassOptions, PassResult, PassSpec
 from .validation import check_model, check_not_compiled, own_failures_named
 
 logger = logging.getLogger("lrpx")

@@ -25,7 +25,8 @@ from ..models.signature import task_of
 from ..models.stacks import stacks_of, watching_encoder
 from ..propagation.propagate import Propagation
 from ..text.batching import Batch, Item, allowed_waste, buckets, pad
-from .forward_backward import EAGER, HeadNotFollowed, asked_scores, exact_dtype, read_once
+from .scores import HeadNotFollowed, asked_scores, exact_dtype, read_once
+from .spec import EAGER
 from .validation import where_not_finite
 
 Edit = Callable[[str, Tensor], Tensor]  # name of the stack and its embeddings [B, T, width] -> the same, changed

@@ -17,10 +17,12 @@ from ..errors import NonFiniteError, UnsupportedModelError
 from ..models.sentence_encoder import Embedding
 from ..text.batching import Batch, Readout
 from .dispatch import PassRunner
-from .forward_backward import PassOptions, PassSpec, accepted, exact_dtype, watched
+from .forward_backward import watched
 from .many_targets import ManyTargets, with_options
 from .memory import values_at_once
+from .scores import accepted, exact_dtype
 from .scoring import Scores, Scoring
+from .spec import PassOptions, PassSpec
 
 Answer = TypeVar("Answer")
 

@@ -33,12 +33,14 @@ from ..models.positions import fresh_rotations
 from ..text.batching import Batch, Predictions
 from .attention_flow import AttentionFlow, AttentionWatch, along, shares_of
 from .dispatch import PassRunner
-from .forward_backward import PassOptions, PassSpec, asked_scores, exact_dtype, read_once, watched
+from .forward_backward import watched
 from .linearised import Linearised
 from .many_targets import with_options
 from .memory import values_at_once
 from .places import Place, StreamPlaces, chosen_places
 from .predictions import predictions, read_predictions
+from .scores import asked_scores, exact_dtype, read_once
+from .spec import PassOptions, PassSpec
 from .validation import about_cuts, about_tables, where_not_finite
 
 logger = logging.getLogger("lrpx")

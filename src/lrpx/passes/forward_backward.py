@@ -14,27 +14,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .._torch_internals import SET_GRAD_ENABLED
-from ..errors import InputError, NonFiniteError, UnsupportedModelError
+from ..errors import InputError, UnsupportedModelError
 from ..models.modules import modules_of
-from ..models.placement import is_divided
-from ..models.signature import takes
 from ..models.stacks import stacks_of, watching_encoder
 from ..propagation.propagate import Propagation, propagate
-from ..propagation.rulesets import RuleSet
-from ..text.batching import Batch, Predictions, Readout
+from ..text.batching import Batch
 from .branch_sums import NOTHING, Rows, edges_to, rows_inside, sums_of
 from .branches import Block, HeadEdit, branches_of
 from .checkpointing import Recomputation, checkpointed, outer_blocks
-from .compiled.attention_calls import AttentionCall, RepeatAttentionCalls
-from .functions import with_functions
+from .compiled.attention_calls import RepeatAttentionCalls
 from .hidden_states import PLACES, State, is_entry, not_met, resolve_at, taps_of
 from .image_inputs import (
     STATES,
@@ -44,121 +39,13 @@ from .image_inputs import (
     pixel_leaves,
     watched_images,
 )
-from .output_head import OutputHead, output_embedding
-from .predictions import predictions, read_predictions
-from .validation import check_carries_gradient, check_no_bypass, check_rules_took_effect, where_not_finite
+from .objections import objections_of
+from .predictions import predictions
+from .scores import asked_scores, exact_dtype
+from .spec import EAGER, PassOptions, PassResult, PassSpec
+from .validation import check_carries_gradient, check_no_bypass, check_rules_took_effect
 
 CHUNK = 1 << 24  # numbers that are multiplied at once
-
-
-@dataclass(frozen=True)
-class PassSpec:
-    """What is asked of a batch, beside its tensors.
-
-    Attributes:
-        rules: A rule set or its name; an empty one gives plain gradients.
-        at: Where, the place of the token relevance first.
-        mode: The class that applies the rules; a subclass of ``Propagation`` watches more.
-        hidden: Whether the hidden states and gradients are wanted, beside their products.
-        readout: From the model's output to the scores that are explained; ``None``: a language model's logits.
-        heads: Whether relevance of heads, attentions, MLPs and blocks is wanted too.
-    """
-
-    rules: str | RuleSet
-    at: tuple[str, ...] = ("input",)
-    mode: type[Propagation] = Propagation
-    hidden: bool = True
-    readout: Readout | None = None
-    heads: bool = False
-
-
-@dataclass(frozen=True)
-class PassOptions:
-    """How a pass is run. Changes its result by rounding at most.
-
-    Attributes:
-        checkpoint: Recompute each block in the backward pass.
-        whole_head: Let the model compute its logits as it does.
-        static: The same operations for any values of the tensors: nothing is looked at on the way.
-        unpadded: The model needs no attention mask.
-        linked: What enters the first block stays linked to the embedding, to see what way there is around it.
-        attention: How each fused attention was called where values could be looked at; ``None``: as the model calls it.
-    """
-
-    checkpoint: bool = False
-    whole_head: bool = False
-    static: bool = False
-    unpadded: bool = False
-    linked: bool = False
-    attention: tuple[AttentionCall | None, ...] | None = None
-
-
-EAGER = PassOptions()
-
-
-@dataclass(frozen=True)
-class PassResult:
-    """What a pass gives, all on the model's devices.
-
-    Attributes:
-        summary: What is always read, in one tensor (one transfer): see ``read``.
-        states: Where -> hidden state ``[B, T, width]``.
-        gradients: Where -> gradient of the summed values with respect to it.
-        reasons: (kind, what) of each objection.
-        mode: The rules' counters.
-        predicted: How many numbers of each item in the summary say what the model predicts.
-        rows: What the sums in the summary are that are of no token.
-    """
-
-    summary: Tensor
-    states: dict[str, Tensor]
-    gradients: dict[str, Tensor]
-    reasons: list[tuple[str, str]]
-    mode: Propagation
-    predicted: int = 0
-    rows: Rows = NOTHING
-
-    def tensors(self) -> list[Tensor]:
-        """All tensors, in a fixed order."""
-        return [self.summary, *self.states.values(), *self.gradients.values()]
-
-    def with_tensors(self, tensors: Sequence[Tensor]) -> PassResult:
-        """The same answer with other tensors, in the order of ``tensors()``."""
-        n = len(self.states)
-        states = dict(zip(self.states, tensors[1 : 1 + n], strict=True))
-        gradients = dict(zip(self.gradients, tensors[1 + n :], strict=True))
-        return replace(self, summary=tensors[0], states=states, gradients=gradients)
-
-    def cut(self, length: int) -> PassResult:
-        """The same answer with the hidden states of the first ``length`` tokens only."""
-        places = [{name: t[:, :length] for name, t in each.items()} for each in (self.states, self.gradients)]
-        return replace(self, states=places[0], gradients=places[1])
-
-    def read(self, rows: int) -> PassSummary:
-        """The summary of B = ``rows`` items on the CPU. Waits for the device."""
-        numbers = self.summary.cpu().double().numpy()
-        ends = np.cumsum([rows, rows, len(self.reasons), rows * self.predicted])
-        values, targets, objections, predicted, products = np.split(numbers, ends)
-        raised = [reason for reason, holds in zip(self.reasons, objections, strict=True) if holds]
-        shown = list(read_predictions(predicted.reshape(rows, -1))) if self.predicted else None
-        of_tokens, *inside = products.reshape(1 + self.rows.count, rows, -1)
-        parts = [self.rows.read(np.array([row[i] for row in inside])) for i in range(rows)] if inside else None
-        return PassSummary(values, targets.astype(int).tolist(), of_tokens, raised, shown, parts)
-
-
-class PassSummary(NamedTuple):
-    """The summary of an answer."""
-
-    values: np.ndarray  # float64 [B], the explained scalars
-    targets: list[int]  # [B] explained token ids
-    products: np.ndarray  # float64 [B, T]: hidden state times gradient at the first place, summed over the width
-    raised: list[tuple[str, str]]  # what speaks against the result
-    predictions: list[Predictions] | None  # of each item, if the batch asks for them
-    inside: list[dict[str, np.ndarray]] | None  # of each item, ``Rows.read``
-
-
-class HeadNotFollowed(Exception):
-    """The model's logits cannot be computed one by one; its own way is ``PassOptions(whole_head=True)``."""
 
 
 @dataclass(frozen=True)
@@ -323,7 +210,7 @@ def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
             gradients[id(piece)] = torch.zeros_like(piece)
     each = {name: [None if p is None else gradients[id(p)] for p in state.pieces] for name, state in states.items()}
     complete = {name: state.whole(each[name]) for name, state in states.items()}
-    objections = _objections(batch, picked, each)
+    objections = objections_of(batch, picked, each)
     objections |= {("gradient", name): ~gradient.isfinite().all() for name, (_, gradient) in images.items()}
     plain = {name: state.whole().detach() for name, state in states.items()}
     if now.later:  # each token has entered with all of them
@@ -355,11 +242,6 @@ def with_later(state: Tensor, later: Sequence[Tensor | None]) -> Tensor:
     return torch.cat([state, *parts], -1)
 
 
-def exact_dtype(tensor: Tensor) -> torch.dtype:
-    """The dtype in which values and sums are computed on the tensor's device: float64 where there is one."""
-    return torch.float32 if tensor.device.type == "mps" else torch.float64
-
-
 def _is_not(question: Callable[[], bool]) -> bool:
     return not question()
 
@@ -382,157 +264,3 @@ def _products(state: Tensor, gradient: Tensor, dtype: torch.dtype, at_once: int)
     return torch.cat(
         [(s.to(dtype) * g.to(dtype)).sum(-1) for s, g in zip(state.split(rows), gradient.split(rows), strict=True)]
     )
-
-
-def asked_scores(
-    model: PreTrainedModel,
-    batch: Batch,
-    readout: Readout | None,
-    options: PassOptions,
-    active: Propagation,
-    wanted: Mapping[str, Any],
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The scores of target and contrast ``[B, 2]``, the targets ``[B]``, and all scores ``[B, K]`` if asked for."""
-    if readout is not None:
-        return _chosen(read_scores(model, batch, readout), batch)
-    module = None if options.whole_head or "linear" in active.rules else output_embedding(model)
-    if module is None or any(module in m.modules() for m in wanted.values() if m is not None):
-        logits, index = explained_logits(model, batch, static=options.static)
-        rows = torch.arange(batch.positions.shape[0], device=logits.device)
-        logits = logits[rows, index.to(logits.device)]  # [B, vocabulary]
-    else:
-        pair = _pair(batch.targets, batch.contrasts) if batch.chosen else None
-        ids, length = None if pair is None else pair.unsqueeze(1), batch.ids.shape[1]
-        head = OutputHead(module, batch.positions.unsqueeze(1), ids, length, others=batch.likeliest > 0)
-        logits = followed(model, batch, head)[:, 0]
-        if pair is not None:
-            return logits[:, :2], batch.targets, logits[:, 2:] if batch.likeliest else None
-    return _chosen(logits, batch)
-
-
-def _chosen(scores: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Of all scores ``[B, K]``: those of target and contrast ``[B, 2]``, the targets ``[B]``, and all if asked for."""
-    asked, contrasts = batch.targets.to(scores.device), batch.contrasts.to(scores.device)
-    targets = torch.where(asked < 0, scores.argmax(-1), asked)
-    picked = scores.gather(1, _pair(targets, contrasts))
-    if batch.functions:
-        picked = with_functions(batch.functions, scores, picked.to(exact_dtype(scores)))
-    return picked, targets, scores if batch.likeliest else None
-
-
-def read_scores(model: PreTrainedModel, batch: Batch, readout: Readout) -> Tensor:
-    """Forward pass; the scores ``[B, K]`` that ``readout`` reads off the model's output."""
-    inputs = readout.inputs(batch.inputs)
-    return readout(model(**inputs, **accepted(model, use_cache=False, return_dict=True)), batch)
-
-
-def read_once(model: PreTrainedModel, batch: Batch) -> object:
-    """A forward pass that reads the batch's scores or logits, to look for what is not finite."""
-    return explained_logits(model, batch) if batch.readout is None else read_scores(model, batch, batch.readout)
-
-
-def followed(model: PreTrainedModel, batch: Batch, head: OutputHead) -> Tensor:
-    """Forward pass; the logits ``[B, P, K]`` that ``head`` computes.
-
-    Raises:
-        HeadNotFollowed: The model does something else with its output embedding.
-    """
-    try:
-        with head.installed():
-            output = model(**batch.inputs, **accepted(model, use_cache=False, return_dict=True))
-    except Exception as error:
-        if head.uses and not isinstance(error, torch.OutOfMemoryError):
-            raise HeadNotFollowed from error
-        raise
-    logits: Tensor = output.logits if hasattr(output, "logits") else output[0]
-    if not head.gave(logits):
-        raise HeadNotFollowed
-    return logits
-
-
-def _pair(targets: Tensor, contrasts: Tensor) -> Tensor:
-    """Ids ``[B, 2]``; where there is no contrast the target's stands twice, so that no logit beside it matters."""
-    return torch.stack([targets, torch.where(contrasts < 0, targets, contrasts)], 1)
-
-
-def explained_logits(model: PreTrainedModel, batch: Batch, *, static: bool = False) -> tuple[Tensor, Tensor]:
-    """Forward pass; logits ``[B, K, vocabulary]`` and, per item, which of the K positions is explained ``[B]``.
-
-    Where the model can compute the logits of chosen positions only, it does; not if ``static``, since how many there are
-    depends on values.
-    """
-    inputs = {**batch.inputs, **accepted(model, use_cache=False, return_dict=True)}
-    # On a divided model, indexing by positions fails where the last block is on another device than the first.
-    positions, index = (None, None) if static or is_divided(model) else batch.positions.unique(return_inverse=True)
-    keep = {} if positions is None else accepted(model, logits_to_keep=positions)
-    output = model(**inputs, **keep)
-    logits = output.logits if hasattr(output, "logits") else output[0]
-    if keep and index is not None and positions is not None and logits.shape[1] == len(positions):
-        return logits, index
-    if logits.shape[:2] != batch.ids.shape:
-        raise UnsupportedModelError(
-            f"{type(model).__name__} returns logits of shape {list(logits.shape)} for {list(batch.ids.shape)} "
-            "tokens; expected [batch, tokens, vocabulary]."
-        )
-    return logits, batch.positions
-
-
-def accepted(model: PreTrainedModel, **arguments: Any) -> dict[str, Any]:
-    """Those of ``arguments`` that the model's ``forward`` names."""
-    return {k: v for k, v in arguments.items() if takes(model, k)}
-
-
-def _objections(
-    batch: Batch, logits: Tensor, gradients: Mapping[str, Sequence[Tensor | None]]
-) -> dict[tuple[str, str], Tensor]:
-    """What would speak against the result, as (kind, what) -> whether it does. The gradients are those of each stack."""
-    found = {("logits", ""): ~logits.isfinite().all()}
-
-    def note(kind: str, what: str, flag: Tensor) -> None:
-        known = found.get((kind, what))
-        found[kind, what] = flag if known is None else known | flag.to(known.device)
-
-    for name, pieces in gradients.items():
-        for gradient, (_, length) in zip(pieces, batch.shapes, strict=True):
-            if gradient is not None:
-                note("gradient", name, ~gradient.isfinite().all())
-                if length and gradient.shape[1] > length:
-                    note("around", name, gradient[:, length:].any())
-    first = next(iter(gradients.values()))
-    for piece, (_, length), names in zip(first, batch.shapes, batch.masks, strict=True):
-        for mask in map(batch.inputs.get, names):
-            if piece is not None and mask is not None and mask.shape == (shown := piece[:, : length or None]).shape[:2]:
-                hidden = (mask == 0).to(shown.device).view(*mask.shape, *[1] * (shown.ndim - 2))
-                note("padding", "", (hidden & (shown != 0)).any())
-    return found
-
-
-def check(model: PreTrainedModel, batch: Batch, answer: PassResult, reading: PassSummary) -> None:
-    """Refuse a result that something speaks against.
-
-    Raises:
-        UnsupportedModelError: Padding or tokens of the model's own take part, or an activation is not one.
-        NonFiniteError: A logit or a gradient is NaN or infinite; the error names the module where it began.
-    """
-    if not reading.raised:
-        return
-    name = type(model).__name__
-    kind, what = reading.raised[0]
-    if kind == "logits":
-        raise NonFiniteError(where_not_finite(model, lambda: read_once(model, batch)))
-    if kind == "gradient":
-        dtype = answer.gradients[what].dtype
-        narrow = dtype in (torch.float16, torch.bfloat16)
-        wider = 'Load the model in a wider dtype: dtype="float32".' if narrow else "Try another attn_implementation."
-        raise NonFiniteError(f"the gradient at {what} is not finite in {dtype}. {wider}")
-    if kind == "around":
-        raise UnsupportedModelError(puts_tokens_around(name))
-    raise UnsupportedModelError(
-        f"{name} lets padding take part in its prediction, so a padded batch gives wrong maps. "
-        "Explain texts of different lengths one by one."
-    )
-
-
-def puts_tokens_around(name: str) -> str:
-    """Why a model is refused whose hidden states have more places than the text has tokens, with gradient at the others."""
-    return f"{name} puts tokens of its own around the text, so hidden states and tokens do not match."

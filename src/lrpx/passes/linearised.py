@@ -16,9 +16,10 @@ from torch import Tensor
 from ..errors import NonFiniteError
 from ..recognition.gates import edge_of
 from .attention_flow import AttentionWatch, FusedAttention, shares_of
-from .forward_backward import CHUNK, exact_dtype
+from .forward_backward import CHUNK
 from .many_targets import NotCutOff
 from .places import Place, reached
+from .scores import exact_dtype
 
 
 class AttentionGradients(NamedTuple):

@@ -26,21 +26,13 @@ from ..models.positions import fresh_rotations
 from ..text.batching import Batch
 from .branch_sums import NOTHING, edges_to, sums_of
 from .dispatch import PassRunner
-from .forward_backward import (
-    CHUNK,
-    HeadNotFollowed,
-    PassOptions,
-    PassSpec,
-    Watched,
-    exact_dtype,
-    puts_tokens_around,
-    read_once,
-    watched,
-    with_later,
-)
+from .forward_backward import CHUNK, Watched, watched, with_later
 from .memory import values_at_once
+from .objections import puts_tokens_around
 from .predictions import read_predictions
+from .scores import HeadNotFollowed, exact_dtype, read_once
 from .scoring import Scores, Scoring, scored
+from .spec import PassOptions, PassSpec
 from .validation import about_cuts, about_tables, check_model, check_not_compiled, own_failures_named, where_not_finite
 
 logger = logging.getLogger("lrpx")

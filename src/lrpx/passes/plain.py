@@ -14,7 +14,7 @@ from ..models.signature import task_of
 from ..text.batching import Item, Readout, allowed_waste, pad
 from ..text.items import groups_of
 from .dispatch import PassRunner
-from .forward_backward import read_scores
+from .scores import read_scores
 from .validation import check_model
 
 

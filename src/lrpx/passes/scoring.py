@@ -18,19 +18,12 @@ from transformers import PreTrainedModel
 
 from .._torch_internals import no_function_modes
 from ..text.batching import Function
-from .forward_backward import (
-    CHUNK,
-    HeadNotFollowed,
-    PassOptions,
-    Watched,
-    exact_dtype,
-    explained_logits,
-    followed,
-    read_scores,
-)
+from .forward_backward import CHUNK, Watched
 from .functions import score_of
 from .output_head import OutputHead, output_embedding
 from .predictions import predictions
+from .scores import HeadNotFollowed, exact_dtype, explained_logits, followed, read_scores
+from .spec import PassOptions
 from .validation import check_carries_gradient
 
 Objective = Literal["logit", "logprob"]

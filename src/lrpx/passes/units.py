@@ -25,8 +25,10 @@ from transformers import PreTrainedModel
 from ..errors import InputError
 from ..text.batching import Batch
 from .edits import at_once, rows_of, values_inside
-from .forward_backward import EAGER, PassSpec, exact_dtype, watched
+from .forward_backward import watched
 from .hidden_states import items_of, replaced
+from .scores import exact_dtype
+from .spec import EAGER, PassSpec
 
 UnitEdit = Callable[
     [Hashable, Tensor], Tensor

@@ -10,7 +10,8 @@ from torch.nn.functional import scaled_dot_product_attention as attention
 
 from lrpx.passes.compiled.attention_calls import AttentionCall, AttentionCalls, RepeatAttentionCalls
 from lrpx.passes.compiled.trace import attention_calls
-from lrpx.passes.forward_backward import PassOptions, PassSpec, compute
+from lrpx.passes.forward_backward import compute
+from lrpx.passes.spec import PassOptions, PassSpec
 
 SHARED = AttentionCall(causal=True, heads=1)
 PLAIN = AttentionCall(causal=False, heads=None)

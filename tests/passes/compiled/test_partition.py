@@ -12,7 +12,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from lrpx.passes.compiled.partition import segments_of, steps_of
 from lrpx.passes.compiled.trace import CUT, is_size, tensors_of, traced, weights_of
-from lrpx.passes.forward_backward import PassOptions, PassSpec, compute
+from lrpx.passes.forward_backward import compute
+from lrpx.passes.spec import PassOptions, PassSpec
 
 FAMILIES = [
     ("causal:llama", "attnlrp"),

@@ -14,7 +14,8 @@ from torch import nn
 from lrpx.models.positions import context_length
 from lrpx.passes.compiled.attention_calls import AttentionCall, AttentionCalls
 from lrpx.passes.compiled.trace import SHORT, attention_calls, tensors_of, traced, weights_of
-from lrpx.passes.forward_backward import PassOptions, PassSpec, compute
+from lrpx.passes.forward_backward import compute
+from lrpx.passes.spec import PassOptions, PassSpec
 
 FAMILIES = [
     ("causal:llama", "attnlrp"),

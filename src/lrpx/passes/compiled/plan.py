@@ -18,8 +18,9 @@ from transformers import PreTrainedModel
 from ...models.positions import context_length
 from ...models.signature import filler, task_of
 from ...text.batching import Batch
-from ..forward_backward import PassOptions, PassResult, PassSpec, accepted
 from ..model_state import ModelState
+from ..scores import accepted
+from ..spec import PassOptions, PassResult, PassSpec
 from .partition import Piece, segments_of, steps_of
 from .trace import attention_calls, constant, is_size, tensors_of, traced
 

@@ -32,7 +32,9 @@ from ...models.modules import frozen, modules_of
 from ...models.positions import context_length
 from ...text.batching import Batch
 from ..checkpointing import outer_blocks
-from ..forward_backward import PassOptions, PassResult, PassSpec, accepted, compute
+from ..forward_backward import compute
+from ..scores import accepted
+from ..spec import PassOptions, PassResult, PassSpec
 from .attention_calls import AttentionCall, AttentionCalls
 
 CUT = "lrpx_cut"  # on a node's meta: (kind, block) of what begins after it; "block", "between" or "backward"
