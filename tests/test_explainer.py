@@ -477,7 +477,7 @@ def test_refresh_forgets_what_is_kept():
 
 def test_explain_recommends_an_explainer_once(gpt2, monkeypatch, caplog):
     """On a GPU, where one saves time."""
-    module = sys.modules["lrpx.explainer.api"]
+    module = sys.modules["lrpx.explainer.once"]
     model, other = tiny.build("causal:llama"), tiny.build("causal:llama")
     monkeypatch.setattr(module, "entry_device", lambda m: torch.device("cpu" if m is other else "cuda"))
     with caplog.at_level("INFO", logger="lrpx"):

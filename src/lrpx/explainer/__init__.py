@@ -4,9 +4,10 @@
 2. Group by length, pad, and let each method explain each group in one pass.
 3. Build the ``Explanation`` objects.
 
-``api.py`` has what users call, ``arguments.py`` its types, ``texts.py`` the three steps.
+``api.py`` and ``once.py`` have what users call, ``arguments.py`` its types, ``texts.py`` the three steps.
 """
 
-from .api import Explainer, explain
+from .api import Explainer
+from .once import explain
 
 __all__ = ["Explainer", "explain"]

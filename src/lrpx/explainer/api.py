@@ -1,4 +1,4 @@
-"""``lrpx.Explainer`` and ``lrpx.explain``: what users call."""
+"""``lrpx.Explainer``: what users call."""
 
 from __future__ import annotations
 
@@ -6,18 +6,14 @@ import inspect
 import logging
 import os
 import reprlib
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
-
-from transformers import PreTrainedModel
 
 from ..errors import InputError, check_names, names_checked
 from ..methods import METHODS, get_method, methods_with_options
 from ..models.default.download import ALIAS
 from ..models.loading import load
 from ..models.lock import lock_of
-from ..models.placement import entry_device
 from ..models.provenance import model_identity
 from ..models.reader import tokenizer_of
 from ..models.usable import usable_model
@@ -39,7 +35,6 @@ from .arguments import (
     Methods,
     Model,
     OneCall,
-    OneExplain,
     OneMethod,
     Part,
     Position,
@@ -73,7 +68,6 @@ IMAGES_ALONE = (
     'images= are those of a text, and no text is given: explainer("What is in the picture?", images=["cat.png"]). A model that '
     'classifies images is given them instead of a text: explainer("cat.png").'
 )
-MANY_CALLS = 8  # of ``explain`` with one model on a GPU, before the log says what an ``Explainer`` would save
 
 
 class Explainer:
@@ -241,7 +235,7 @@ class Explainer:
             raise InputError(f'errors={errors!r}: give "raise" or "collect".')
         if objective not in ("logit", "logprob"):
             raise InputError(f'objective={objective!r}: give "logit" or "logprob".')
-        _check_names(options, CallOptions.__annotations__)
+        check_call(options, CallOptions.__annotations__)
         options |= {"at": at, "norm": norm, "direct": direct, "rules": rules, "heads": heads}
         chosen = methods_with_options(self.method if method is None else method, options)
         if text is None:
@@ -348,7 +342,7 @@ class Explainer:
         from ..tasks.text2text import begins_otherwise
         from .generation import Asked, continuation_of, explain_continuation, generate, read_prompt
 
-        _check_names(options, Explainer.generate.__kwdefaults__ or ())
+        check_call(options, Explainer.generate.__kwdefaults__ or ())
         [(chosen, settings)] = methods_with_options([self.method if method is None else method], options)
         if max_new_tokens is not None and continuation is not None:
             raise InputError(
@@ -408,7 +402,7 @@ class Explainer:
         """
         from .flow import AskedFlow, explain_flow
 
-        _check_names(options, Explainer.flow.__kwdefaults__ or ())
+        check_call(options, Explainer.flow.__kwdefaults__ or ())
         [(chosen, settings)] = methods_with_options([self.method if method is None else method], options)
         asked = AskedFlow(target, contrast, position, between, layers, share, threshold)
         return explain_flow(self._runner, self.tokenizer, text, chosen, settings, asked)
@@ -452,117 +446,12 @@ class Explainer:
         """
         from .similarity import AskedSimilarity, explain_similarity
 
-        _check_names(options, Explainer.similarity.__kwdefaults__ or ())
+        check_call(options, Explainer.similarity.__kwdefaults__ or ())
         [(chosen, settings)] = methods_with_options([self.method if method is None else method], options)
         asked = AskedSimilarity(metric, pooling, pairs)
         return explain_similarity(self._runner, self.tokenizer, (text, other), chosen, settings, asked)
 
 
-@overload
-def explain(
-    model: Model,
-    tokenizer: Reader | None,
-    text: str,
-    *,
-    method: OneMethod = "attnlrp",
-    **options: Unpack[OneExplain],
-) -> Explanation: ...
-@overload
-def explain(
-    model: Model,
-    tokenizer: Reader | None,
-    text: list[str] | tuple[str, ...],
-    *,
-    method: OneMethod | Methods = "attnlrp",
-    **options: Unpack[ExplainOptions],
-) -> Explanations: ...
-@overload
-def explain(
-    model: Model,
-    tokenizer: Reader | None = None,
-    text: Text | None = None,
-    *,
-    method: OneMethod | Methods = "attnlrp",
-    **options: Unpack[ExplainOptions],
-) -> Explanation | Explanations: ...
-def explain(
-    model: Model,
-    tokenizer: Reader | None = None,
-    text: Text | None = None,
-    *,
-    text_pair: Part = None,
-    question: Part = None,
-    choices: Choices = None,
-    method: OneMethod | Methods = "attnlrp",
-    images: Images = None,
-    target: Target = None,
-    contrast: Target = None,
-    position: Position = None,
-    target_prefix: Prefix = None,
-    objective: Literal["logit", "logprob"] = "logit",
-    explains: Explains = None,
-    at: str | Sequence[str] | None = None,
-    norm: Literal["l1", "l2"] | None = None,
-    direct: bool | None = None,
-    rules: str | RuleSet | None = None,
-    heads: bool | None = None,
-    errors: Literal["raise", "collect"] = "raise",
-    progress: bool | None = None,
-    batch_tokens: int = BATCH_TOKENS,
-    fast: bool | None = None,
-    compile: bool = False,
-    checkpoint: bool | None = None,
-    **options: object,
-) -> Explanation | Explanations:
-    """Explain what ``model`` predicts for ``text``, once: an ``Explainer`` is made for the call, and nothing is kept.
-
-    The first two arguments and ``batch_tokens``, ``fast``, ``compile`` and ``checkpoint`` are those of ``Explainer``, all
-    others, the result and the errors those of calling it.
-
-    Examples:
-        >>> e = lrpx.explain(model, tokenizer, "The keys to the cabinet", target=" are", contrast=" is")
-        >>> e.show()
-    """
-    _check_names(options, ExplainOptions.__annotations__)
-    options |= {"at": at, "norm": norm, "direct": direct, "rules": rules, "heads": heads}
-    methods_with_options(method, options)  # refused before a model is loaded
-    Execution(fast, compile, checkpoint)
-    if text is None:
-        raise InputError(NO_TEXT if images is None else IMAGES_ALONE)
-    explainer = Explainer(
-        model, tokenizer, batch_tokens=batch_tokens, fast=fast, compile=compile, checkpoint=checkpoint
-    )
-    _recommend_an_explainer(explainer.model)
-    asked: dict[str, Any] = {
-        "text_pair": text_pair,
-        "question": question,
-        "choices": choices,
-        "target": target,
-        "contrast": contrast,
-        "position": position,
-        "target_prefix": target_prefix,
-        "objective": objective,
-        "explains": explains,
-        "images": images,
-        **options,
-    }
-    return explainer(text, method=method, errors=errors, progress=progress, **asked)
-
-
-def _check_names(options: Mapping[str, object], named: Iterable[str]) -> None:
+def check_call(options: Mapping[str, object], named: Iterable[str]) -> None:
     """Refuse a keyword that is neither an option of the call nor of any method."""
     check_names(options, {"method", *named, *(option for m in METHODS.values() for option in m.options)}, _HOME)
-
-
-_calls: weakref.WeakKeyDictionary[PreTrainedModel, int] = weakref.WeakKeyDictionary()
-
-
-def _recommend_an_explainer(model: PreTrainedModel) -> None:
-    """Say once, after many calls with a model on a GPU, what an ``Explainer`` would save."""
-    _calls[model] = _calls.get(model, 0) + 1
-    if _calls[model] == MANY_CALLS and entry_device(model).type == "cuda":
-        logger.info(
-            "lrpx.explain was called %d times with one %s. An lrpx.Explainer(model, tokenizer) keeps CUDA graphs between "
-            "calls, with which a short text takes a fraction of the time.",
-            *(MANY_CALLS, type(model).__name__),
-        )
