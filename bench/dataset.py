@@ -32,7 +32,8 @@ import lrpx
 from lrpx.methods import get_method
 from lrpx.models.signature import task_of
 from lrpx.passes.dispatch import Execution, PassRunner
-from lrpx.text.batching import Attribution, Batch, Item, allowed_waste, buckets, pad
+from lrpx.text.batching import Attribution, Batch, Item, pad
+from lrpx.text.grouping import allowed_waste, buckets
 
 OUT_OF_MEMORY = "out of memory"
 

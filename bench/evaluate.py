@@ -38,7 +38,8 @@ from lrpx.methods import get_method
 from lrpx.models.signature import task_of
 from lrpx.passes.dispatch import PassRunner
 from lrpx.passes.scores import accepted, explained_logits
-from lrpx.text.batching import Batch, Item, allowed_waste, pad
+from lrpx.text.batching import Batch, Item, pad
+from lrpx.text.grouping import allowed_waste
 
 
 def main() -> None:

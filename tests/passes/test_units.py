@@ -9,7 +9,7 @@ import torch
 from support import families, lift_float32_norms
 
 import lrpx
-from lrpx.passes.branches import Noted
+from lrpx.passes.blocks import Noted
 from lrpx.passes.edits import values, values_inside
 from lrpx.passes.units import heads_changed, neurons_changed, units_of, values_without_units
 from lrpx.text.batching import Item, pad

@@ -23,7 +23,8 @@ from lrpx.passes.scores import read_scores
 from lrpx.propagation.propagate import propagate
 from lrpx.tasks import task_for
 from lrpx.tasks.question_answering import AnswerScores
-from lrpx.text.batching import Item, allowed_waste, pad
+from lrpx.text.batching import Item, pad
+from lrpx.text.grouping import allowed_waste
 
 TOLERANCE = 2e-6  # transformers computes many norms in float32, whatever the dtype of the model
 LONGEST = 4  # tokens of an answer here

@@ -20,7 +20,8 @@ from lrpx.models.signature import task_of
 from lrpx.models.stacks import stacks_of
 from lrpx.passes.attribution import attributions, run
 from lrpx.propagation.propagate import propagate
-from lrpx.text.batching import Item, allowed_waste, pad
+from lrpx.text.batching import Item, pad
+from lrpx.text.grouping import allowed_waste
 
 TOLERANCE = 2e-6
 TEXT = [f for f in tiny.PAIRS if f.startswith("text2text:")]

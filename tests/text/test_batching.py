@@ -11,7 +11,8 @@ from transformers import Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausa
 import lrpx
 from lrpx.methods.lrp import explain
 from lrpx.models.positions import longest_alike
-from lrpx.text.batching import Item, buckets, pad
+from lrpx.text.batching import Item, pad
+from lrpx.text.grouping import buckets
 
 SIZES = {
     "vocab_size": 97,

@@ -44,7 +44,7 @@ from ..models.signature import task_of
 from ..models.usable import usable_model
 from ..passes.dispatch import Execution, PassRunner
 from ..passes.hidden_states import resolve_at
-from ..text.batching import allowed_waste
+from ..text.grouping import allowed_waste
 from .external import check_relevances, manifest_entry, read_relevances
 from .hidden_tokens import faithfulness_metrics
 from .records import SCHEMA, Record, Run, finish, open_run, part_is_done, write_part, write_part_bytes

@@ -15,7 +15,7 @@ from ..benchmark.tokenized import load_tokenizer
 from ..errors import InputError
 from ..models.provenance import provenance
 from ..models.signature import ModelSignature
-from ..text.batching import Alike, any_length, buckets
+from ..text.grouping import Alike, any_length, buckets
 
 PART = 128  # samples per part, at least: what a killed run computes again
 Part = Sequence[Sequence[TokenizedSample]]  # batches of samples

@@ -27,8 +27,9 @@ from ..results.explanation import NO_TOKEN, Explanation, Token
 from ..results.generation import explained
 from ..tasks.image_row import with_images
 from ..tasks.image_text import check_method, encode_with_images, images_of_each, places_with_images
-from ..text.batching import Attribution, Function, Item, allowed_waste, pad
+from ..text.batching import Attribution, Function, Item, pad
 from ..text.given import name_of, split
+from ..text.grouping import allowed_waste
 from ..text.items import check_name, groups_of, lists_of, one_each
 from ..text.suspect import notes_of
 from ..text.tokenization import Encoded, encoder

@@ -20,7 +20,8 @@ from ..models.signature import task_of
 from ..passes.dispatch import PassRunner
 from ..passes.many_targets import Combine
 from ..passes.spec import PassSpec
-from ..text.batching import Item, allowed_waste, pad
+from ..text.batching import Item, pad
+from ..text.grouping import allowed_waste
 from ..text.items import groups_of
 from . import METHODS, Method
 from .gradient import norm_of

@@ -21,7 +21,7 @@ from .._torch_internals import no_function_modes
 from ..models.modules import modules_of
 from ..recognition.gates import Edge
 from ..recognition.mixers import known_mixers
-from .branches import Block, Noted
+from .blocks import Block, Noted
 
 logger = logging.getLogger("lrpx")
 

@@ -23,7 +23,8 @@ from transformers import PreTrainedModel
 from ..models.placement import is_divided
 from ..models.positions import context_length, longest_alike
 from ..models.signature import filler, task_of
-from ..text.batching import Batch, allowed_waste
+from ..text.batching import Batch
+from ..text.grouping import allowed_waste
 from .model_state import ModelState
 from .spec import PassOptions, PassResult, PassSpec
 

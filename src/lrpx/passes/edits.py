@@ -24,7 +24,8 @@ from ..models.positions import longest_alike
 from ..models.signature import task_of
 from ..models.stacks import stacks_of, watching_encoder
 from ..propagation.propagate import Propagation
-from ..text.batching import Batch, Item, allowed_waste, buckets, pad
+from ..text.batching import Batch, Item, pad
+from ..text.grouping import allowed_waste, buckets
 from .scores import HeadNotFollowed, asked_scores, exact_dtype, read_once
 from .spec import EAGER
 from .validation import where_not_finite

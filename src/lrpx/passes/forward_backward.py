@@ -26,8 +26,9 @@ from ..models.modules import modules_of
 from ..models.stacks import stacks_of, watching_encoder
 from ..propagation.propagate import Propagation, propagate
 from ..text.batching import Batch
+from .blocks import Block
 from .branch_sums import NOTHING, Rows, edges_to, rows_inside, sums_of
-from .branches import Block, HeadEdit, branches_of
+from .branches import HeadEdit, branches_of
 from .checkpointing import Recomputation, checkpointed, outer_blocks
 from .compiled.attention_calls import RepeatAttentionCalls
 from .hidden_states import PLACES, State, is_entry, not_met, resolve_at, taps_of

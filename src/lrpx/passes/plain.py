@@ -11,7 +11,8 @@ import torch
 from ..models.lock import lock_of
 from ..models.positions import fresh_rotations, longest_alike
 from ..models.signature import task_of
-from ..text.batching import Item, Readout, allowed_waste, pad
+from ..text.batching import Item, Readout, pad
+from ..text.grouping import allowed_waste
 from ..text.items import groups_of
 from .dispatch import PassRunner
 from .scores import read_scores

@@ -7,8 +7,9 @@ from typing import Any
 
 from ..errors import InputError, UnsupportedModelError
 from ..models.signature import ModelSignature
-from .batching import Alike, Function, Item, any_length, buckets
+from .batching import Function, Item
 from .given import as_python, name_of
+from .grouping import Alike, any_length, buckets
 from .targets import resolve_position, resolve_token
 from .tokenization import Encoded
 
