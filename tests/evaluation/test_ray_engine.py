@@ -24,15 +24,16 @@ import lrpx
 from lrpx.benchmark import load_benchmark
 from lrpx.cli import main as cli
 from lrpx.errors import InputError, LrpxError
+from lrpx.evaluation import asked, selection
 from lrpx.evaluation import ray_engine as distributed
 from lrpx.evaluation import ray_worker as working
 from lrpx.evaluation import run as module
-from lrpx.evaluation import selection
 from lrpx.evaluation.ray_engine import Cluster, connect
 from lrpx.evaluation.ray_worker import ATTEMPTS, Worker, block_of, part_of
 from lrpx.evaluation.records import open_run
 from lrpx.evaluation.run import evaluate
 from lrpx.evaluation.selection import plan
+from lrpx.methods import get_method
 
 pytestmark = [
     pytest.mark.ray,
@@ -149,7 +150,7 @@ def test_a_worker_that_is_gone_is_replaced_and_a_local_run_goes_on(ray, sva, tmp
         "--batch-tokens": 30,
     }
     words = [str(word) for pair in given.items() for word in pair]
-    monkeypatch.setattr(module, "PAPER_METHODS", METHODS)
+    monkeypatch.setattr(asked, "PAPER_METHODS", METHODS)
     done = CliRunner().invoke(cli.app, ["evaluate", str(sva / "sva"), *words])
     assert done.exit_code == 0, done.output
     assert is_local(sva, tmp_path / "run")
@@ -204,7 +205,7 @@ def test_a_worker_with_another_model_is_refused(ray, sva, tmp_path, monkeypatch)
 def job_of(sva, **changes):
     model = lrpx.load(sva / "tiny", dtype="float32", device="cpu").model
     job = Cluster("cpu", 1, 1).job(
-        sva / "tiny", {"dtype": "float32"}, model, [module.METHODS[name] for name in METHODS], {}, proven=False
+        sva / "tiny", {"dtype": "float32"}, model, [get_method(name) for name in METHODS], {}, proven=False
     )
     return dataclasses.replace(job, **changes)
 

@@ -28,6 +28,7 @@ from lrpx import files
 from lrpx.benchmark import build_haystack, load_benchmark, tokenize
 from lrpx.benchmark.haystack import FILLER
 from lrpx.errors import InputError, LrpxError, NonFiniteError, UnsupportedModelError
+from lrpx.evaluation import asked
 from lrpx.evaluation import run as module
 from lrpx.evaluation import scoring as explaining
 from lrpx.evaluation import selection
@@ -496,7 +497,7 @@ def test_alti_logit_is_left_out_by_default_where_the_family_is_not_known(sva, tm
     def unknown(model):
         raise UnsupportedModelError("no family describes it")
 
-    monkeypatch.setattr(module, "find_family", unknown)
+    monkeypatch.setattr(asked, "find_family", unknown)
     model, tokenizer = gpt2()
     run = evaluate(sva, model, None, tmp_path / "run", tokenizer=tokenizer, limit=3, progress=False)
     assert "alti-logit" not in run.manifest["methods"]

@@ -18,33 +18,35 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel
 
 from ..benchmark import Benchmark, TokenizedSet, load_benchmark
 from ..benchmark.folder import set_name
-from ..benchmark.storage import check_place, claim
-from ..errors import InputError, UnsupportedModelError, nearest
+from ..benchmark.storage import claim
+from ..errors import InputError
 from ..files import sha256
-from ..methods import METHODS, Method, get_method, methods_with_options
-from ..methods.alti.families import find_family
-from ..methods.rule_names import linear_rule
-from ..models.loading import load
+from ..methods import METHODS
 from ..models.positions import longest_alike
 from ..models.precision import is_exact
 from ..models.provenance import card_of, model_facts, provenance
-from ..models.reader import tokenizer_of
 from ..models.signature import task_of
-from ..models.usable import usable_model
 from ..passes.dispatch import Execution, PassRunner
-from ..passes.hidden_states import resolve_at
 from ..text.grouping import allowed_waste
+from .asked import (
+    check_counts,
+    check_engine,
+    check_place_of_relevance,
+    check_run_folder,
+    computing_place,
+    configured,
+    in_order_of_the_table,
+    loaded_model,
+    paper_methods,
+)
 from .external import check_relevances, manifest_entry, read_relevances
 from .hidden_tokens import faithfulness_metrics
 from .records import SCHEMA, Record, Run, finish, open_run, part_is_done, write_part, write_part_bytes
@@ -52,8 +54,6 @@ from .scoring import BatchExplainer, recorded_names, sources
 from .selection import Part, plan, select, tokenized_set
 
 logger = logging.getLogger("lrpx")
-
-PAPER_METHODS = ("alti-logit", "lrp", "attnlrp", "gradient", "gradient-x-input")
 
 
 def evaluate(
@@ -127,11 +127,11 @@ def evaluate(
         ImportError: pyarrow is not installed, or Ray, for ``engine="ray"``.
     """
     execution = Execution(fast, compile, checkpoint)
-    _check_numbers(limit=limit, batch_tokens=batch_tokens, workers=workers)
+    check_counts(limit=limit, batch_tokens=batch_tokens, workers=workers)
     measures = faithfulness_metrics(metrics)
-    _check_engine(engine, model, address=address, workers=workers, device_map=loading.get("device_map"))
-    _check_out(Path(out))
-    names = None if methods is None else _known(methods)
+    check_engine(engine, model, address=address, workers=workers, device_map=loading.get("device_map"))
+    check_run_folder(Path(out))
+    names = None if methods is None else in_order_of_the_table(methods)
     if isinstance(model, str | os.PathLike):
         loading["dtype"] = loading.get("dtype") or "float32"
     given = {} if relevances is None else read_relevances(relevances)
@@ -140,9 +140,9 @@ def evaluate(
             f"{relevances}: {clash[0]!r} is the name of a method of lrpx. Give it another name in the file."
         )
     benchmark = load_benchmark(directory)
-    with _cluster(engine, address, workers, loading.get("device")) as cluster:
+    with computing_place(engine, address, workers, loading.get("device")) as cluster:
         # Workers load the model themselves, onto their devices; here it is only looked at.
-        loaded, tokenizer = _loaded(model, tokenizer, loading if cluster is None else {**loading, "device": "cpu"})
+        loaded, tokenizer = loaded_model(model, tokenizer, loading if cluster is None else {**loading, "device": "cpu"})
         device = loaded.device.type if cluster is None else cluster.device
         if own := [name for name in names or [] if callable(METHODS[name].function) and engine == "ray"]:
             raise InputError(
@@ -150,8 +150,8 @@ def evaluate(
                 "engine='local'."
             )
         if names is None:
-            names = [] if given else _paper_methods(loaded)
-        _check_place_of_relevance(loaded, at)
+            names = [] if given else paper_methods(loaded)
+        check_place_of_relevance(loaded, at)
         chosen_methods = configured(names, at, rules)
         samples_of = tokenized_set(directory, tokenized, loaded, tokenizer)
         chosen = samples_of.samples
@@ -299,104 +299,3 @@ def _benchmark_facts(benchmark: Benchmark, tokenized: TokenizedSet) -> dict[str,
 
 def _digest(values: Any) -> str:
     return hashlib.sha256(" ".join(map(str, values)).encode()).hexdigest()
-
-
-# What was given
-
-
-def configured(names: Sequence[str], at: str, rules: str | None) -> list[Method]:
-    """The methods, with the options that they are evaluated with.
-
-    Raises:
-        InputError: No such rule, or none of the methods has that choice.
-    """
-    if rules is not None:
-        linear_rule(rules)
-    asked = {"at": None if at == "input" else (at,), "rules": rules}
-    if not names:
-        if asked := {name: value for name, value in asked.items() if value is not None}:
-            raise InputError(f"{' and '.join(asked)}: for methods of lrpx, and none is asked for.")
-        return []
-    return [replace(method, options=options) for method, options in methods_with_options(names, asked)]
-
-
-def _check_place_of_relevance(model: PreTrainedModel, at: str) -> None:
-    """Refuse what names no place, or several."""
-    if not isinstance(at, str):
-        raise InputError(f"at={at!r}: relevance of tokens is taken at one place: give one name.")
-    found = list(resolve_at(model, (at,)))
-    if at == "pixels":
-        raise InputError("at='pixels': the benchmark has no images. Use at='input'.")
-    if found != [at]:
-        raise InputError(
-            f"at={at!r} fits {len(found)} modules, and relevance of tokens is taken at one place. Give one of them: {found[0]}."
-        )
-
-
-def _known(methods: Sequence[str]) -> list[str]:
-    """The methods, each once, in the order of the table of methods, so that the order they are given in does not matter."""
-    if isinstance(methods, str) or not methods:
-        raise InputError(f"methods={methods!r}: give a list of names, such as ['lrp', 'attnlrp'].")
-    for name in methods:
-        get_method(name)
-    return [name for name in METHODS if name in methods]
-
-
-def _paper_methods(model: PreTrainedModel) -> list[str]:
-    names = list(PAPER_METHODS)
-    try:
-        find_family(model)
-    except UnsupportedModelError as error:
-        logger.warning("alti-logit is left out: %s", error)
-        names.remove("alti-logit")
-    return _known(names)
-
-
-def _check_out(out: Path) -> None:
-    """Refuse a folder that holds something else before anything is loaded or computed."""
-    check_place(out, what="run")
-    if (out / "manifest.json").exists():
-        open_run(out)
-
-
-def _check_numbers(**numbers: int | None) -> None:
-    for name, value in numbers.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise InputError(f"{name}={value!r}: give a whole number, 1 or more.")
-
-
-def _check_engine(engine: str, model: Any, **options: Any) -> None:
-    if engine not in ("local", "ray"):
-        raise InputError(f"unknown engine {engine!r}. {nearest(engine, ['local', 'ray'])}")
-    for name in ("address", "workers"):
-        if engine == "local" and options[name] is not None:
-            raise InputError(f"{name}={options[name]!r}: only with engine='ray'.")
-    if engine == "ray" and not isinstance(model, str | os.PathLike):
-        raise InputError(
-            f"engine='ray' needs the model's name or path, from which its workers load it; a loaded {type(model).__name__} "
-            "stays in this process. Save it with save_pretrained, or use engine='local'."
-        )
-    if engine == "ray" and options["device_map"] is not None:
-        raise InputError("with engine='ray' each worker has one GPU. A divided model needs engine='local'.")
-
-
-def _cluster(engine: str, address: str | None, workers: int | None, device: Any) -> AbstractContextManager[Any]:
-    """Where to compute; gives ``None`` for this process."""
-    if engine == "local":
-        return nullcontext()
-    from .ray_engine import connect
-
-    return connect(address, workers, device)
-
-
-def _loaded(model: Any, tokenizer: Any, loading: dict[str, Any]) -> tuple[PreTrainedModel, Any]:
-    if isinstance(model, str | os.PathLike):
-        loaded = load(model, **loading)
-        return loaded.model, tokenizer_of(loaded.tokenizer if tokenizer is None else tokenizer)
-    if loading := {k: v for k, v in loading.items() if v is not None}:
-        raise InputError(
-            f"{', '.join(loading)}: only for a model that is loaded by its name; this one is loaded already."
-        )
-    if tokenizer is None:
-        raise InputError("a loaded model needs its tokenizer: evaluate(directory, model, methods, out, tokenizer=...).")
-    return usable_model(model), tokenizer_of(tokenizer)
