@@ -28,10 +28,9 @@ from lrpx import files
 from lrpx.benchmark import build_haystack, load_benchmark, tokenize
 from lrpx.benchmark.haystack import FILLER
 from lrpx.errors import InputError, LrpxError, NonFiniteError, UnsupportedModelError
-from lrpx.evaluation import asked
+from lrpx.evaluation import asked, selection
 from lrpx.evaluation import run as module
 from lrpx.evaluation import scoring as explaining
-from lrpx.evaluation import selection
 from lrpx.evaluation.metrics import score
 from lrpx.evaluation.records import METRICS, find_runs, open_run
 from lrpx.evaluation.run import evaluate, evaluate_all
