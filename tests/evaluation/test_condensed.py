@@ -102,6 +102,38 @@ def test_failures_are_left_out_and_counted(tmp_path):
     assert len(found.of("attnlrp")["rank"]) == 29
 
 
+def test_a_method_that_failed_on_all_samples(tmp_path):
+    nothing = dict.fromkeys(("relevance", "value", "residual", *METRICS))
+
+    def fail(record):
+        return record._replace(**nothing, error="ValueError: no") if record.method == "attnlrp" else record
+
+    found = pack(made_up(tmp_path / "run", ["lrp", "attnlrp"], change=fail), tmp_path / "packed")
+    assert [len(found.of(name)["rank"]) for name in ("lrp", "attnlrp")] == [30, 0]
+
+
+def test_a_run_without_predictions_is_not_packed(tmp_path):
+    nothing = dict.fromkeys(("correct", "predicted", "other", "relevance", "value", "residual", *METRICS))
+    run = made_up(tmp_path / "run", ["lrp"], change=lambda record: record._replace(**nothing, error="ValueError: no"))
+    with pytest.raises(InputError, match="has nothing to pack: no sample was predicted"):
+        pack(run, tmp_path / "packed")
+    assert not (tmp_path / "packed").exists()
+
+
+def test_packing_that_was_stopped_is_begun_anew(run, packed, tmp_path):
+    for names in (["samples.parquet"], ["samples.parquet", "scores.parquet"]):
+        folder = tmp_path / str(len(names))
+        folder.mkdir()
+        for name in names:
+            shutil.copy(packed.path / name, folder)
+        assert pack(run, folder).manifest == packed.manifest
+    folder = tmp_path / "other"
+    folder.mkdir()
+    shutil.copy(packed.path / "scores.parquet", folder / "samples.parquet")
+    with pytest.raises(InputError, match=r"samples\.parquet holds condensed scores, expected condensed samples"):
+        pack(run, folder)
+
+
 def test_an_unfinished_run_is_not_packed(tmp_path):
     with pytest.raises(InputError, match=r"is not finished: run the same lrpx evaluate again"):
         pack(made_up(tmp_path / "run", ["lrp"], parts=3, done=2), tmp_path / "packed")
@@ -148,6 +180,11 @@ def changed(manifest, **parts):
         ({"options": None}, "has no options"),
         ({"model": {"name": "x"}}, r"has no model\.revision"),
         ({"methods": ["lrp", "lrp"]}, "expected a list of different names"),
+        ({"methods": ["lrp", ["lrp"]]}, "expected a list of different names"),
+        ({"model__name": ["x"]}, r"model\.name is \['x'\], expected a text"),
+        ({"options__at": None}, r"options\.at is None, expected a text"),
+        ({"checksums__tokenised": 7}, r"checksums\.tokenised is 7, expected a text"),
+        ({"counts__failures": [1]}, r"counts\.failures is no list of method, reason and samples"),
         ({"methods": ["lrp"]}, "the manifest says \\['lrp'\\]"),
         ({"counts__predicted": 31}, "has 30 samples; the manifest says that 31 of 30 were predicted"),
         ({"plan__samples": 40}, "of 40 that were to be"),
@@ -180,6 +217,8 @@ def test_a_manifest_that_does_not_hold(packed, tmp_path, parts, message):
         ("scores", "top", "verb", "top is verb"),
         ("scores", "sample_id", 5, "sample_id is 5, which is not among the samples"),
         ("scores", "sample_id", 804, "a sample of lrp is there twice"),
+        ("scores", "method", None, "method is missing in a row"),
+        ("samples", "correct", None, "correct is missing in a row"),
         ("scores", "method", "mine", "has the methods .*'mine'"),
         ("samples", "sample_id", 804, "sample_id is 804, which is there twice, or out of order"),
         ("samples", "subject", 0, "subject is 0"),
@@ -193,13 +232,25 @@ def test_rows_that_do_not_hold(packed, tmp_path, file, column, value, message):
     path = folder / f"{file}.parquet"
     table = pq.read_table(path)
     values = table.column(column).to_pylist()
-    field = table.schema.field(column) if isinstance(value, str | int) else pa.field(column, pa.float32())
+    field = table.schema.field(column) if isinstance(value, str | int | None) else pa.field(column, pa.float32())
     array = pa.array([value, *values[1:]], field.type)
     pq.write_table(table.set_column(table.schema.get_field_index(column), field, array), path)
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["checksums"][path.name] = sha256(path)
     write_json(folder / "manifest.json", manifest)
     with pytest.raises(InputError, match=message):
+        load_condensed(folder)
+
+
+def test_rows_out_of_order(packed, tmp_path):
+    """Methods are compared sample by sample, in the order of the rows."""
+    folder = shutil.copytree(packed.path, tmp_path / "c")
+    path = folder / "scores.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.take([1, 0, *range(2, len(table))]).replace_schema_metadata(table.schema.metadata), path)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    write_json(folder / "manifest.json", changed(manifest, checksums=manifest["checksums"] | {path.name: sha256(path)}))
+    with pytest.raises(InputError, match="a sample of lrp is there twice, or out of order"):
         load_condensed(folder)
 
 

@@ -157,3 +157,15 @@ def test_the_page_in_the_repository_is_made_from_the_stored_records():
     for a, b in zip(number.findall(made), number.findall(there), strict=True):
         assert float(a) == pytest.approx(float(b), abs=1.01 if "." not in a else 0.0011)
     assert len(find_condensed([ROOT / "results"])) > 10
+
+
+def test_records_without_a_correct_prediction(tmp_path):
+    run = made_up(tmp_path / "run", ["lrp"], samples=5, change=lambda record: record._replace(correct=False))
+    with pytest.raises(InputError, match="no scores: only those of correctly predicted samples count"):
+        results_page([pack(run, tmp_path / "packed").path])
+
+
+def test_a_module_inside_a_block_is_not_called_by_the_block(tmp_path):
+    for n, at in enumerate(("input", "model.layers.6", "model.layers.6.mlp")):
+        pack(made_up(tmp_path / f"run{n}", ["lrp"], samples=5, options={"at": at}), tmp_path / "packed" / str(n))
+    assert "| method | input | block 7 | model.layers.6.mlp |" in results_page([tmp_path / "packed"])

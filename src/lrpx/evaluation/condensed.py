@@ -4,8 +4,8 @@
     FOLDER/samples.parquet   one row per sample: what was predicted, and what the sample is, as a checksum
     FOLDER/scores.parquet    one row per sample and method: ranks, counts and shares from which every metric follows
 
-The relevance of each token is left out, which makes it ten times smaller than the run. ``docs/evaluate.md`` describes
-every column. Only pyarrow and numpy are needed to read; no torch.
+The relevance of each token is left out, which makes it ten times smaller than the run; so are the measures of
+faithfulness. ``docs/evaluate.md`` describes every column. Only pyarrow and numpy are needed to read; no torch.
 """
 
 from __future__ import annotations
@@ -94,7 +94,10 @@ def pack(run: Run, folder: str | Path) -> Condensed:
     folder = Path(folder)
     if run.counts is None:
         raise InputError(f"{run.path} is not finished: run the same lrpx evaluate again to go on, and then pack it.")
-    check_place(folder, what="folder of condensed records")
+    if not run.counts["predicted"]:
+        raise InputError(f"{run.path} has nothing to pack: no sample was predicted. lrpx report {run.path} says why.")
+    if not _was_begun(folder):
+        check_place(folder, what="folder of condensed records")
     if (folder / "manifest.json").exists():
         read_manifest(folder, "condensed", "lrpx records pack", CONDENSED_SCHEMA)
     table = run.table()
@@ -112,6 +115,16 @@ def pack(run: Run, folder: str | Path) -> Condensed:
     manifest = {"kind": "condensed", "schema": CONDENSED_SCHEMA, **kept, "counts": run.counts, "checksums": checksums}
     write_json(folder / "manifest.json", manifest)
     return load_condensed(folder)
+
+
+def _was_begun(folder: Path) -> bool:
+    """Whether all that a folder holds is what packing had written when it was stopped."""
+    names = {path.name for path in folder.iterdir() if path.suffix != ".tmp"} if folder.is_dir() else set()
+    if not names or not names <= set(_FILES):
+        return False
+    for name in names:
+        read_table(folder / name, f"condensed {name.removesuffix('.parquet')}")
+    return True
 
 
 def _sample(row: dict[str, Any]) -> dict[str, Any]:
@@ -219,6 +232,9 @@ def load_condensed(folder: str | Path) -> Condensed:
     for table, types, name in zip(tables, (_sample_types(), _score_types()), _FILES, strict=True):
         if {field.name: field.type for field in table.schema} != types:
             raise InputError(f"{folder / name} has the columns {table.column_names}, expected {list(types)}.")
+        for column in table.column_names:
+            if table.column(column).null_count and column not in ("attractors", "at"):
+                raise InputError(f"{folder / name}: {column} is missing in a row.")
     condensed = Condensed(folder, manifest, *tables)
     _check_samples(condensed)
     _check_scores(condensed)
@@ -230,8 +246,19 @@ def _check_manifest(folder: Path, manifest: dict[str, Any]) -> None:
         there = manifest.get(part)
         if missing := [part] if not isinstance(there, dict) else [f"{part}.{k}" for k in keys if k not in there]:
             raise InputError(f"{folder / 'manifest.json'} has no {missing[0]}.")
+    texts = {"model": ("name", "weights", "dtype"), "options": ("at",), "checksums": _KEYS["checksums"]}
+    for part, key in ((part, key) for part, keys in texts.items() for key in keys):
+        if not isinstance(manifest[part][key], str):
+            raise InputError(f"{folder / 'manifest.json'}: {part}.{key} is {manifest[part][key]!r}, expected a text.")
+    failures = manifest["counts"]["failures"]
+    if not isinstance(failures, list) or not all(
+        isinstance(entry, dict) and isinstance(entry.get("method"), str) and isinstance(entry.get("samples"), int)
+        for entry in failures
+    ):
+        raise InputError(f"{folder / 'manifest.json'}: counts.failures is no list of method, reason and samples.")
     methods = manifest.get("methods")
-    if not isinstance(methods, list) or not methods or len(set(methods)) < len(methods):
+    known = isinstance(methods, list) and all(isinstance(name, str) for name in methods)
+    if not known or not methods or len(set(methods)) < len(methods):
         raise InputError(f"{folder / 'manifest.json'}: methods is {methods!r}, expected a list of different names.")
 
 
@@ -262,18 +289,18 @@ def _check_scores(condensed: Condensed) -> None:
     table, manifest, where = condensed.scores, condensed.manifest, condensed.path / "scores.parquet"
     ids = condensed.samples.column("sample_id").to_numpy()
     known = set(table.column("method").to_pylist())
-    if known != set(manifest["methods"]):
+    if not known <= set(manifest["methods"]):  # one that failed on all samples has none
         raise InputError(f"{where} has the methods {sorted(known)}, the manifest says {sorted(manifest['methods'])}.")
     _check(where, table, "sample_id", lambda own: np.isin(own, ids), "is not among the samples")
-    failed = dict.fromkeys(known, 0)
+    failed = dict.fromkeys(manifest["methods"], 0)
     for entry in manifest["counts"]["failures"]:
         failed[entry["method"]] = failed.get(entry["method"], 0) + entry["samples"]
     methods = table.column("method").to_numpy(zero_copy_only=False)
     own = table.column("sample_id").to_numpy()
-    for name in sorted(known):
+    for name in manifest["methods"]:
         each = own[methods == name]
-        if len(np.unique(each)) < len(each):
-            raise InputError(f"{where}: a sample of {name} is there twice.")
+        if (np.diff(each) <= 0).any():
+            raise InputError(f"{where}: a sample of {name} is there twice, or out of order.")
         if (
             not manifest["counts"]["predicted"] - failed[name]
             <= len(each)

@@ -53,6 +53,8 @@ def results_page(paths: Sequence[str | os.PathLike[str]]) -> str:
         InputError: Records do not hold or do not go together.
     """
     models = measured(find_condensed([os.fspath(path) for path in paths]))
+    if not any(model.places for model in models):
+        raise InputError("no scores: only those of correctly predicted samples count, and these records have none.")
     if not any(model.methods for model in models):
         raise InputError("no records with relevance at the input: --at input of lrpx evaluate is what the tables show.")
     told = [model for model in models if model.methods]
@@ -181,7 +183,8 @@ def _depth(at: str) -> tuple[int, str]:
 
 
 def _place(at: str) -> str:
-    return at if at in ("embedding", "input") else f"block {_depth(at)[0] + 1}"
+    """A block's output by the block's number, another module by its name."""
+    return f"block {_depth(at)[0] + 1}" if at.rpartition(".")[2].isdigit() else at
 
 
 def _gap(models: Sequence[Measured]) -> str:
