@@ -26,6 +26,15 @@ def digits():
     return tokenizer
 
 
+def trimmed():
+    """A tokenizer whose tokens do not count the space before a word as theirs, as Llama 3's."""
+    from tokenizers import processors
+
+    tokenizer = byte_bpe(CORPUS, size=330)
+    tokenizer.backend_tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
+    return tokenizer
+
+
 def prefixed():
     """A tokenizer for which every number starts with the same token, a hash."""
     from tokenizers import Regex, normalizers
@@ -87,7 +96,9 @@ def test_the_folder_is_that_of_a_benchmark(tmp_path):
 
 
 @pytest.mark.parametrize("truth", ["value", "needle"])
-@pytest.mark.parametrize("make", [digits, lambda: byte_bpe(CORPUS, size=330)], ids=["digits", "bytes"])
+@pytest.mark.parametrize(
+    "make", [digits, trimmed, lambda: byte_bpe(CORPUS, size=330)], ids=["digits", "trimmed", "bytes"]
+)
 def test_the_first_token_that_differs_is_predicted(tmp_path, make, truth):
     tokenizer = make()
     build_haystack(tmp_path / "hay", sentences=6, needles=2, samples=6, truth=truth)

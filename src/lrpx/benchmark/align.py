@@ -76,13 +76,13 @@ class _Text(NamedTuple):
     def is_covered(self, span: tuple[int, int], spans: Sequence[tuple[int, int]]) -> bool:
         """Whether tokens with the character spans ``spans`` stand for the characters of ``span`` and for nothing else.
 
-        A token's span may include the space before the word. Characters that the tokenizer's normalisation removes
-        (accents that stand alone, control characters) belong to no token and are not missed.
+        A token's span may include the space before the word. Spaces between words may belong to no token, and neither
+        need characters that the tokenizer's normalisation removes: accents that stand alone, control characters.
         """
         start, end = span
         covered = set().union(*(range(a, b) for a, b in spans))
         spilled = any(not start <= c < end and not self.text[c].isspace() for c in covered)
-        missed = (self.text[c] for c in range(start, end) if c not in covered)
+        missed = (self.text[c] for c in range(start, end) if c not in covered and not self.text[c].isspace())
         return bool(covered) and not spilled and all(unicodedata.category(c)[0] in "MC" for c in missed)
 
 
