@@ -72,8 +72,8 @@ def test_a_chat_with_an_image(llava):
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"images": []}, "0 images: give one"),
-        ({"images": [IMAGE, IMAGE]}, "2 images: give one"),
+        ({"images": []}, r"no image is given\. Choose one"),
+        ({"images": [IMAGE, IMAGE]}, r"2 images are given\. Choose one"),
         ({"images": ["data:image/png;base64,AAAA"]}, r"images\[0\] cannot be read as PNG, JPEG"),
         ({"kind": "text", "text": "a cat"}, "does not read text here, but image"),
         ({"images": [IMAGE], "methods": ["alti-logit"]}, "alti-logit is for language models"),

@@ -4,9 +4,12 @@ import json
 
 import app_tools
 import browser
+import pictures
 import pytest
+import tiny_images
+import tiny_processors
 from benchmark_tools import byte_bpe
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import CLIPProcessor, GPT2Config, GPT2LMHeadModel, ViTImageProcessor
 
 import lrpx
 from lrpx.app.desk import Desk, Limits
@@ -194,6 +197,59 @@ def test_errors_are_shown_and_the_next_question_is_answered(new_page, url):
     page.click("#explain")
     page.wait_for_selector(".grid")
     assert not problem(page)
+
+
+@pytest.fixture(scope="module")
+def picture(tmp_path_factory):
+    path = tmp_path_factory.mktemp("pictures") / "photo.png"
+    path.write_bytes(pictures.png_of(pictures.photo()))
+    return path
+
+
+def test_a_label_with_a_typing_error_is_corrected(new_page, picture):
+    images = ViTImageProcessor(size={"height": 16, "width": 16})
+    model = tiny_images.build("image:vit")
+    with app_tools.served(Desk(lrpx.Explainer(model, images))) as address:
+        page = new_page()
+        page.goto(address)
+        assert "Choose an image and press" in page.inner_text("#welcome")
+        page.set_input_files("#images", picture)
+        page.click("#explain")
+        page.wait_for_selector(".grid")
+        page.fill("#target", "LABLE_1")
+        page.click("#choose")
+        page.wait_for_selector("#problem:not([hidden])")
+        assert "'LABLE_1' is no label" in problem(settled(page))
+        assert page.is_hidden("#maps")
+        assert page.input_value("#target") == "LABLE_1"
+        page.fill("#target", model.config.id2label[1])
+        page.click("#choose")
+        page.wait_for_selector("#maps:not([hidden])")
+        assert not problem(settled(page))
+
+
+def test_texts_are_typed_before_an_image_is_scored_with_them(new_page, picture):
+    reader = CLIPProcessor(ViTImageProcessor(size={"height": 16, "width": 16}), tiny_processors.words(20))
+    explainer = lrpx.Explainer(tiny_images.build("score:clip"), reader)
+    with app_tools.served(Desk(explainer)) as address:
+        page = new_page()
+        page.goto(address)
+        page.wait_for_selector("#explain:enabled")
+        page.set_input_files("#images", picture)
+        page.click("#explain")
+        page.wait_for_selector("#problem:not([hidden])")
+        assert "no text is given" in problem(settled(page))
+        page.fill("#target", "a cat </s>")
+        page.fill("#contrast", "two dog </s>")
+        page.click("#explain")
+        page.wait_for_selector("#maps:not([hidden])")
+        first = settled(page).inner_text(".what")
+        assert "a cat </s>" in first
+        page.set_input_files("#images", [])
+        page.set_input_files("#images", picture)
+        page.click("#explain")
+        assert settled(page).inner_text(".what") == first
+        assert not problem(page)
 
 
 def test_a_link_that_was_cut(new_page, url):

@@ -184,7 +184,9 @@ class Desk:
         images = [_opened(f"images[{i}]", file) for i, file in enumerate(question.images)]
         if question.kind == "image":
             if len(images) != 1:
-                raise InputError(f"{len(images)} images: give one.")
+                raise InputError(
+                    f"{len(images)} images are given. Choose one." if images else "no image is given. Choose one."
+                )
             return {"text": images[0]}
         if question.kind == "sample":
             assert self.samples is not None  # or it would be no kind

@@ -155,7 +155,7 @@ async function explain() {
   });
   if (running) return; // by another question
   if (!drew) $("maps").hidden = $("inside").hidden = true;
-  if (!offered) $("predictions").hidden = true;
+  if (!offered) showChoice();
   if (drew && picked?.positions.length) await showInside(picked, grids[0]?.data.rows[0].method, false);
 }
 
@@ -224,6 +224,20 @@ function wireReply() {
 }
 
 // Predictions
+
+const scoresTexts = () => about.task === "zero-shot-image-classification"; // it has no predictions, only texts that are typed
+
+function showChoice() { // what was typed, without predictions: so that it can be corrected
+  $("predictions").hidden = !scoresTexts() && !state.target && !state.contrast;
+  for (const role of ["target", "contrast"]) $(role).value = state[role]?.text ?? "";
+}
+
+function typed() {
+  for (const role of ["target", "contrast"]) {
+    const text = $(role).value;
+    if (text !== (state[role]?.text ?? "")) state[role] = text ? { text } : null;
+  }
+}
 
 const asChoice = token => BY_TEXT.includes(about.task) ? { text: token.text } : { id: token.id, text: token.text };
 
@@ -344,7 +358,7 @@ function read() {
 const input = () => [state.kind, state.text, state.question, state.text_pair, state.choices, state.messages, state.sample];
 
 function newInput() { // what was chosen for another input does not hold for this one
-  Object.assign(state, { target: null, contrast: null, continuation: [], units: [], span: null });
+  Object.assign(state, { continuation: [], units: [], span: null }, scoresTexts() ? {} : { target: null, contrast: null });
   picked = anchor = null;
   showReply();
 }
@@ -439,6 +453,16 @@ function build() {
   $("examples").replaceChildren(...(about.task === "causal" ? EXAMPLES : []).map(text => el("button", { type: "button", class: "quiet",
     onclick: () => example(text) }, text)));
   $("space-hint").hidden = !["causal", "masked"].includes(about.task);
+  if (about.kinds[0] === "image") $("start-hint").textContent = "Choose an image";
+  if (scoresTexts()) {
+    $("start-hint").textContent = "Choose an image, type a text that may describe it";
+    $("target").placeholder = "a photo of a cat";
+    $("contrast").placeholder = "a photo of a dog";
+    $("likely").hidden = true;
+    $("predictions").classList.add("texts");
+    $("predictions-title").textContent = "Texts";
+    showChoice();
+  }
   if (about.benchmark) {
     const scores = about.benchmark.methods.flatMap(method => about.benchmark.metrics.map(metric => [method, metric]));
     $("metric").replaceChildren(el("option", { value: "" }, "order of the source"), ...scores.map(pair => el("option", { value: JSON.stringify(pair) }, pair.join(" "))));
@@ -457,7 +481,7 @@ function example(text) {
 }
 
 function wire() {
-  $("ask").addEventListener("submit", event => { event.preventDefault(); read(); state.span = null; explain(); });
+  $("ask").addEventListener("submit", event => { event.preventDefault(); read(); state.span = null; if (scoresTexts()) typed(); explain(); });
   $("ask").addEventListener("keydown", event => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("ask").requestSubmit(); });
   $("go-on").addEventListener("click", generate);
   $("cancel").addEventListener("click", () => { if (running) running.abort(); running = null; busy(false); tell("Cancelled."); });
@@ -470,8 +494,7 @@ function wire() {
   $("images").addEventListener("change", readImages);
   for (const id of ["hide-first", "hide-special", "words", "shared"]) $(id).addEventListener("change", again);
   $("methods").addEventListener("change", again);
-  const typed = role => { const text = $(role).value; if (text !== (state[role]?.text ?? "")) state[role] = text ? { text } : null; };
-  $("choose").addEventListener("click", () => { typed("target"); typed("contrast"); explain(); });
+  $("choose").addEventListener("click", () => { typed(); explain(); });
   for (const role of ["target", "contrast"]) $(role).addEventListener("keydown", event => { if (event.key === "Enter") $("choose").click(); });
   $("swap").addEventListener("click", () => {
     const shown = role => { const box = $("likely").querySelector(`input[name=${role}]:checked`); const text = $(role).value;
