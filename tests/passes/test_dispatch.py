@@ -259,26 +259,37 @@ def test_other_errors_are_no_lack_of_memory(asked):
     assert len(asked) == 1
 
 
-@pytest.mark.parametrize("way", ["graphs", "compiled"])
-def test_nor_does_a_graph_or_a_compiled_pass_fit(asked, monkeypatch, way):
+def out_of_memory(*_, **__):
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def test_nor_does_a_compiled_pass_fit(asked, monkeypatch):
     model = tiny.build("causal:llama")
     expected = run(model, batch_for(model), "attnlrp")
     asked.clear()
-
-    def fail(*_, **__):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    if way == "graphs":
-        monkeypatch.setattr(Graphs, "takes", lambda *_: True)
     for checkpoint in (None, False):
-        runner = PassRunner(model, Execution(fast=True, compile=way == "compiled", checkpoint=checkpoint))
-        monkeypatch.setattr(getattr(runner, way), "run" if way == "compiled" else "capture", fail)
+        runner = PassRunner(model, Execution(fast=True, compile=True, checkpoint=checkpoint))
+        monkeypatch.setattr(runner.compiled, "run", out_of_memory)
         if checkpoint is False:
             with pytest.raises(torch.OutOfMemoryError):
                 run(model, batch_for(model), "attnlrp", runner=runner)
         else:
             assert_same(run(model, batch_for(model), "attnlrp", runner=runner), expected)
     assert [options.checkpoint for options in asked] == [True]
+
+
+@pytest.mark.parametrize("checkpoint", [None, False])
+def test_a_graph_that_does_not_fit_is_not_tried_again(asked, monkeypatch, checkpoint):
+    model, tried = tiny.build("causal:llama"), []
+    expected = run(model, batch_for(model), "attnlrp")
+    asked.clear()
+    runner = PassRunner(model, Execution(fast=True, checkpoint=checkpoint))
+    monkeypatch.setattr(Graphs, "takes", lambda *_: True)
+    monkeypatch.setattr(runner.graphs, "capture", lambda *_, **__: tried.append(1) or out_of_memory())
+    for _ in range(2):
+        assert_same(run(model, batch_for(model), "attnlrp", runner=runner), expected)
+    assert len(tried) == 1
+    assert [options.checkpoint for options in asked] == [False, False]
 
 
 @pytest.mark.parametrize("place", ["model.layers.1.mlp", "lm_head"])

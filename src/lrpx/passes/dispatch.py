@@ -245,13 +245,20 @@ class PassRunner:
         """Call ``function``; a failure to capture, trace or compile is logged, or raised if ``LRPX_STRICT=1``."""
         try:
             return function()
-        except (HeadNotFollowed, LrpxError, torch.OutOfMemoryError):
+        except (HeadNotFollowed, LrpxError):
             raise
+        except torch.OutOfMemoryError:
+            if kind != "graph":
+                raise
+            reason = "it does not fit into memory beside the graph's own"  # as it is, a pass takes less
         except RuntimeError as error:  # also what tracing, TorchInductor and CUDA raise
             if strict():
                 raise
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             logger.debug("a %s pass failed", kind, exc_info=True)
+        if kind == "graph":
+            gc.collect()  # what a capture that failed has left
+            torch.cuda.empty_cache()
         if self.state is not None and not self.state.holds():
             # Perhaps it changes itself, which must not make us try again each time.
             self.graphs.clear()
