@@ -551,6 +551,18 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(sva, tmp_path, small_parts, mon
     assert resumed.counts == whole.counts
 
 
+def test_a_part_that_is_removed_is_computed_anew(sva, tmp_path, small_parts):
+    """As the error about a damaged one says; until then nothing is computed from the others."""
+    run = run_of(sva, tmp_path / "run", batch_tokens=30)
+    before = contents(run.path)
+    run.part(1).unlink()
+    assert not open_run(run.path).finished
+    with pytest.raises(InputError, match=r"has lost records: run the same lrpx evaluate again"):
+        open_run(run.path).table()
+    run_of(sva, run.path, batch_tokens=30)
+    assert contents(run.path) == before
+
+
 def test_a_finished_run_is_returned_as_it_is(sva, tmp_path, monkeypatch):
     first = run_of(sva, tmp_path / "run")
     monkeypatch.setattr(module, "write_part", None)

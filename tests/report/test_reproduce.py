@@ -50,6 +50,13 @@ def test_names_that_are_none(given, message):
         wanted_models([given])
 
 
+@pytest.mark.parametrize("call", [plan, reproduce])
+def test_a_number_of_samples_that_is_none(folder, tmp_path, call):
+    with pytest.raises(InputError, match="samples=0: give a whole number, 1 or more"):
+        call(tmp_path / "out", models=["gpt2"], benchmark=folder / "sva", samples=0)
+    assert not (tmp_path / "out").exists()
+
+
 def test_end_to_end(folder, tmp_path, monkeypatch, caplog):
     """Two models are evaluated, the third cannot be had; the same call again computes nothing."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

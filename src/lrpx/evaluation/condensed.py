@@ -92,7 +92,7 @@ def pack(run: Run, folder: str | Path) -> Condensed:
         InputError: The run is not finished, or the folder holds something else.
     """
     folder = Path(folder)
-    if run.counts is None:
+    if not run.finished or run.counts is None:
         raise InputError(f"{run.path} is not finished: run the same lrpx evaluate again to go on, and then pack it.")
     if not run.counts["predicted"]:
         raise InputError(f"{run.path} has nothing to pack: no sample was predicted. lrpx report {run.path} says why.")

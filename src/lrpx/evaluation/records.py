@@ -117,7 +117,7 @@ class Run:
     @property
     def finished(self) -> bool:
         """Whether every part is there."""
-        return self.counts is not None
+        return self.counts is not None and len(self.parts) == self.manifest["plan"]["parts"]
 
     @property
     def failed(self) -> int:
@@ -137,12 +137,16 @@ class Run:
         """The records of the finished parts, or some of their columns, as a ``pyarrow.Table``.
 
         Raises:
-            InputError: A part is damaged, or there is none yet.
+            InputError: A part is damaged, or is gone from a run that was finished, or there is none yet.
         """
         pa = import_optional("pyarrow", "Reading the records of an evaluation")
         parts = self.parts
         if not parts:
             raise InputError(f"{self.path} has no records yet: run the same lrpx evaluate again to go on.")
+        if self.counts is not None and not self.finished:
+            raise InputError(
+                f"{self.path} has lost records: run the same lrpx evaluate again, which computes them anew."
+            )
         tables = [read_table(path, _KIND) for path in parts]
         return pa.concat_tables([t if columns is None else t.select(list(columns)) for t in tables])
 

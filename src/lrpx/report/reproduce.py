@@ -91,11 +91,13 @@ def reproduce(
         **options: For ``evaluate``: ``device``, ``device_map``, ``batch_tokens``, ``fast``, ``compile``, ``progress``.
 
     Raises:
-        InputError: A name is unknown, the benchmark cannot be made, or a folder in ``output`` holds something else.
+        InputError: A name is unknown, ``samples`` is no number of samples, the benchmark cannot be made, or a folder in
+            ``output`` holds something else.
         ImportError: pyarrow is not installed, or spaCy where it is needed.
     """
     from ..evaluation.run import evaluate
 
+    _check_samples(samples)
     wanted, output = wanted_models(models), Path(output)
     sva = Path(benchmark) if benchmark is not None else _built(output, source, parser or SET_UP["parser"])
     load_benchmark(sva)
@@ -119,6 +121,11 @@ def reproduce(
 
         write([run.path for _, run, _ in done], compare="paper", output=output / "report.html")
     return Reproduced(output / "comparison.md", missing)
+
+
+def _check_samples(samples: int | None) -> None:
+    if samples is not None and samples < 1:
+        raise InputError(f"samples={samples}: give a whole number, 1 or more.")
 
 
 def _folder(model: PaperModel) -> str:
@@ -175,8 +182,9 @@ def plan(
         rate: Floating-point operations per second for a dtype and device. Default: measured with a product of two matrices.
 
     Raises:
-        InputError: A name is unknown.
+        InputError: A name is unknown, or ``samples`` is no number of samples.
     """
+    _check_samples(samples)
     output = Path(output)
     steps = [_plan_benchmark(output, benchmark, source, parser or SET_UP["parser"])]
     for model, place in wanted_models(models):
