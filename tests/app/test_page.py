@@ -336,8 +336,12 @@ def test_a_benchmark_is_browsed_and_its_ground_truth_underlined(new_page, tmp_pa
     desk = Desk(explainer, Limits(tokens=len(sample.input_ids)), Samples(explainer, tmp_path / "hay"))
     with app_tools.served(desk) as address:
         page = new_page(browser.DESKTOP)
-        page.goto(f"{address}/#kind=sample&method=lrp")
+        page.goto(f"{address}/#kind=text&text=The+special+magic+number+for&method=lrp")
+        page.wait_for_selector("#maps:not([hidden])")
+        settled(page).locator("#kinds label", has_text="Benchmark").click()
         page.wait_for_selector("#samples button")
+        assert page.is_hidden("#maps")  # which are those of the text
+        assert page.is_hidden("#predictions")
         assert "2 sentences; page 1 of 1. The needle is underlined." in page.inner_text("#found")
         listed = page.locator("#samples button").first
         assert listed.locator(".truth").all_inner_texts() == list(sample.verb)

@@ -391,6 +391,7 @@ function showKind() {
   $("pictures").hidden = !about.reads_images || state.kind === "sample";
   $("generation").hidden = !about.generates || state.kind === "sample" || state.kind === "image";
   $("explain").hidden = state.kind === "sample" && state.sample === null;
+  if ($("explain").hidden) $("predictions").hidden = $("maps").hidden = $("inside").hidden = true; // those of another input
   if (state.kind === "sample") browse();
 }
 
