@@ -11,6 +11,7 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 from lrpx.errors import InputError
 from lrpx.evaluation.condensed import load_condensed
 from lrpx.evaluation.records import open_run
+from lrpx.files import read_json, write_json
 from lrpx.report import reproduce as module
 from lrpx.report.paper import MODELS
 from lrpx.report.reproduce import Wanted, plan, plan_text, reproduce, wanted_models
@@ -80,9 +81,21 @@ def test_end_to_end(folder, tmp_path, monkeypatch, caplog):
     again = reproduce(tmp_path / "out", **options)
     assert again.comparison.read_text() == text
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    steps = plan(tmp_path / "out", models=names[:1], benchmark=folder / "sva", rate=lambda *_: TERA)
-    assert steps[1].what.endswith("float64: finished already")
-    assert (steps[1].seconds, steps[1].bytes) == (None, 0)
+    same = {"models": names[:1], "benchmark": folder / "sva", "rate": lambda *_: TERA, "samples": 6, "dtype": "fp32"}
+    _, step = plan(tmp_path / "out", **same)
+    assert step.what.endswith("fp32: finished already")
+    assert (step.missing, step.seconds, step.bytes) == ("", None, 0)
+    _, step = plan(tmp_path / "out", **same | {"samples": None, "dtype": None, "models": ["gpt2=another"]})
+    assert "finished" not in step.what
+    assert "(model gpt2, not another; samples 6, not all; dtype float32, not float64): give another" in step.missing
+
+
+@pytest.mark.parametrize("call", [plan, reproduce])
+@pytest.mark.parametrize(("option", "message"), [({"dtype": "float23"}, "float23"), ({"device": "tpux"}, "tpux")])
+def test_a_dtype_or_device_that_is_none(folder, tmp_path, call, option, message):
+    with pytest.raises(InputError, match=f"unknown d.* '{message}'"):
+        call(tmp_path / "out", models=["gpt2"], benchmark=folder / "sva", **option)
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_plan(folder, tmp_path, monkeypatch):
@@ -123,9 +136,25 @@ def test_the_benchmark_is_built_where_none_is_given(folder, tmp_path, monkeypatc
     def build(source, out, *, parser):
         seen.append((source, parser))
         shutil.copytree(folder / "sva", out)
+        manifest = read_json(out / "manifest.json") | {"ground_truth": {"parser": {"name": parser}}}
+        write_json(out / "manifest.json", manifest)
 
     monkeypatch.setattr("lrpx.benchmark.build", build)
-    options = {"models": [f"gpt2={tmp_path / 'nothing'}"], "source": tmp_path / "lgd.tsv", "parser": "mine"}
+    source = folder / "source.tsv"
+    options = {"models": [f"gpt2={tmp_path / 'nothing'}"], "source": source, "parser": "mine"}
     for _ in range(2):
         assert list(reproduce(tmp_path / "out", **options).missing) == ["GPT2-small"]
-    assert seen == [(tmp_path / "lgd.tsv", "mine")]
+    assert seen == [(source, "mine")]
+    assert (
+        "finished already"
+        in plan(tmp_path / "out", **options | {"models": ["gpt2=gpt2"]}, rate=lambda *_: TERA)[0].what
+    )
+    (tmp_path / "other.tsv").write_text("other")
+    for changed in ({"source": tmp_path / "other.tsv"}, {"parser": "yours"}, {"source": None}):
+        for call in (plan, reproduce):
+            with pytest.raises(
+                InputError, match=r"source.tsv.*subjects by mine, and .*: give another --output, or --b"
+            ):
+                call(tmp_path / "out", **options | changed)
+    with pytest.raises(InputError, match=r"gone\.tsv is not a file"):
+        plan(tmp_path / "out", **options | {"source": tmp_path / "gone.tsv"})

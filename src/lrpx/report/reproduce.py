@@ -24,6 +24,7 @@ from ..evaluation.condensed import pack
 from ..evaluation.records import Run
 from ..files import write_text
 from .against_paper import comparison
+from .already_there import LGD, check_benchmark_there, run_differences
 from .paper import MODELS, SET_UP, PaperModel, twin
 
 logger = logging.getLogger("lrpx")
@@ -91,13 +92,14 @@ def reproduce(
         **options: For ``evaluate``: ``device``, ``device_map``, ``batch_tokens``, ``fast``, ``compile``, ``progress``.
 
     Raises:
-        InputError: A name is unknown, ``samples`` is no number of samples, the benchmark cannot be made, or a folder in
-            ``output`` holds something else.
+        InputError: A name, ``dtype`` or device is unknown, ``samples`` is no number of samples, the benchmark cannot be
+            made, or ``output`` holds another one.
         ImportError: pyarrow is not installed, or spaCy where it is needed.
     """
     from ..evaluation.run import evaluate
 
     _check_samples(samples)
+    _check_places(dtype, options.get("device"), options.get("device_map"))
     wanted, output = wanted_models(models), Path(output)
     sva = Path(benchmark) if benchmark is not None else _built(output, source, parser or SET_UP["parser"])
     load_benchmark(sva)
@@ -128,6 +130,14 @@ def _check_samples(samples: int | None) -> None:
         raise InputError(f"samples={samples}: give a whole number, 1 or more.")
 
 
+def _check_places(dtype: str | None, device: Any, device_map: Any = None) -> None:
+    """Refuse at once what no model could be loaded with."""
+    from ..models.options import parse_device, parse_dtype, parse_places
+
+    parse_dtype(dtype)
+    parse_device(device) if device_map is None else parse_places(device, device_map)
+
+
 def _folder(model: PaperModel) -> str:
     return model.hub.rsplit("/", 1)[-1]
 
@@ -138,9 +148,10 @@ def _built(output: Path, source: str | Path | None, parser: str) -> Path:
     from ..benchmark.download import fetch
 
     if (output / "sva" / "counts.json").exists():
+        check_benchmark_there(output / "sva", source, parser)
         return output / "sva"
     output.mkdir(parents=True, exist_ok=True)
-    build(fetch("lgd", output) if source is None else Path(source), output / "sva", parser=parser)
+    build(fetch(LGD, output) if source is None else Path(source), output / "sva", parser=parser)
     return output / "sva"
 
 
@@ -182,14 +193,16 @@ def plan(
         rate: Floating-point operations per second for a dtype and device. Default: measured with a product of two matrices.
 
     Raises:
-        InputError: A name is unknown, or ``samples`` is no number of samples.
+        InputError: A name, ``dtype`` or ``device`` is unknown, ``samples`` is no number of samples, or ``output`` holds
+            another benchmark.
     """
     _check_samples(samples)
+    _check_places(dtype, device)
     output = Path(output)
     steps = [_plan_benchmark(output, benchmark, source, parser or SET_UP["parser"])]
     for model, place in wanted_models(models):
-        finished = (output / "runs" / _folder(model) / "counts.json").exists()
-        steps.append(_plan_model(model, place, samples, dtype or model.dtype, device, rate or _rate, finished))
+        run = output / "runs" / _folder(model)
+        steps.append(_plan_model(model, place, samples, dtype or model.dtype, device, rate or _rate, run))
     free = shutil.disk_usage(next(p for p in [output.absolute(), *output.absolute().parents] if p.exists())).free
     needed = sum(step.bytes for step in steps)
     if needed > free:
@@ -204,6 +217,7 @@ def _plan_benchmark(output: Path, benchmark: str | Path | None, source: str | Pa
         there = (Path(benchmark) / "counts.json").exists()
         return Step(f"the benchmark {benchmark}", "" if there else "it is not there, or not finished", 0, None)
     if (output / "sva" / "counts.json").exists():
+        check_benchmark_there(output / "sva", source, parser)
         return Step(f"the benchmark {output / 'sva'}: finished already", "", 0, None)
     lacking = [f"the package {name} is not installed" for name in ("spacy", "pyarrow") if find_spec(name) is None]
     if not lacking and find_spec(parser) is None and not Path(parser).exists():
@@ -221,11 +235,13 @@ def _plan_model(
     dtype: str,
     device: str | None,
     rate: Callable[[str, str | None], float],
-    finished: bool,
+    run: Path,
 ) -> Step:
     count = min(samples or model.samples, model.samples)
     what = f"{model.name} from {place}: {count:,} samples, {', '.join(model.scores)}, {dtype}"
-    if finished:
+    if other := run_differences(run, place, samples, dtype, device):
+        return Step(what, f"{run} holds another run ({'; '.join(other)}): give another --output", 0, None)
+    if (run / "counts.json").exists():
         return Step(f"{what}: finished already", "", 0, None)
     size = _parameters(model)
     kind = "masked" if "bert" in model.hub else "causal"
