@@ -1,10 +1,12 @@
 """Paired tests: against drawn signs, a plain bootstrap, and Holm's correction done by hand."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
 from lrpx.evaluation.metrics import bootstrap
-from lrpx.report.paired import compared, holm, intervals, randomisation, resamples
+from lrpx.report.paired import EXACT_BELOW, compared, holm, intervals, randomisation, resamples
 
 
 def drawn(differences, draws=20_000, seed=1):
@@ -18,6 +20,27 @@ def test_randomisation_of_signs(shift):
     rng = np.random.default_rng(0)
     differences = rng.choice([-0.5, 0.0, 0.0, 0.5, 2 / 3], size=400) * rng.random(400) + shift
     assert randomisation(differences) == pytest.approx(drawn(differences), abs=0.01)
+
+
+@pytest.mark.parametrize("differing", [1, 2, 5, 9, EXACT_BELOW - 1])
+def test_few_samples_are_tested_exactly(differing):
+    """Against a loop over all signs; samples that do not differ do not count."""
+    rng = np.random.default_rng(differing)
+    for values in (rng.normal(size=differing) + 0.5, rng.choice([-0.5, 0.1, 0.2, 0.3], size=differing)):
+        found = [
+            abs(sum(s * d for s, d in zip(signs, values, strict=True))) for signs in product([1, -1], repeat=differing)
+        ]
+        expected = np.mean([each >= abs(sum(values)) - 1e-12 for each in found])
+        given = np.concatenate([values, np.zeros(20)])
+        assert randomisation(given) == pytest.approx(expected, abs=1e-15)
+
+
+def test_the_smallest_p_of_few_samples():
+    """All on one side: two of the 2^n signs; the normal approximation had 0.0047 for 8."""
+    assert randomisation(np.full(8, 0.1)) == 2 / 2**8
+    assert randomisation(np.ones(1)) == 1
+    many = np.full(EXACT_BELOW, 0.1)
+    assert randomisation(many) == pytest.approx(6.33e-5, rel=0.01)
 
 
 def test_randomisation_can_tell_and_can_not():

@@ -5,7 +5,8 @@ For a metric m and methods a, b on N common samples, d_n = m_n(a) - m_n(b):
 1. The difference is the mean of d, with a percentile bootstrap interval over samples.
 2. The test is a randomisation test (Fisher): if the two were alike, the sign of each d_n could as well be the other one. A sum
    of d_n with random signs has mean 0 and variance sum d_n^2, and for many samples it is normal, so
-   p = erfc(|sum d_n| / sqrt(2 sum d_n^2)).
+   p = erfc(|sum d_n| / sqrt(2 sum d_n^2)). Where fewer than 16 samples differ, this is too small: there p is exact, the
+   share of all 2^n signs with a sum as large, |sum s_n d_n| >= |sum d_n|.
 3. Holm's correction over all pairs of the model: with p sorted, adjusted p_(i) = max over j <= i of min(1, (m - j + 1) p_(j)).
 """
 
@@ -21,6 +22,8 @@ import numpy as np
 
 from ..evaluation.metrics import Interval
 from .measured import Columns, common, difference
+
+EXACT_BELOW = 16  # samples that differ: 2^15 signs at most
 
 
 class Comparison(NamedTuple):
@@ -66,8 +69,19 @@ def resamples(size: int) -> np.ndarray:
 
 def randomisation(differences: np.ndarray) -> float:
     """The p of step 2; 1 where nothing differs."""
-    spread = float(np.square(differences).sum())
-    return math.erfc(abs(float(differences.sum())) / math.sqrt(2 * spread)) if spread else 1.0
+    differing = np.asarray(differences, dtype=np.float64)
+    differing = differing[differing != 0]  # the others change neither the sum nor the share
+    total = abs(float(differing.sum()))
+    if len(differing) >= EXACT_BELOW:
+        return math.erfc(total / math.sqrt(2 * float(np.square(differing).sum())))
+    slack = 1e-12 * float(np.abs(differing).sum())  # equal sums may differ by rounding
+    return float((np.abs(_signs(len(differing)) @ differing) >= total - slack).mean())
+
+
+@lru_cache(maxsize=EXACT_BELOW)
+def _signs(size: int) -> np.ndarray:
+    """All signs of ``size`` numbers, float64 ``[2^size, size]``: the bits of 0, 1, 2, ..."""
+    return 1.0 - 2.0 * (np.arange(2**size)[:, None] >> np.arange(size) & 1)
 
 
 def holm(p: Sequence[float]) -> list[float]:
