@@ -39,6 +39,15 @@ def test_a_file_that_fails_half_way_leaves_the_old_one(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
 
 
+def test_a_path_below_a_file_is_refused(tmp_path):
+    (tmp_path / "file").write_text("x")
+    for call in (lambda path: write_json(path, {}), check_output):
+        with pytest.raises(InputError, match=r"cannot be made: \S+file is a file"):
+            call(tmp_path / "file" / "a" / "b.json")
+    write_json(tmp_path / "a" / "b.json", {})
+    assert check_output(tmp_path / "a" / "b.json").is_file()
+
+
 def test_a_written_file_has_the_usual_mode(tmp_path):
     write_text(tmp_path / "a", "x")
     (tmp_path / "b").write_text("x")

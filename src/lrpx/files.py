@@ -27,12 +27,13 @@ def check_output(path: str | os.PathLike[str], name: str = "") -> Path:
     """A path where a file can be written; ``name`` is how it was given, for the error.
 
     Raises:
-        InputError: It is a folder, its folder does not exist, or writing is not permitted.
+        InputError: It is a folder or below a file, its folder does not exist, or writing is not permitted.
     """
     file, given = Path(path), f"{name} {os.fspath(path)}".strip()
     if file.is_dir():
         raise InputError(f"{given} is a folder. Give a file name in it.")
     folder = file.absolute().parent
+    check_above(file)
     if not folder.is_dir():
         make = f"~ is not expanded here: give {file.expanduser()}" if file.parts[:1] == ("~",) else f"mkdir -p {folder}"
         raise InputError(f"{given}: the folder {folder} does not exist. Make it first: {make}")
@@ -47,6 +48,17 @@ def check_output(path: str | os.PathLike[str], name: str = "") -> Path:
     if not existed:
         file.unlink()
     return file
+
+
+def check_above(path: Path) -> None:
+    """Refuse a path that is below a file.
+
+    Raises:
+        InputError: It is; the error names the file.
+    """
+    above = next(place for place in path.absolute().parents if os.path.exists(place))
+    if not above.is_dir():
+        raise InputError(f"{path} cannot be made: {above} is a file. Give a place in a folder.")
 
 
 def check_ending(path: str | os.PathLike[str], kind: str) -> Path:
@@ -73,8 +85,10 @@ def atomic_write(path: Path) -> Iterator[Path]:
     So a process that is killed, or a disk that fills up, leaves what was there before.
 
     Raises:
+        InputError: The path is below a file.
         LrpxError: The file could not be written, for instance because the disk is full.
     """
+    check_above(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

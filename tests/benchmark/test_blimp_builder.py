@@ -72,6 +72,14 @@ def test_a_paradigm_alone_that_lacks_its_forms_says_where_they_are(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_an_empty_file_is_said_to_be_empty(tmp_path):
+    source = tmp_path / "determiner_noun_agreement_1.jsonl"
+    source.write_text("\n")
+    with pytest.raises(InputError, match=r"_1\.jsonl is empty: it has no rows"):
+        build_blimp(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_its_tokens_are_those_of_the_words(made):
     corpus = made.samples.column("sentence").to_pylist()
     forms = [f"x {word}" for word in made.samples.column("other").to_pylist()]

@@ -89,6 +89,13 @@ def test_a_folder_with_something_else_is_refused(tmp_path):
         check_place(tmp_path / "photo.jpg", what="benchmark")
 
 
+def test_a_folder_below_a_file_is_refused(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError, match=r"cannot be made: \S+file is a file"):
+        check_place(tmp_path / "file" / "out", what="run")
+    check_place(tmp_path / "new" / "out", what="run")
+
+
 def test_leftovers_of_our_own_are_no_obstacle(tmp_path):
     (tmp_path / storage.DOWNLOADS).mkdir()
     (tmp_path / ".manifest.json.abc.tmp").write_text("")

@@ -12,7 +12,7 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 from lrpx.benchmark import build, tokenize
 from lrpx.errors import InputError
 from lrpx.evaluation.condensed import check_against, digest_of, find_condensed, load_condensed, pack
-from lrpx.evaluation.records import METRICS
+from lrpx.evaluation.records import METRICS, open_run
 from lrpx.evaluation.run import evaluate
 from lrpx.files import sha256, write_json
 
@@ -132,6 +132,15 @@ def test_packing_that_was_stopped_is_begun_anew(run, packed, tmp_path):
     shutil.copy(packed.path / "scores.parquet", folder / "samples.parquet")
     with pytest.raises(InputError, match=r"samples\.parquet holds condensed scores, expected condensed samples"):
         pack(run, folder)
+
+
+def test_counts_that_are_not_those_of_a_run(tmp_path):
+    path = made_up(tmp_path / "run", ["lrp"], samples=4).path
+    write_json(path / "counts.json", {})
+    with pytest.raises(
+        InputError, match=r"counts\.json has no 'samples', .*: remove the file, and run the same lrpx eval"
+    ):
+        open_run(path)
 
 
 def test_an_unfinished_run_is_not_packed(tmp_path):

@@ -58,6 +58,12 @@ def test_a_number_of_samples_that_is_none(folder, tmp_path, call):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("call", [plan, reproduce])
+def test_an_output_below_a_file(folder, call):
+    with pytest.raises(InputError, match=r"source\.tsv is a file"):
+        call(folder / "source.tsv" / "out", models=["gpt2"], benchmark=folder / "sva")
+
+
 def test_end_to_end(folder, tmp_path, monkeypatch, caplog):
     """Two models are evaluated, the third cannot be had; the same call again computes nothing."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -55,6 +55,8 @@ def build_blimp(
     counts = count(read.rows.total(), dropped, PAIR_REASONS)
     counts["published"] = read.published._asdict() if read.published else None
     counts["paradigms"] = counts_by_paradigm(read)
+    if not counts["rows"]:
+        raise InputError(f"{source} is empty: it has no rows. Give BLiMP's files as they are published.")
     if not read.samples:
         steps = ", ".join(f"{step['reason']} {step['dropped']}" for step in counts["steps"] if step["dropped"])
         lookup = (

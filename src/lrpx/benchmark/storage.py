@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, import_optional
-from ..files import atomic_write, read_json, write_json
+from ..files import atomic_write, check_above, read_json, write_json
 
 SCHEMA = 1
 DOWNLOADS = "download"  # subfolder for downloaded sources
@@ -151,8 +151,9 @@ def check_place(folder: Path, *, what: str) -> None:
     """Refuse a folder with foreign content.
 
     Raises:
-        InputError: ``folder`` is a file, or a non-empty folder without a manifest.
+        InputError: ``folder`` is a file or below one, or a non-empty folder without a manifest.
     """
+    check_above(folder)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: give a folder for the {what}.")
     if folder.exists() and not (folder / "manifest.json").exists():

@@ -27,6 +27,7 @@ from .curves import NAMES
 METRICS = ("pg2", "mrr", "rma", "pta")
 MEASURES = NAMES  # of faithfulness
 SCHEMA = 3  # of a run; 2: records say where relevance is taken; 3: and how many attractors the source counts, and faithfulness
+COUNTED = ("samples", "predicted", "correct", "accuracy", "failed", "failures")  # in the counts of a finished run
 _KIND = "records"
 
 
@@ -155,12 +156,23 @@ def open_run(path: str | Path) -> Run:
     """The run in a folder.
 
     Raises:
-        InputError: The folder is not one that ``lrpx evaluate`` made, or of another schema version.
+        InputError: The folder is not one that ``lrpx evaluate`` made, or of another schema version, or its counts are not
+            those of a run.
     """
     path = Path(path)
     manifest = read_manifest(path, "run", "lrpx evaluate", SCHEMA)
     counts = path / "counts.json"
-    return Run(path, manifest, read_json(counts) if counts.is_file() else None)
+    return Run(path, manifest, _read_counts(counts) if counts.is_file() else None)
+
+
+def _read_counts(path: Path) -> dict[str, Any]:
+    counts = read_json(path)
+    if missing := [name for name in COUNTED if name not in counts]:
+        raise InputError(
+            f"{path} has no {', '.join(map(repr, missing))}: remove the file, and run the same lrpx evaluate again, which "
+            "writes it anew."
+        )
+    return counts
 
 
 def find_runs(paths: Sequence[str | Path]) -> list[Run]:

@@ -22,7 +22,7 @@ from ..benchmark.folder import load_benchmark
 from ..errors import InputError, LrpxError, nearest
 from ..evaluation.condensed import pack
 from ..evaluation.records import Run
-from ..files import write_text
+from ..files import check_above, write_text
 from .against_paper import comparison
 from .already_there import LGD, check_benchmark_there, run_differences
 from .paper import MODELS, SET_UP, PaperModel, twin
@@ -101,6 +101,7 @@ def reproduce(
     _check_samples(samples)
     _check_places(dtype, options.get("device"), options.get("device_map"))
     wanted, output = wanted_models(models), Path(output)
+    check_above(output / "sva")
     sva = Path(benchmark) if benchmark is not None else _built(output, source, parser or SET_UP["parser"])
     load_benchmark(sva)
     done: list[tuple[PaperModel, Run, Any]] = []
@@ -199,6 +200,7 @@ def plan(
     _check_samples(samples)
     _check_places(dtype, device)
     output = Path(output)
+    check_above(output / "sva")
     steps = [_plan_benchmark(output, benchmark, source, parser or SET_UP["parser"])]
     for model, place in wanted_models(models):
         run = output / "runs" / _folder(model)
