@@ -121,6 +121,9 @@ def test_the_plan(folder, tmp_path, monkeypatch):
     assert text.endswith("1 missing.")
     monkeypatch.setattr("huggingface_hub.get_token", lambda: "a token")
     assert not plan(tmp_path / "out", models=["llama-3.2-3b"], **given)[1].missing
+    monkeypatch.undo()
+    (step,) = plan(tmp_path / "out", models=[f"gpt2={tmp_path / 'nothing'}"], **given)[1:]
+    assert (step.missing, step.bytes) == (f"{tmp_path / 'nothing'} does not exist", 0)
 
 
 def test_what_the_benchmark_needs(tmp_path, monkeypatch):

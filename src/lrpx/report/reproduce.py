@@ -249,6 +249,8 @@ def _plan_model(
     kind = "masked" if "bert" in model.hub else "causal"
     passes = len(model.scores) - 1  # both gradient methods come from one
     seconds = 6.0 * size * count * LENGTHS[kind] * passes / rate(dtype, device)
+    if Path(place).is_absolute() and not Path(place).exists():  # no name on the Hub
+        return Step(what, f"{place} does not exist", 0, seconds)
     if Path(place).exists() or _cached(place):
         return Step(what, "", 0, seconds)
     lacking = (
