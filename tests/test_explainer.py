@@ -26,7 +26,7 @@ from lrpx.models.signature import ModelSignature
 from lrpx.passes.attribution import run
 from lrpx.passes.dispatch import Execution, PassRunner
 from lrpx.propagation import rules as lrpx_rules
-from lrpx.text import batching
+from lrpx.text import grouping
 from lrpx.text.batching import Item, pad
 from lrpx.text.items import item_of
 from lrpx.text.tokenization import encode
@@ -97,7 +97,7 @@ def test_a_list_is_explained_like_one_by_one(family, method, dtype):
 
 def test_the_check_above_pads():
     lengths = [12, 11, 5, 12, 1]
-    groups = batching.buckets(lengths, max_tokens=4096)
+    groups = grouping.buckets(lengths, max_tokens=4096)
     assert any(len({lengths[i] for i in group}) > 1 for group in groups)
 
 

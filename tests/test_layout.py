@@ -31,7 +31,7 @@ ROOMS = [
     ["results"],
     ["heatmap"],
     ["files", "_torch_internals"],
-    ["errors", "version"],
+    ["errors", "notebook", "version"],
 ]
 LEVEL = {name: level for level, names in enumerate(ROOMS) for name in names}
 # Packages whose files know only the package's __init__.py, and not each other.

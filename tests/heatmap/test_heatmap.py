@@ -916,7 +916,7 @@ def test_heatmaps_need_no_torch_and_load_heavy_things_on_use():
                 outside.add(f"lrpx.{node.module}")
     outside -= set(sys.stdlib_module_names)
     libraries = {"numpy", "regex", "rich", "matplotlib", "PIL", "fontTools", "IPython", "typing_extensions"}
-    assert outside == {*libraries, "lrpx.errors", "lrpx.files"}
+    assert outside == {*libraries, "lrpx.errors", "lrpx.files", "lrpx.notebook"}
 
 
 def test_other_rules_than_those_of_the_method_are_named():

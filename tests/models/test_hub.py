@@ -308,13 +308,14 @@ def test_a_handler_shared_with_us_is_no_loop(caplog):
 def test_bars_are_for_terminals_and_notebooks(monkeypatch):
     from huggingface_hub import constants
 
-    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_PROGRESS_BARS", None)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
     assert not hub.bars_wanted(True)
-    monkeypatch.setitem(sys.modules, "ipykernel", object())
-    assert hub.bars_wanted(True)
-    monkeypatch.delitem(sys.modules, "ipykernel")
+    monkeypatch.setitem(sys.modules, "ipykernel", object())  # imported, as by a tool that starts kernels
+    assert not hub.bars_wanted(True)
+    with monkeypatch.context() as inside:
+        inside.setattr(hub, "running", lambda: True)
+        assert hub.bars_wanted(True)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     assert hub.bars_wanted(True)
     assert not hub.bars_wanted(False)

@@ -20,8 +20,7 @@ import numpy as np
 from ..errors import InputError, LrpxError, LrpxWarning, import_optional
 from ..explainer import Explainer
 from ..explainer.generation import generate, read_prompt
-from ..explainer.images import IMAGE_TASKS
-from ..models.heads import TEXT2TEXT
+from ..models.heads import IMAGE_TASKS, TEXT2TEXT
 from ..models.provenance import model_identity
 from ..models.reader import image_processor_of
 from ..models.signature import task_of

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from ..errors import InputError, LrpxError, NonFiniteError, UnsupportedModelError
 from ..methods import Method
-from ..models.heads import IMAGE_TEXT_SCORE, TEXT2TEXT
+from ..models.heads import IMAGE_TASKS, TEXT2TEXT
 from ..models.lock import lock_of
 from ..models.placement import entry_device
 from ..models.signature import Source, task_of
@@ -39,9 +39,6 @@ from .texts import SHORT, Explain, other_rules, without_heads
 SHOWN = 5  # of the likeliest labels
 PIXELS_PER_TOKEN = 256  # a patch of 16 x 16
 PATCHES_MOST = 256  # of an image of 256 x 256 in patches of 16 x 16
-
-
-IMAGE_TASKS = ("image-classification", IMAGE_TEXT_SCORE)
 
 
 def is_given_pictures(model: PreTrainedModel) -> bool:

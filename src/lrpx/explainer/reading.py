@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import InputError
-from ..models.heads import IMAGE_TEXT_SCORE, TEXT2TEXT
+from ..models.heads import IMAGE_TASKS, IMAGE_TEXT_SCORE, TEXT2TEXT
 from ..models.reader import image_processor_of, tokenizer_of
 from ..models.signature import task_of
 from ..passes.dispatch import PassRunner
@@ -14,7 +14,7 @@ from ..passes.scoring import Objective
 from ..tasks import TASKS_WITH, task_for
 from .head_texts import HeadTexts
 from .image_scores import ImageScores
-from .images import IMAGE_TASKS, Images, check_images_asked
+from .images import Images, check_images_asked
 from .pair_texts import PairTexts
 from .texts import Texts
 

@@ -49,6 +49,7 @@ TEXT_ENCODER = Head(  # the encoder alone of a family of encoder-decoder models
     pairs=True,
 )
 IMAGE_TEXT_SCORE = "zero-shot-image-classification"
+IMAGE_TASKS = ("image-classification", IMAGE_TEXT_SCORE)  # they read images in place of a text
 
 HEADS = (
     Head(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import InputError
+from ..notebook import running
 
 logger = logging.getLogger("lrpx")
 
@@ -131,7 +132,7 @@ def bars_wanted(progress: bool) -> bool:
     from huggingface_hub import constants
 
     terminal = sys.stderr is not None and sys.stderr.isatty()
-    return progress and constants.HF_HUB_DISABLE_PROGRESS_BARS is not True and (terminal or "ipykernel" in sys.modules)
+    return progress and constants.HF_HUB_DISABLE_PROGRESS_BARS is not True and (terminal or running())
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from .._torch_internals import HOOK_NODE, backward_hooks_of, hooks_of
 from ..errors import InputError, LrpxError, UnsupportedModelError
+from ..models.heads import IMAGE_TASKS
 from ..models.modules import modules_of
 from ..models.placement import stored_parameters
 from ..models.quantised import check_quantised
@@ -62,8 +63,8 @@ def check_model(model: PreTrainedModel, rules: str | RuleSet) -> None:
             f"{name} was loaded inside torch.inference_mode(), so no gradient can pass it. Load it outside."
         )
     config = getattr(model, "config", None)
-    language_model = task_of(model) in ("causal", "masked")
-    reason = why_refused(getattr(config, "model_type", ""), language_model=language_model)
+    text_head = task_of(model) not in ("causal", "masked", *IMAGE_TASKS)
+    reason = why_refused(getattr(config, "model_type", ""), language_model=not text_head)
     if reason:
         raise UnsupportedModelError(f"{name} is not supported: {reason}.")
     attention = getattr(config, "_attn_implementation", None)
