@@ -230,7 +230,16 @@ def test_a_wrong_option_is_refused(wrong, message, tmp_path):
 
 @pytest.mark.parametrize(
     ("raw", "letters"),
-    [("×", "א to ײ"), ("Ġ×", "א to ײ"), ("æĹ", "旀 to 旿"), ("Ġare", None), ("×©", None), ("¥", None)],
+    [
+        ("×", "א to ײ"),
+        ("Ġ×", "א to ײ"),
+        ("æĹ", "旀 to 旿"),
+        ("Ġare", None),
+        ("×©", None),
+        ("¥", None),
+        ("ô", None),
+        ("ñA", None),
+    ],
 )
 def test_the_letters_that_a_byte_can_begin(raw, letters):
     assert half_character(raw) == letters

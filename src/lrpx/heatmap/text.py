@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import unicodedata
 
 import regex
@@ -51,12 +52,14 @@ def half_character(raw: str) -> str | None:
     for have in (1, 2, 3):
         lead = data[-have] if have <= len(data) else 0
         length = 2 + (lead >= 0xE0) + (lead >= 0xF0)  # bytes of the character, by its first one
-        if 0xC2 <= lead <= 0xF4 and have < length:
+        rest = data[len(data) - have + 1 :]
+        if 0xC2 <= lead <= 0xF4 and have < length and all(0x80 <= byte < 0xC0 for byte in rest):
             code = lead & (0x7F >> length)
-            for byte in data[len(data) - have + 1 :]:
+            for byte in rest:
                 code = code << 6 | byte & 0x3F
             low = code << 6 * (length - have)
-            possible = range(max(low, {2: 0x80, 3: 0x800, 4: 0x10000}[length]), low + 64 ** (length - have))
+            high = min(low + 64 ** (length - have), sys.maxunicode + 1)
+            possible = range(max(low, {2: 0x80, 3: 0x800, 4: 0x10000}[length]), high)
             first, last = (next(filter(_is_letter, each), None) for each in (possible, reversed(possible)))
             return f"{chr(first)} to {chr(last)}" if first and last else None
     return None
