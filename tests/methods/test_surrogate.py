@@ -59,12 +59,15 @@ def test_of_few_tokens_kernel_shap_is_exact(captum):
 
 
 def test_by_draws_kernel_shap_comes_near(captum):
+    """Within what chance allows, whatever numbers a version of PyTorch draws."""
     torch.manual_seed(0)
     expected = shapley(interacting, 6)
-    few, many = (shapley_values(captum, interacting, 6, samples) for samples in (20, 60))
-    more = np.mean([shapley_values(captum, interacting, 6, 60) for _ in range(30)], axis=0)
-    assert np.abs(more - expected).max() < 0.1 < np.abs(few - expected).max()
-    assert many.sum() == pytest.approx(expected.sum(), abs=1e-4)  # the whole text and none of it weigh most
+    few, many = (np.array([shapley_values(captum, interacting, 6, n) for _ in range(200)]) for n in (20, 60))
+    error = many.std(0) / np.sqrt(len(many))
+    assert error.max() < 0.05
+    assert (np.abs(many.mean(0) - expected) < 5 * error + 0.02).all()
+    assert many.std(0).mean() < few.std(0).mean()
+    np.testing.assert_allclose(many.sum(1), expected.sum(), atol=1e-3)  # the whole text and none of it weigh most
 
 
 @pytest.mark.parametrize(("family", "position"), [("causal:llama", 4), ("masked:bert", 2)])
