@@ -9,25 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from lrpx.benchmark import download
-from lrpx.cli import main as cli
 
 EVALUATE = ["evaluate", "sva", "--model", "gpt2", "--method", "lrp", "--out", "run"]
-
-
-@pytest.fixture
-def lrpx_command(tmp_path, monkeypatch, capsys):
-    """Run ``lrpx`` in this process, in an empty folder: exit status, standard output, standard error."""
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        monkeypatch.setattr("sys.argv", ["lrpx", *arguments])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        out, err = capsys.readouterr()
-        return end.value.code or 0, out, err
-
-    return run
 
 
 @pytest.mark.parametrize(

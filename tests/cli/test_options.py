@@ -10,7 +10,6 @@ import tiny_files
 import torch
 from transformers import GPT2LMHeadModel
 
-from lrpx.cli import main as cli
 from lrpx.passes.dispatch import Execution, PassRunner
 
 TEXT = "the 12"
@@ -36,19 +35,10 @@ def models(tmp_path_factory):
 
 
 @pytest.fixture
-def lrpx_command(models, monkeypatch, capsys):
-    """Run ``lrpx`` in this process: exit status, standard output, standard error."""
-    monkeypatch.setenv("COLUMNS", "80")
+def lrpx_command(lrpx_command, models, monkeypatch):
+    """``lrpx`` in the folder of the models."""
     monkeypatch.chdir(models)
-
-    def run(*arguments):
-        monkeypatch.setattr("sys.argv", ["lrpx", *arguments])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        out, err = capsys.readouterr()
-        return end.value.code or 0, out, err
-
-    return run
+    return lrpx_command
 
 
 @pytest.mark.parametrize("command", ["explain", "evaluate"])

@@ -5,23 +5,6 @@ from evaluation_tools import made_up
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
-from lrpx.cli import main as cli
-
-
-@pytest.fixture
-def lrpx_command(tmp_path, monkeypatch, capsys):
-    """Run ``lrpx`` in this process, in an empty folder: exit status, standard output, standard error."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        monkeypatch.setattr("sys.argv", ["lrpx", *arguments])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        out, err = capsys.readouterr()
-        return end.value.code or 0, out, err
-
-    return run
-
 
 def test_pack_check_and_results(lrpx_command, tmp_path):
     made_up(tmp_path / "runs" / "one", ["lrp", "attnlrp"])

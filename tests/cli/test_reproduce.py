@@ -4,23 +4,7 @@ from importlib import import_module
 
 import pytest
 
-from lrpx.cli import main as cli
 from lrpx.report.reproduce import Reproduced, Step
-
-
-@pytest.fixture
-def lrpx_command(tmp_path, monkeypatch, capsys):
-    """Run ``lrpx`` in this process, in an empty folder: exit status, standard output, standard error."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        monkeypatch.setattr("sys.argv", ["lrpx", "reproduce", *arguments])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        out, err = capsys.readouterr()
-        return end.value.code or 0, out, err
-
-    return run
 
 
 @pytest.mark.parametrize(("missing", "status"), [({}, 0), ({"GPT2-small": "it is gated."}, 1)])
@@ -34,7 +18,7 @@ def test_it_hands_its_options_on(lrpx_command, monkeypatch, tmp_path, missing, s
 
     monkeypatch.setattr(import_module("lrpx.report.reproduce"), "reproduce", reproduce)
     arguments = ["-o", "out", "--models", "gpt2=x,gpt2-xl", "--samples", "7", "--device", "cpu", "--benchmark", "sva"]
-    code, out, err = lrpx_command(*arguments)
+    code, out, err = lrpx_command("reproduce", *arguments)
     assert code == status
     assert "# The figures" in out
     assert f"{len(missing)} models could not be evaluated" in " ".join(err.split())
@@ -48,13 +32,13 @@ def test_the_plan_computes_nothing(lrpx_command, monkeypatch, missing, status):
     module = import_module("lrpx.report.reproduce")
     monkeypatch.setattr(module, "plan", lambda *_, **__: [Step("GPT2-small", missing, 0, 90.0)])
     monkeypatch.setattr(module, "reproduce", None)
-    code, out, _ = lrpx_command("-o", "out", "--plan")
+    code, out, _ = lrpx_command("reproduce", "-o", "out", "--plan")
     assert code == status
     assert out.startswith("1. GPT2-small (about 90 s)\n")
     assert ("MISSING: no space" in out) == bool(missing)
 
 
 def test_an_unknown_model_is_wrong_use(lrpx_command):
-    code, _, err = lrpx_command("-o", "out", "--models", "gpt3", "--plan")
+    code, _, err = lrpx_command("reproduce", "-o", "out", "--models", "gpt3", "--plan")
     assert code == 2
     assert "Did you mean 'gpt2'" in err
