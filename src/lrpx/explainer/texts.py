@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from tqdm.auto import tqdm
@@ -17,7 +16,6 @@ from transformers import PreTrainedModel
 from ..errors import InputError, LrpxError, NonFiniteError, warn
 from ..methods import METHODS, Method
 from ..methods.together import explain_together, takes_one_pass
-from ..models.positions import longest_alike
 from ..models.reader import image_processor_of, tokenizer_of
 from ..models.signature import ModelSignature, padding_id, task_of
 from ..passes.dispatch import PassRunner
@@ -29,8 +27,8 @@ from ..tasks.image_row import with_images
 from ..tasks.image_text import check_method, encode_with_images, images_of_each, places_with_images
 from ..text.batching import Attribution, Function, Item, pad
 from ..text.given import name_of, split
-from ..text.grouping import allowed_waste
-from ..text.items import check_name, groups_of, lists_of, one_each
+from ..text.grouping import groups_of
+from ..text.items import check_name, lists_of, one_each
 from ..text.suspect import notes_of
 from ..text.tokenization import Encoded, encoder
 from ..text.units import predicted_token, special_ids
@@ -217,9 +215,7 @@ class Texts(Collected):
         hidden = None if progress is None and len(groups) > 1 else not progress
         with tqdm(total=len(self.items), desc=method.name, unit=self.of, disable=hidden) as bar:
             for group in groups:
-                with runner.meanwhile(
-                    finish_waiting
-                ):  # explanations of a group are made while a GPU is at the next one
+                with runner.meanwhile(finish_waiting):  # made into explanations while a GPU is at the next group
                     parts = explained(group)
                 waiting.extend(parts)
                 bar.update(len(group))
@@ -279,8 +275,7 @@ class Texts(Collected):
         indices = [i for i in self.items if i not in self.failed and i not in self.together]
         if together:
             return [indices] * bool(indices) if one else [[i] for i in indices]
-        waste = allowed_waste(model, task_of(model)) if len(indices) > 1 else 0.0
-        groups = groups_of([self.items[i] for i in indices], batch_tokens, waste, partial(longest_alike, model))
+        groups = groups_of(model, [self.items[i] for i in indices], batch_tokens)
         return [[indices[n] for n in group] for group in groups]
 
     def _explanation(

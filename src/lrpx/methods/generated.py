@@ -7,7 +7,6 @@ LRP and its relatives and the gradients are backward passes, so many tokens are 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,11 @@ from transformers import PreTrainedModel
 
 from ..errors import InputError
 from ..models.positions import longest_alike
-from ..models.signature import task_of
 from ..passes.dispatch import PassRunner
 from ..passes.many_targets import Combine
 from ..passes.spec import PassSpec
 from ..text.batching import Item, pad
-from ..text.grouping import allowed_waste
-from ..text.items import groups_of
+from ..text.grouping import groups_of
 from . import METHODS, Method
 from .gradient import norm_of
 from .rule_names import named_rules
@@ -118,8 +115,7 @@ class OneByOne:
         function, model = method.run_by(runner), runner.model
         self.scores = np.zeros(len(items))
         self._rows = np.zeros((len(items), len(items[-1].token_ids)))
-        waste = allowed_waste(model, task_of(model))
-        for group in groups_of(items, batch_tokens, waste, partial(longest_alike, model)):
+        for group in groups_of(model, items, batch_tokens):
             found = function(pad([items[i] for i in group], model), **settings)
             for i, one in zip(group, found, strict=True):
                 self.scores[i] = one.value

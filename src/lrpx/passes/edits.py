@@ -20,12 +20,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..errors import InputError, NonFiniteError
-from ..models.positions import longest_alike
-from ..models.signature import task_of
 from ..models.stacks import stacks_of, watching_encoder
 from ..propagation.propagate import Propagation
 from ..text.batching import Batch, Item, pad
-from ..text.grouping import allowed_waste, buckets
+from ..text.grouping import groups_of
 from .scores import HeadNotFollowed, asked_scores, exact_dtype, read_once
 from .spec import EAGER
 from .validation import where_not_finite
@@ -176,12 +174,6 @@ def values_of_texts(model: PreTrainedModel, items: Sequence[Item]) -> np.ndarray
         NonFiniteError: As ``values``.
     """
     found = np.zeros(len(items))
-    groups = buckets(
-        [len(item.token_ids) for item in items],
-        max_tokens=TOKENS_AT_ONCE,
-        waste=allowed_waste(model, task_of(model)),
-        alike=partial(longest_alike, model),
-    )
-    for group in groups:
+    for group in groups_of(model, items, TOKENS_AT_ONCE):
         found[group] = values(model, pad([items[i] for i in group], model))
     return found

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 import torch
 
 from ..models.lock import lock_of
-from ..models.positions import fresh_rotations, longest_alike
-from ..models.signature import task_of
+from ..models.positions import fresh_rotations
 from ..text.batching import Item, Readout, pad
-from ..text.grouping import allowed_waste
-from ..text.items import groups_of
+from ..text.grouping import groups_of
 from .dispatch import PassRunner
 from .scores import read_scores
 from .validation import check_model
@@ -27,10 +24,9 @@ def scores_of(runner: PassRunner, items: Sequence[Item], readout: Readout, batch
     """
     model = runner.model
     found: dict[int, np.ndarray] = {}
-    waste = allowed_waste(model, task_of(model)) if len(items) > 1 else 0.0
     with lock_of(model), torch.no_grad(), fresh_rotations(model):
         check_model(model, {})
-        for group in groups_of(list(items), batch_tokens, waste, partial(longest_alike, model)):
+        for group in groups_of(model, items, batch_tokens):
             batch = pad([items[i] for i in group], model, readout=readout)
             scores = read_scores(model, batch, readout).cpu().double().numpy()
             for i, row, span in zip(group, scores, batch.spans, strict=True):

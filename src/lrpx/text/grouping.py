@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 
 from transformers import PreTrainedModel
 
 from ..models.pooling import finds_padding
+from ..models.positions import longest_alike
+from ..models.signature import task_of
+from .batching import Item
 
 # Convolutions, Fourier transforms, pooling and landmarks mix positions regardless of the attention mask; Doge's own mask did so
 # in early releases of transformers 5, and UMT5's logits depend on padding in 5.17.
@@ -78,3 +81,20 @@ def buckets(
             groups.append([i])
             real = lengths[i]
     return groups
+
+
+def groups_of(model: PreTrainedModel, items: Sequence[Item], max_tokens: int) -> list[list[int]]:
+    """Indices of items that a model may read together: of similar length, with the same extra inputs, and without images."""
+    waste = allowed_waste(model, task_of(model)) if len(items) > 1 else 0.0
+    alike = partial(longest_alike, model)
+    by_extras: dict[frozenset[str], list[int]] = {}
+    for i, item in enumerate(items):
+        if not item.images:
+            by_extras.setdefault(frozenset(item.extras), []).append(i)
+    return [[i] for i, item in enumerate(items) if item.images] + [
+        [indices[k] for k in group]
+        for indices in by_extras.values()
+        for group in buckets(
+            [len(items[i].token_ids) for i in indices], max_tokens=max_tokens, waste=waste, alike=alike
+        )
+    ]

@@ -1,4 +1,4 @@
-"""Tokenised inputs with their positions, targets and contrasts -> items to explain, grouped."""
+"""Tokenised inputs with their positions, targets and contrasts -> items to explain."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from ..errors import InputError, UnsupportedModelError
 from ..models.signature import ModelSignature
 from .batching import Function, Item
 from .given import as_python, name_of
-from .grouping import Alike, any_length, buckets
 from .targets import resolve_position, resolve_token
 from .tokenization import Encoded
 
@@ -145,21 +144,6 @@ def check_readable(signature: ModelSignature, encoded: Encoded) -> tuple[str, ..
 def read_extras(signature: ModelSignature, encoded: Encoded) -> dict[str, tuple[int, ...]]:
     """The per-token inputs besides the ids that the model takes."""
     return {k: v for k, v in encoded.extras.items() if k in signature.extras}
-
-
-def groups_of(items: list[Item], max_tokens: int, waste: float, alike: Alike = any_length) -> list[list[int]]:
-    """Indices of items to explain together: of similar length, with the same extra inputs, and without images."""
-    by_extras: dict[frozenset[str], list[int]] = {}
-    for i, item in enumerate(items):
-        if not item.images:
-            by_extras.setdefault(frozenset(item.extras), []).append(i)
-    return [[i] for i, item in enumerate(items) if item.images] + [
-        [indices[k] for k in group]
-        for indices in by_extras.values()
-        for group in buckets(
-            [len(items[i].token_ids) for i in indices], max_tokens=max_tokens, waste=waste, alike=alike
-        )
-    ]
 
 
 def lists_of(asked: Mapping[str, Any]) -> dict[str, list[Any]]:
