@@ -174,6 +174,11 @@ def test_numbers_are_finite(name, wrong, bad):
         explanation(**wrong(bad))
 
 
+def test_a_missing_number_of_a_list_is_not_finite_either():
+    with pytest.raises(NonFiniteError, match=r"^components\['mlp'\] of the"):
+        explanation(components={"mlp": [1.0, None]})
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

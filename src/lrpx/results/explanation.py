@@ -166,7 +166,9 @@ class Explanation(Shown):
         check_images(self.images, len(self.tokens))
         for name, numbers in self._numbers():
             # One number at a time is faster this way, and an evaluation makes a hundred thousand explanations.
-            if not (math.isfinite(numbers) if type(numbers) is float else np.isfinite(numbers).all()):
+            if not (
+                math.isfinite(numbers) if type(numbers) is float else np.isfinite(np.asarray(numbers, float)).all()
+            ):
                 raise NonFiniteError(f"{name} of the {self.method} explanation holds NaN or infinity.")
 
     def noted(self, notes: Iterable[str]) -> Explanation:
