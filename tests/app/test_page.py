@@ -1,6 +1,7 @@
 """The page in a real browser: type, choose, click, generate, download, restore; wide and narrow, light and dark."""
 
 import json
+import time
 
 import app_tools
 import browser
@@ -12,6 +13,7 @@ from benchmark_tools import byte_bpe
 from transformers import CLIPProcessor, GPT2Config, GPT2LMHeadModel, ViTImageProcessor
 
 import lrpx
+from lrpx.app import server
 from lrpx.app.desk import Desk, Limits
 from lrpx.app.samples import Samples
 from lrpx.benchmark import build_haystack, tokenize
@@ -146,6 +148,25 @@ def test_generated_tokens_are_clicked_and_marked(new_page, url, desk):
     settled(again)
     assert again.inner_text(".header .what") == what
     assert again.locator("#reply [aria-pressed=true]").count() == 3
+
+
+def test_nothing_is_written_over_what_was_typed_first(new_page, url, monkeypatch):
+    """However late the server says what the model is, the form is ready when the page is."""
+
+    def late(desk, about=server.about):
+        time.sleep(0.5)
+        return about(desk)
+
+    monkeypatch.setattr(server, "about", late)
+    page = new_page()
+    page.goto(url)
+    page.fill("#text", TEXT)
+    page.fill("#count", "5")
+    page.click("#go-on")
+    page.wait_for_selector(".grid")
+    settled(page)
+    assert (page.input_value("#text"), page.input_value("#count")) == (TEXT, "5")
+    assert page.locator("#reply button").count() == 5
 
 
 def test_by_keyboard_alone(new_page, url):

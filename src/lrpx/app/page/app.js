@@ -1,11 +1,12 @@
 // The state of the page is in its address; everything else is an answer of the server.
+import about from "./api/about" with { type: "json" }; // here, so that the form is ready before anybody can type
 import { el, focusIn, grid, header, inside, legend, nameLines, pictures, roving } from "./draw.js";
 
 const $ = id => document.getElementById(id);
 const KINDS = { text: "Text", chat: "Chat", image: "Image", sample: "Benchmark" };
 const BY_TEXT = ["question-answering", "zero-shot-image-classification"]; // targets that are no ids of a vocabulary
 const EXAMPLES = ["The keys to the cabinet", "The capital of France is the city of", "When Mary and John went to the store, John gave a drink to"];
-let about, state, running = null, grids = [], picked = null, images = [], anchor = null, page = 0;
+let state, running = null, grids = [], picked = null, images = [], anchor = null, page = 0;
 
 const empty = () => ({
   kind: about.kinds[0], text: "", messages: [["user", ""]], sample: null, question: "", text_pair: "", choices: [], target: null,
@@ -450,7 +451,7 @@ function build() {
   document.querySelectorAll("[data-task]").forEach(part => { part.hidden = part.dataset.task !== about.task; });
   if (about.task === "masked") $("text").placeholder = `The keys to the cabinet ${about.mask} here.`;
   $("count").max = about.max_new_tokens;
-  $("count").value = Math.min(12, about.max_new_tokens);
+  $("count").value = Math.min($("count").value, about.max_new_tokens);
   $("examples").replaceChildren(...(about.task === "causal" ? EXAMPLES : []).map(text => el("button", { type: "button", class: "quiet",
     onclick: () => example(text) }, text)));
   $("space-hint").hidden = !["causal", "masked"].includes(about.task);
@@ -534,8 +535,7 @@ async function restoreReply() { // the pieces of what was generated are the serv
 }
 
 async function start() {
-  about = await (await fetch("api/about")).json();
-  state = { ...empty(), text: $("text").value }; // what was typed while the page was starting
+  state = { ...empty(), text: $("text").value }; // what was typed while the page was loading
   build();
   wire();
   write();
