@@ -31,7 +31,8 @@ from common import SHAPES, Contenders, Sample
 import lrpx
 from lrpx.methods import get_method
 from lrpx.models.signature import task_of
-from lrpx.passes.dispatch import Execution, PassRunner
+from lrpx.passes.dispatch import PassRunner
+from lrpx.passes.execution import Execution
 from lrpx.text.batching import Attribution, Batch, Item, pad
 from lrpx.text.grouping import allowed_waste, buckets
 

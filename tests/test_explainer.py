@@ -24,7 +24,8 @@ from lrpx.models.precision import matmul_precision
 from lrpx.models.provenance import provenance
 from lrpx.models.signature import ModelSignature
 from lrpx.passes.attribution import run
-from lrpx.passes.dispatch import Execution, PassRunner
+from lrpx.passes.dispatch import PassRunner
+from lrpx.passes.execution import Execution
 from lrpx.propagation import rules as lrpx_rules
 from lrpx.text import grouping
 from lrpx.text.batching import Item, pad

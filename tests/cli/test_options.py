@@ -10,7 +10,8 @@ import tiny_files
 import torch
 from transformers import GPT2LMHeadModel
 
-from lrpx.passes.dispatch import Execution, PassRunner
+from lrpx.passes.dispatch import PassRunner
+from lrpx.passes.execution import Execution
 
 TEXT = "the 12"
 DEFAULT = {"fast": None, "compile": False, "checkpoint": None}

@@ -37,7 +37,8 @@ from lrpx.evaluation.run import evaluate, evaluate_all
 from lrpx.evaluation.scoring import BatchExplainer, sources
 from lrpx.evaluation.selection import plan, select
 from lrpx.methods import METHODS, Method
-from lrpx.passes.dispatch import Execution, PassRunner
+from lrpx.passes.dispatch import PassRunner
+from lrpx.passes.execution import Execution
 from lrpx.propagation import rules
 from lrpx.propagation.rulesets import RULESETS
 from lrpx.text.batching import Attribution

@@ -9,7 +9,8 @@ import torch
 from transformers import PreTrainedConfig
 
 from lrpx.methods import METHODS
-from lrpx.passes.dispatch import Execution, PassRunner
+from lrpx.passes.dispatch import PassRunner
+from lrpx.passes.execution import Execution
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"

@@ -16,7 +16,8 @@ import lrpx
 from lrpx.passes import cuda_graphs as module
 from lrpx.passes.attribution import run
 from lrpx.passes.cuda_graphs import KEPT, MAX_TOKENS, Graphs, _padded, bucket
-from lrpx.passes.dispatch import Execution, PassRunner
+from lrpx.passes.dispatch import PassRunner
+from lrpx.passes.execution import Execution
 from lrpx.passes.forward_backward import compute
 from lrpx.passes.spec import PassSpec
 from lrpx.propagation import rules

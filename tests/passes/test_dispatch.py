@@ -11,11 +11,12 @@ from support import runner_of
 from transformers import LlamaForCausalLM
 
 import lrpx
-from lrpx.errors import InputError, LrpxError
+from lrpx.errors import LrpxError
 from lrpx.passes import dispatch as module
 from lrpx.passes.attribution import run
 from lrpx.passes.cuda_graphs import Graphs
-from lrpx.passes.dispatch import DEFAULT, Execution, PassRunner
+from lrpx.passes.dispatch import PassRunner
+from lrpx.passes.execution import Execution
 from lrpx.passes.forward_backward import compute
 from lrpx.text.batching import Item, pad
 
@@ -49,22 +50,6 @@ def asked(monkeypatch):
 
 
 # Options
-
-
-@pytest.mark.parametrize("name", ["fast", "compile", "checkpoint"])
-@pytest.mark.parametrize("value", [1, 0, "yes", "", 1.0, np.True_, [True]])
-def test_options_that_are_neither_true_nor_false_are_refused(name, value):
-    with pytest.raises(InputError, match=rf"^{name}=.*: give True or False\."):
-        Execution(**{name: value})
-
-
-def test_none_lets_choose_where_there_is_a_choice():
-    assert Execution(fast=None, checkpoint=None) == DEFAULT == Execution(None, False, None)
-    with pytest.raises(InputError, match="compile=None"):
-        Execution(compile=None)
-    for fast in (True, False, None):
-        for checkpoint in (True, False, None):
-            assert Execution(fast, True, checkpoint).checkpoint is checkpoint
 
 
 @pytest.mark.parametrize("checkpoint", [True, False, None])

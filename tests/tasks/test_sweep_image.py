@@ -18,7 +18,8 @@ from lrpx.check import Accounting
 from lrpx.errors import InputError, UnsupportedModelError
 from lrpx.models.refused import REFUSED
 from lrpx.passes.attribution import run
-from lrpx.passes.dispatch import Execution, PassRunner
+from lrpx.passes.dispatch import PassRunner
+from lrpx.passes.execution import Execution
 from lrpx.passes.hidden_states import first_blocks
 from lrpx.propagation.propagate import propagate
 from lrpx.tasks.patches import WITHOUT_PATCHES, default_place, noted_patches

@@ -38,7 +38,7 @@ from ..errors import InputError, LrpxError
 from ..methods import Method
 from ..models.default.download import ALIAS
 from ..models.precision import is_exact
-from ..passes.dispatch import DEFAULT, Execution
+from ..passes.execution import DEFAULT, Execution
 from .external import ExternalRelevances
 from .ray_worker import ATTEMPTS, Job, Worker, about, block_of
 from .selection import Part

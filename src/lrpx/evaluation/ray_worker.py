@@ -24,7 +24,8 @@ from ..errors import InputError, LrpxError, import_optional
 from ..methods import Method
 from ..models.loading import load
 from ..models.provenance import model_facts, provenance
-from ..passes.dispatch import Execution, PassRunner
+from ..passes.dispatch import PassRunner
+from ..passes.execution import Execution
 from .external import ExternalRelevances
 from .records import Record, part_bytes
 from .scoring import BatchExplainer, sources

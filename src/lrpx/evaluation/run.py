@@ -34,7 +34,8 @@ from ..models.positions import longest_alike
 from ..models.precision import is_exact
 from ..models.provenance import card_of, model_facts, provenance
 from ..models.signature import task_of
-from ..passes.dispatch import Execution, PassRunner
+from ..passes.dispatch import PassRunner
+from ..passes.execution import Execution
 from ..text.grouping import allowed_waste
 from .asked import (
     check_counts,

@@ -17,7 +17,8 @@ from ..models.lock import lock_of
 from ..models.provenance import model_identity
 from ..models.reader import tokenizer_of
 from ..models.usable import usable_model
-from ..passes.dispatch import Execution, PassRunner
+from ..passes.dispatch import PassRunner
+from ..passes.execution import Execution
 from ..propagation.rulesets import RuleSet
 from ..results.explanation import Explanation, Prediction
 from ..results.explanations import Explanations, Failure

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from ..errors import InputError
 from ..methods import methods_with_options
 from ..models.placement import entry_device
-from ..passes.dispatch import Execution
+from ..passes.execution import Execution
 from ..propagation.rulesets import RuleSet
 from ..results.explanation import Explanation
 from ..results.explanations import Explanations

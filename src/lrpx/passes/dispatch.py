@@ -15,14 +15,14 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
-from ..errors import InputError, LrpxError, strict, warn
+from ..errors import LrpxError, strict, warn
 from ..models.modules import modules_of
 from ..models.placement import entry_device, is_divided
 from ..models.positions import fresh_rotations
@@ -33,6 +33,7 @@ from ..recognition.mixers import known_mixers
 from ..text.batching import Batch
 from .compiled.plan import CompiledPasses
 from .cuda_graphs import Graphs, bucket
+from .execution import DEFAULT, Execution
 from .forward_backward import compute
 from .memory import needs_checkpoint
 from .model_state import ModelState, foreign_code, settings
@@ -43,30 +44,6 @@ from .validation import check_model, check_not_compiled, own_failures_named
 logger = logging.getLogger("lrpx")
 
 
-@dataclass(frozen=True)
-class Execution:
-    """How passes are run. Results differ by rounding at most, and not at all between ``fast`` and the padded eager pass.
-
-    Attributes:
-        fast: CUDA graphs for short texts. ``None``: from the second use of a shape on; ``True``: from the first.
-        compile: Trace and fuse the pass, once for all lengths: up to a minute; worth it for long or many texts. A text alone,
-            several together, and a text of one token are traced separately, and so is every method.
-        checkpoint: Recompute each block in the backward pass, for a fraction of the memory and a third more time. ``None``:
-            if an estimate says that it is needed.
-    """
-
-    fast: bool | None = None
-    compile: bool = False
-    checkpoint: bool | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("fast", "compile", "checkpoint"):
-            value = getattr(self, name)
-            if not isinstance(value, bool) and not (value is None and name != "compile"):
-                raise InputError(f"{name}={value!r}: give True or False.")
-
-
-DEFAULT = Execution()
 PATIENCE = 10  # a model that changes by itself is captured after 2, 4, 8, ... and at most 2 ** PATIENCE uses of a shape
 
 

@@ -22,7 +22,8 @@ from lrpx.passes.compiled import partition as pieces
 from lrpx.passes.compiled import plan as module
 from lrpx.passes.compiled.plan import KEPT, Masks, Plan, looks_back, masks_of
 from lrpx.passes.compiled.trace import weights_of
-from lrpx.passes.dispatch import Execution, PassRunner
+from lrpx.passes.dispatch import PassRunner
+from lrpx.passes.execution import Execution
 from lrpx.passes.forward_backward import compute
 from lrpx.passes.spec import PassOptions, PassSpec
 from lrpx.propagation import rules
