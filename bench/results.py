@@ -25,7 +25,7 @@ import torch
 
 import lrpx
 from lrpx.errors import LrpxError
-from lrpx.evaluation.condensed import pack
+from lrpx.evaluation.packing import pack
 from lrpx.evaluation.run import evaluate
 
 GROUPS = {  # cheap ones first; methods of one group share a run

@@ -6,7 +6,7 @@ from evaluation_tools import made_up
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
-from lrpx.evaluation.condensed import pack
+from lrpx.evaluation.packing import pack
 from lrpx.evaluation.records import METRICS
 from lrpx.report.against_paper import Beside, beside, comparison, standard_error
 from lrpx.report.paper import twin

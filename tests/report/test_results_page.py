@@ -10,8 +10,9 @@ from evaluation_tools import made_up
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
 from lrpx.errors import InputError
-from lrpx.evaluation.condensed import find_condensed, pack
+from lrpx.evaluation.condensed import find_condensed
 from lrpx.evaluation.metrics import bootstrap
+from lrpx.evaluation.packing import pack
 from lrpx.evaluation.records import METRICS
 from lrpx.report.results_page import results_page, write_results
 

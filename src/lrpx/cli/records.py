@@ -21,7 +21,7 @@ def pack(
 
     [b]lrpx records pack runs/gpt2 --out records[/b]
     """
-    from ..evaluation.condensed import pack as condense
+    from ..evaluation.packing import pack as condense
     from ..evaluation.records import find_runs
 
     found = find_runs(runs)

@@ -5,7 +5,8 @@
     FOLDER/scores.parquet    one row per sample and method: ranks, counts and shares from which every metric follows
 
 The relevance of each token is left out, which makes it ten times smaller than the run; so are the measures of
-faithfulness. ``docs/evaluate.md`` describes every column. Only pyarrow and numpy are needed to read; no torch.
+faithfulness. ``docs/evaluate.md`` describes every column, and ``packing.py`` writes them. Only pyarrow and numpy are needed
+to read; no torch.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from typing import Any
 import numpy as np
 
 from ..benchmark.folder import load_benchmark
-from ..benchmark.storage import check_place, read_manifest, read_table, write_table
+from ..benchmark.storage import read_manifest, read_table
 from ..errors import InputError, import_optional
-from ..files import sha256, write_json
-from .records import METRICS, Run
+from ..files import sha256
+from .records import METRICS
 
 CONDENSED_SCHEMA = 1
 TOPS = ("subject", "first", "explained", "attractor", "special", "other")
 _SHARES = ("first", "explained", "subject", "attractor")
-_FILES = ("samples.parquet", "scores.parquet")
+FILES = ("samples.parquet", "scores.parquet")
 _KEYS = {
     "benchmark": ("source", "tokenized", "input", "tokenizer", "samples"),
     "model": ("name", "revision", "weights", "dtype", "device", "layers"),
@@ -36,7 +37,7 @@ _KEYS = {
     "plan": ("samples",),
     "versions": ("lrpx", "torch", "transformers"),
     "counts": ("samples", "predicted", "correct", "failures", "card"),
-    "checksums": ("tokenised", *_FILES),
+    "checksums": ("tokenised", *FILES),
 }
 
 
@@ -81,107 +82,19 @@ def checksum_of(sample_ids: Iterable[int], digests: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(f"{i} {digest}" for i, digest in lines).encode()).hexdigest()
 
 
-def pack(run: Run, folder: str | Path) -> Condensed:
-    """Condense a finished run into ``folder``.
-
-    Args:
-        run: From ``records.open_run``.
-        folder: A new or empty folder, or one that this function made, which is written anew.
-
-    Raises:
-        InputError: The run is not finished, or the folder holds something else.
-    """
-    folder = Path(folder)
-    if not run.finished or run.counts is None:
-        raise InputError(f"{run.path} is not finished: run the same lrpx evaluate again to go on, and then pack it.")
-    if not run.counts["predicted"]:
-        raise InputError(f"{run.path} has nothing to pack: no sample was predicted. lrpx report {run.path} says why.")
-    if not _was_begun(folder):
-        check_place(folder, what="folder of condensed records")
-    if (folder / "manifest.json").exists():
-        read_manifest(folder, "condensed", "lrpx records pack", CONDENSED_SCHEMA)
-    table = run.table()
-    rows = [row for row in table.drop(["tokens"]).to_pylist() if row["correct"] is not None]
-    order = {name: n for n, name in enumerate(run.manifest["methods"])}
-    rows.sort(key=lambda row: (order[row["method"]], row["sample_id"]))
-    samples = {row["sample_id"]: _sample(row) for row in rows}
-    scores = [_score(row) for row in rows if row["error"] is None]
-    folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / "samples.parquet", "condensed samples", [samples[i] for i in sorted(samples)], _sample_types())
-    _write(folder / "scores.parquet", "condensed scores", scores, _score_types())
-    kept = {name: run.manifest[name] for name in ("benchmark", "model", "methods", "options", "plan", "versions")}
-    checksums = {name: sha256(folder / name) for name in _FILES}
-    checksums["tokenised"] = checksum_of(samples, (sample["digest"] for sample in samples.values()))
-    manifest = {"kind": "condensed", "schema": CONDENSED_SCHEMA, **kept, "counts": run.counts, "checksums": checksums}
-    write_json(folder / "manifest.json", manifest)
-    return load_condensed(folder)
-
-
-def _was_begun(folder: Path) -> bool:
-    """Whether all that a folder holds is what packing had written when it was stopped."""
-    names = {path.name for path in folder.iterdir() if path.suffix != ".tmp"} if folder.is_dir() else set()
-    if not names or not names <= set(_FILES):
-        return False
-    for name in names:
-        read_table(folder / name, f"condensed {name.removesuffix('.parquet')}")
-    return True
-
-
-def _sample(row: dict[str, Any]) -> dict[str, Any]:
-    forms = (row["predicted_id"], row["other_id"])
-    return {
-        "sample_id": row["sample_id"],
-        "digest": digest_of(row["token_ids"], row["position"], forms, row["ground_truth"]),
-        "tokens": len(row["token_ids"]),
-        "subject": len(row["ground_truth"]),
-        "attractors": row["attractors"],
-        "correct": row["correct"],
-    }
-
-
-def _score(row: dict[str, Any]) -> dict[str, Any]:
-    relevance = np.asarray(row["relevance"])
-    absolute = np.abs(relevance)
-    total = absolute.sum()
-    places = {
-        "first": [0],
-        "explained": [row["position"]],
-        "subject": row["ground_truth"],
-        "attractor": [n for n, role in enumerate(row["roles"]) if role == "attractor"],
-    }
-    top = int(relevance.argmax())
-    role = row["roles"][top]
-    kinds = [name for name in TOPS if top in places.get(name, ()) or name == role]
-    return {
-        "sample_id": row["sample_id"],
-        "method": row["method"],
-        "at": row["at"],
-        "rank": round(1 / row["mrr"]),
-        "agreeing": round(row["pta"] * len(relevance)),
-        "rma": round(row["rma"], 4),
-        **{name: round(float(absolute[at].sum() / total), 2) if total else 0.0 for name, at in places.items()},
-        "top": kinds[0],
-    }
-
-
-def _sample_types() -> dict[str, Any]:
+def sample_types() -> dict[str, Any]:
+    """The columns of ``samples.parquet`` with the types of their values."""
     pa = import_optional("pyarrow", "Condensing records")
     whole = dict.fromkeys(("tokens", "subject", "attractors"), pa.int32())
     return {"sample_id": pa.int64(), "digest": pa.string(), **whole, "correct": pa.bool_()}
 
 
-def _score_types() -> dict[str, Any]:
+def score_types() -> dict[str, Any]:
+    """The columns of ``scores.parquet``, likewise."""
     pa = import_optional("pyarrow", "Condensing records")
     whole = dict.fromkeys(("rank", "agreeing"), pa.int32())
     shares = dict.fromkeys(("rma", *_SHARES), pa.float32())
     return {"sample_id": pa.int64(), "method": pa.string(), "at": pa.string(), **whole, **shares, "top": pa.string()}
-
-
-def _write(path: Path, kind: str, rows: Sequence[dict[str, Any]], types: dict[str, Any]) -> None:
-    write_table(path, kind, {name: [row[name] for row in rows] for name in types}, types)
-
-
-# Reading
 
 
 def find_condensed(paths: Sequence[str | Path]) -> list[Condensed]:
@@ -220,7 +133,7 @@ def load_condensed(folder: str | Path) -> Condensed:
     folder = Path(folder)
     manifest = read_manifest(folder, "condensed", "lrpx records pack", CONDENSED_SCHEMA)
     _check_manifest(folder, manifest)
-    for name in _FILES:
+    for name in FILES:
         if not (folder / name).is_file():
             raise InputError(f"{folder} has no {name}: it is not complete. Pack the run again.")
         if (found := sha256(folder / name)) != manifest["checksums"][name]:
@@ -229,7 +142,7 @@ def load_condensed(folder: str | Path) -> Condensed:
                 "file was changed or damaged. Pack the run again."
             )
     tables = [read_table(folder / f"{name}.parquet", f"condensed {name}") for name in ("samples", "scores")]
-    for table, types, name in zip(tables, (_sample_types(), _score_types()), _FILES, strict=True):
+    for table, types, name in zip(tables, (sample_types(), score_types()), FILES, strict=True):
         if {field.name: field.type for field in table.schema} != types:
             raise InputError(f"{folder / name} has the columns {table.column_names}, expected {list(types)}.")
         for column in table.column_names:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from ..benchmark.folder import load_benchmark
 from ..errors import InputError, LrpxError, nearest
-from ..evaluation.condensed import pack
+from ..evaluation.packing import pack
 from ..evaluation.records import Run
 from ..files import check_above, write_text
 from .against_paper import comparison
