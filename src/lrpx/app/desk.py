@@ -19,7 +19,7 @@ import numpy as np
 
 from ..errors import InputError, LrpxError, LrpxWarning, import_optional
 from ..explainer import Explainer
-from ..explainer.generation import generate, read_prompt
+from ..explainer.continuation import generate, read_prompt
 from ..models.heads import IMAGE_TASKS, TEXT2TEXT
 from ..models.provenance import model_identity
 from ..models.reader import image_processor_of

@@ -341,7 +341,8 @@ class Explainer:
             >>> g[0].show(), g.span(0, 3).show()
         """
         from ..tasks.text2text import begins_otherwise
-        from .generation import Asked, continuation_of, explain_continuation, generate, read_prompt
+        from .continuation import continuation_of, generate, read_prompt
+        from .generation import Asked, explain_continuation
 
         check_call(options, Explainer.generate.__kwdefaults__ or ())
         [(chosen, settings)] = methods_with_options([self.method if method is None else method], options)
