@@ -14,7 +14,8 @@ import lrpx
 from lrpx.app import desk as module
 from lrpx.app.desk import Desk, Limits
 from lrpx.heatmap import Look
-from lrpx.heatmap.view import MINUS, view
+from lrpx.heatmap.numbers import MINUS
+from lrpx.heatmap.view import view
 
 pytest.importorskip("PIL")
 PICTURE = pictures.photo()

@@ -19,7 +19,8 @@ from lrpx.app.desk import Desk, Limits
 from lrpx.app.downloads import TYPES
 from lrpx.app.line import Line
 from lrpx.heatmap import Look
-from lrpx.heatmap.view import MINUS, view
+from lrpx.heatmap.numbers import MINUS
+from lrpx.heatmap.view import view
 
 TEXT = app_tools.TEXT
 ASKED = {"text": TEXT, "target": " are", "contrast": " is", "methods": ["attnlrp", "lrp", "alti-logit"]}

@@ -20,7 +20,8 @@ from lrpx.heatmap import Look
 from lrpx.heatmap.alignment import aligned_cells, common_units, text_of
 from lrpx.heatmap.colours import colour, hex_colour
 from lrpx.heatmap.grid import Grid, grid, parts
-from lrpx.heatmap.view import MINUS, short, view
+from lrpx.heatmap.numbers import MINUS, short
+from lrpx.heatmap.view import view
 from lrpx.results.explanation import Segment, Token, Unit
 
 WORDS = ["The", " keys", " to", " the", " cabinet"]

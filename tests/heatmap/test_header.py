@@ -10,7 +10,8 @@ from lrpx import heatmap
 from lrpx.heatmap import latex
 from lrpx.heatmap.colours import RED, hex_colour
 from lrpx.heatmap.html import prose
-from lrpx.heatmap.view import MINUS, probability, view
+from lrpx.heatmap.numbers import MINUS
+from lrpx.heatmap.view import view
 from lrpx.results.explanation import Explanation, Prediction, Token, Unit
 
 ARE, IS = Token(7, "Ġare"), Token(8, "Ġis")
@@ -114,12 +115,3 @@ def test_a_picture_of_each_kind(tmp_path):
         heatmap.to_png(e, tmp_path / f"{n}.png")
         heights.append(int.from_bytes((tmp_path / f"{n}.png").read_bytes()[20:24], "big"))
     assert heights[0] < heights[1]  # it has more lines
-
-
-@pytest.mark.parametrize(
-    ("p", "text"),
-    [(0.412, "= .41"), (1.0, "> .99"), (0.9951, "> .99"), (0.994, "= .99"), (0.0031, "= .0031"), (0.0006, "= .00060"),
-     (0.0004, "< .001"), (0.0, "< .001"), (0.1, "= .10")],
-)  # fmt: skip
-def test_probabilities(p, text):
-    assert probability(p) == text

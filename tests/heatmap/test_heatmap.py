@@ -24,8 +24,9 @@ from lrpx import heatmap
 from lrpx.errors import InputError
 from lrpx.heatmap import Look, latex, rtl
 from lrpx.heatmap.colours import BLUE, RED, WHITE, colour, hex_colour, ink
+from lrpx.heatmap.numbers import fixed
 from lrpx.heatmap.text import around_quotes, readable, visible
-from lrpx.heatmap.view import fixed, short, view
+from lrpx.heatmap.view import view
 from lrpx.results.explanation import Explanation, Prediction, Token, Unit
 
 # What a machine's fonts and an older matplotlib lack; the tests of these warnings ask for them.
@@ -252,26 +253,6 @@ def test_colours_run_from_blue_over_white_to_red_and_ink_is_legible_on_all():
     for share in np.linspace(-1, 1, 401):
         light, dark = sorted((luminance(colour(share)), luminance(ink(colour(share)))), reverse=True)
         assert (light + 0.05) / (dark + 0.05) >= 4.5
-
-
-@pytest.mark.parametrize(
-    ("value", "scale", "text"),
-    [
-        (0.5, 1.0, "+0.500"),
-        (-0.00004, 1.0, "0"),
-        (-12.3456, 123.0, "-12.3"),
-        (1234.5, 1234.5, "+1234"),
-        (2e-9, 4e-9, "+2.000e-09"),
-        (0.0, 0.0, "0"),
-    ],
-)
-def test_numbers_of_a_map_share_their_decimals(value, scale, text):
-    assert fixed(value, scale) == text
-
-
-def test_a_minus_sign_can_be_given():
-    assert short(-1.5, "−") == "−1.5"
-    assert fixed(-0.5, 1.0, "−") == "−0.500"
 
 
 # HTML.

@@ -15,7 +15,8 @@ from lrpx import heatmap
 from lrpx.heatmap import Look
 from lrpx.heatmap.colours import BLUE, RED, colour, hex_colour
 from lrpx.heatmap.images import OPAQUE, PALE, pixels
-from lrpx.heatmap.view import MINUS, view
+from lrpx.heatmap.numbers import MINUS
+from lrpx.heatmap.view import view
 
 VALUES = np.array([[0.5, -0.25, 0.0], [0.125, 1.0, -1.0]])
 

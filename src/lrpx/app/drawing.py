@@ -20,8 +20,9 @@ from ..heatmap.colours import WHITE, Rgb, colour, hex_colour, ink
 from ..heatmap.grid import Grid, GridRow, grid, groups
 from ..heatmap.images import ImageMap, overlay
 from ..heatmap.matrix import positions_of
+from ..heatmap.numbers import MINUS, fixed, probability, short
 from ..heatmap.text import legible, readable, visible
-from ..heatmap.view import DOT, MINUS, View, fixed, probability, short, view
+from ..heatmap.view import DOT, View, view
 from ..results.explanation import Explanation, Prediction, Token
 
 PARTS = {"by_attention": "attention", "by_mlp": "MLP", "by_layer": "all it adds"}

@@ -27,7 +27,7 @@ from .grid import GridRow, grid, groups
 from .html import STYLE as MAP_STYLE
 from .look import QUANTILE, Look
 from .matrix import of_cells, positions_of
-from .view import MINUS
+from .numbers import MINUS
 
 PARTS = {"by_layer": "all", "by_attention": "attention", "by_mlp": "MLP"}
 STEPS = 127  # of a byte, each way

@@ -13,10 +13,11 @@ import numpy as np
 
 from .cells import cells_of
 from .drawable import FlowLike
+from .facts import model_and_settings
 from .generated import _Text
 from .look import Look
+from .numbers import MINUS, short
 from .text import legible
-from .view import MINUS, model_and_settings, short
 
 MOST_EDGES = 4000
 

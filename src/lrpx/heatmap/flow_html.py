@@ -14,7 +14,7 @@ from html import escape
 from .colours import BLUE, RED, hex_colour
 from .flow import FlowView, percent
 from .html import STYLE, document
-from .view import MINUS, short
+from .numbers import MINUS, short
 
 ROW, GAP, LEFT = 22, 14, 104  # pixels
 FEW = 16  # columns; fewer stand further apart

@@ -12,9 +12,9 @@ from .colours import BLUE, RED, hex_colour
 from .emoji import is_emoji
 from .flow import FlowView
 from .fonts import DPI, Typeface
+from .numbers import MINUS, short
 from .picture import HIGHEST
 from .text import characters, code_point
-from .view import MINUS, short
 
 ROW, COLUMN, GAP = 0.21, 0.3, 0.12  # inches
 LABEL, SIZE, WIDEST = 24, 8.0, 6.0  # characters; points; points of the widest edge

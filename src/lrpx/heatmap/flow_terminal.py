@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from .flow import Edge, FlowView, percent
+from .numbers import short
 from .terminal import style_for
-from .view import short
 
 STRONGEST = 6  # edges that are named in a line
 

@@ -13,9 +13,10 @@ import numpy as np
 
 from .cells import Cell, cells_of
 from .drawable import Generated, Patches
+from .facts import model_and_settings
 from .look import Look
+from .numbers import MINUS, probability, short
 from .text import legible, mostly_rtl
-from .view import MINUS, model_and_settings, probability, short
 
 STRONGEST = 3  # tokens that are named for each generated one
 

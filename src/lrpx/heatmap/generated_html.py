@@ -16,7 +16,7 @@ from .colours import BEYOND_BLUE, BEYOND_RED, BLUE, RED, WHITE, colour
 from .generated import GeneratedView, Row
 from .html import STYLE, cell_style, document, prose
 from .look import QUANTILE, Look
-from .view import MINUS, fixed, probability, short
+from .numbers import MINUS, fixed, probability, short
 
 _STYLE = """
 .lrpx .label{margin-top:10px}

@@ -16,9 +16,9 @@ from .colours import BEYOND_BLUE, BEYOND_RED, BLUE, RED, WHITE, hex_colour
 from .emoji import is_emoji
 from .fonts import DPI, Typeface
 from .look import Look
+from .numbers import MINUS, fixed
 from .picture import HIGHEST, METADATA
 from .text import characters, code_point
-from .view import MINUS, fixed
 
 
 class Line(Protocol):

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from .generated import GeneratedView, Row
 from .look import Look
+from .numbers import probability, short
 from .terminal import style_for
-from .view import probability, short
 
 
 class TerminalGenerated:

@@ -17,7 +17,8 @@ from .alignment import aligned_cells, common_units, same_tokens, text_of
 from .cells import Cell
 from .drawable import Drawable
 from .look import Look
-from .view import DOT, MINUS, WITH_NUMBERS, View, checked, short, view
+from .numbers import MINUS, short
+from .view import DOT, WITH_NUMBERS, View, checked, view
 
 JOINED = "tokenised in several ways: where tokens do not end at the same places, a column is the sum of several"
 

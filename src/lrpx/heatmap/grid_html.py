@@ -12,8 +12,9 @@ from html import escape
 from .cells import joined_pieces
 from .grid import Grid
 from .html import cell_style, details, prose, quote
+from .numbers import MINUS
 from .text import legible
-from .view import DOT, MINUS
+from .view import DOT
 
 LABEL = 18  # characters of a label in the gutter
 

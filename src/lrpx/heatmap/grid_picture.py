@@ -10,8 +10,9 @@ from .cells import Cell, joined_pieces
 from .colours import colour, ink
 from .fonts import Typeface
 from .grid import Grid
+from .numbers import MINUS
 from .rtl import RTL_MARK, direction, levels, visual_order
-from .view import DOT, MINUS
+from .view import DOT
 
 LABEL = 30  # characters of a row's label at most
 TOP, ROW, AFTER = 56, 40, 26  # pixels: of the text, of a row, below a line

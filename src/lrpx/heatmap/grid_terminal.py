@@ -17,8 +17,8 @@ from rich.text import Text
 from .cells import Cell
 from .colours import HIDDEN, ink
 from .grid import Grid, GridRow
+from .numbers import MINUS
 from .terminal import BAR, encodable, in_encoding, signs, style_for
-from .view import MINUS
 
 LABEL = 24  # columns of a row's label at most
 BETWEEN = 2  # columns between the label and the text, and before the numbers at the end

@@ -16,8 +16,9 @@ import numpy as np
 from .cells import Cell, joined_pieces
 from .colours import BEYOND_BLUE, BEYOND_RED, BLUE, RED, WHITE, Rgb, colour, hex_colour, ink
 from .image_html import figures
+from .numbers import MINUS, fixed
 from .text import around_quotes, legible
-from .view import ALL_ZERO, MINUS, View, fixed
+from .view import ALL_ZERO, View
 
 _LIGHT = "--lrpx-page:#fff;--lrpx-ink:#1b1c1f;--lrpx-soft:#5d6169;--lrpx-line:#d9dce1;--lrpx-quote:#f0f1f4;color-scheme:light"
 _DARK = "--lrpx-page:#1c1e22;--lrpx-ink:#e8e9ec;--lrpx-soft:#a3a8b1;--lrpx-line:#3d4148;--lrpx-quote:#2c2f35;color-scheme:dark"

@@ -8,7 +8,8 @@ from html import escape
 
 from .colours import hex_colour
 from .images import PALE, ImageMap, overlay
-from .view import MINUS, View
+from .numbers import MINUS
+from .view import View
 
 LARGEST = 420  # pixels on the page, of either side
 

@@ -18,9 +18,10 @@ from .images import ImageMap
 from .latex_grid import COMMANDS as GRID_COMMANDS
 from .latex_grid import grid_lines
 from .latex_scripts import depths, fonts, in_reading_order, is_japanese, mirrored, script_of
+from .numbers import MINUS
 from .rtl import JOINER
 from .text import around_quotes, characters, code_point, mostly_rtl
-from .view import ALL_ZERO, DOT, MINUS, View
+from .view import ALL_ZERO, DOT, View
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from .cells import Cell, joined_pieces
 from .colours import colour, hex_colour, ink
 from .grid import Grid
+from .numbers import MINUS
 from .rtl import direction, levels, visual_order
-from .view import DOT, MINUS
+from .view import DOT
 
 LABEL = 22  # letters of a row's label at most
 STEPS = 41  # of the colour bar

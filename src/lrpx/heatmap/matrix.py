@@ -11,9 +11,11 @@ import numpy as np
 from ..errors import InputError
 from .cells import cells_of
 from .drawable import Drawable, Made
+from .facts import model_and_settings
 from .look import Look
+from .numbers import MINUS, fixed
 from .text import mostly_rtl
-from .view import MINUS, checked, fixed, model_and_settings, view
+from .view import checked, view
 
 Of: TypeAlias = Literal["tokens", "layers", "heads", "neurons"]
 ADDED = {  # fields of an explanation -> what they are

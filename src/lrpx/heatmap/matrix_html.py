@@ -14,7 +14,8 @@ import numpy as np
 
 from .colours import HIDDEN, colour
 from .matrix import MatrixView
-from .view import DOT, MINUS
+from .numbers import MINUS
+from .view import DOT
 
 ROW, COLUMN = 20, 14  # pixels on the page
 

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from .grid import Grid, GridRow
 from .html import cell_style
+from .numbers import MINUS, short
 from .terminal import encodable, signs, style_for
-from .view import MINUS, short
 
 LONGEST = 60  # characters of a text; a longer one ends in an ellipsis
 WHAT = "The strongest token of each text and method, with its number; all of them stand below."

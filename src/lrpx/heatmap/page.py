@@ -8,7 +8,8 @@ from . import grid_html, html, image_html, matrix_html
 from . import overview as above
 from .grid import Grid
 from .matrix import MatrixView
-from .view import MINUS, View
+from .numbers import MINUS
+from .view import View
 
 Drawn = View | Grid | MatrixView
 SHORT = 60  # cells of a map below which a reader still sees what follows

@@ -9,8 +9,8 @@ import numpy as np
 from ..errors import InputError
 from .cells import Cell, cells_of
 from .drawable import Drawable
+from .facts import model_and_settings
 from .look import Look
-from .view import model_and_settings
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,10 @@ from .fonts import DPI, Typeface
 from .grid import Grid
 from .grid_picture import draw_grid, text_of_grid
 from .image_picture import BETWEEN, drawn
+from .numbers import MINUS
 from .rtl import RTL_MARK, direction, levels, visual_order
 from .text import characters
-from .view import ALL_ZERO, MINUS, View
+from .view import ALL_ZERO, View
 
 HIGHEST = {"png": 65_000, "pdf": 40_000}  # matplotlib's limit is 2 ** 16 pixels, that of PDF readers 200 inches
 PICTURES = ("png", "pdf", "svg")

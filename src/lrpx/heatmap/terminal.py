@@ -18,7 +18,8 @@ from rich.text import Text
 from .cells import Cell
 from .colours import HIDDEN, IMAGE, colour, ink
 from .images import ImageMap
-from .view import ALL_ZERO, MINUS, View
+from .numbers import MINUS
+from .view import ALL_ZERO, View
 
 BAR = 33  # columns of the colour bar, odd
 

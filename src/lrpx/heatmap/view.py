@@ -7,8 +7,7 @@ what was hidden and how much relevance it holds, the legend which cells are beyo
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +16,14 @@ import numpy as np
 from ..errors import InputError
 from .cells import Cell, cells_of, explained_span
 from .colours import HIDDEN, IMAGE, Rgb, colour
-from .drawable import Drawable, Made, VocabularyEntry
+from .drawable import Drawable, VocabularyEntry
+from .facts import begun_characters, how_likely, model_and_settings
 from .images import ImageMap, image_maps
 from .look import Look
-from .text import half_character, legible, mostly_rtl, readable, visible
+from .numbers import fixed, short
+from .text import legible, mostly_rtl, readable, visible
 
 WITH_NUMBERS = 40  # maps of up to this many units show their numbers, in formats without tooltips
-MINUS = "\N{MINUS SIGN}"
 DOT = " · "  # between the items of a line
 _MARKED = {
     "text-classification": "the {what} is read at {where}",
@@ -266,8 +266,8 @@ def view(e: Drawable, look: Look = Look(), units: Sequence[tuple[int, int, str]]
         span=explained_span(e),
         notes=tuple(map(legible, model_and_settings(e))),
         measures=e.measures,
-        predictions=tuple(_predictions(e, entry)),
-        remarks=tuple(map(legible, [*_halves(e), *e.notes])),
+        predictions=tuple(how_likely(e, entry)),
+        remarks=tuple(map(legible, [*begun_characters(e), *e.notes])),
         cells=tuple(cells),
         look=look,
         scale=look.end_of_scale(shown),
@@ -284,43 +284,6 @@ def _coloured(cells: Sequence[Cell], images: Sequence[ImageMap]) -> list[float]:
         *(cell.value for cell in cells if cell.coloured),
         *(value for image in images for value in image.values.ravel().tolist()),
     ]
-
-
-def model_and_settings(e: Made) -> list[str]:
-    """The model, where relevance was taken, and the options of the method."""
-    model, options = e.provenance.get("model"), e.provenance.get("options")
-    name = [os.path.basename(model) if os.path.isabs(model) else model] if isinstance(model, str) else []
-    chosen = options.items() if isinstance(options, dict) else ()
-    method = e.method.partition(", ")[0]  # of one head or neuron: "attnlrp, head 5 of layer 3"
-    rules = dict(chosen).get("rules", method)
-    own = "rules of your own" if str(rules).startswith("{") else f"rules={rules}"
-    return [
-        *name,
-        *([own] if rules != method else []),
-        f"relevance at the {e.at}",
-        *(f"{k}={v}" for k, v in chosen if isinstance(v, str) and k not in ("rules", "at")),
-    ]
-
-
-def _predictions(e: Drawable, entry: Callable[[VocabularyEntry], str]) -> Iterator[str]:
-    """How likely the explained tokens are, and which are the likeliest."""
-    asked = [
-        (e.target, e.target_probability, e.target_rank),
-        (e.contrast, e.contrast_probability, e.contrast_rank),
-    ]
-    for token, p, rank in [] if e.measures == "mixture" else asked:
-        if token is not None and p is not None:
-            yield f'"{entry(token)}" p {probability(p)}' + ("" if rank is None else f", rank {rank:,}")
-    best = [f'"{entry(token)}" {probability(p).strip("= ")}' for token, p in e.top]
-    if best:
-        yield f"likeliest: {', '.join(best)}"
-
-
-def _halves(e: Drawable) -> Iterator[str]:
-    """What a token is the beginning of, where it is no whole character."""
-    for token in (e.target, e.contrast):
-        if token is not None and "\\x" in token.shown and (letters := half_character(token.text)):
-            yield f'"{token.shown}" begins a character, one of {letters}.'
 
 
 def _hidden(cells: Sequence[Cell], look: Look) -> str:
@@ -353,28 +316,3 @@ def _component(name: str, part: Any) -> tuple[str, float, np.ndarray | None]:
     numbers = np.asarray(part, dtype=np.float64)
     layers = numbers.reshape(len(numbers), -1).sum(axis=1) if numbers.ndim else None
     return legible(_IN_WORDS.get(name, name)), float(numbers.sum()), layers
-
-
-def fixed(value: float, scale: float, sign: str = "-") -> str:
-    """A number with as many decimals as ``scale`` needs for four digits, so that numbers in a column line up."""
-    if scale and not 1e-3 <= scale < 1e6:
-        text = f"{value:+.3e}" if value else "0"
-    else:
-        decimals = max(0, 3 - math.floor(math.log10(scale))) if scale else 0
-        rounded = round(value, decimals)
-        text = f"{rounded:+.{decimals}f}" if rounded else "0"
-    return text.replace("-", sign)
-
-
-def probability(p: float) -> str:
-    """``= .41``: two digits; ``> .99`` and ``< .001`` beyond."""
-    if p > 0.995:
-        return "> .99"
-    if p < 0.0005:
-        return "< .001"
-    return f"= {p:.{1 - math.floor(math.log10(p))}f}".replace("0.", ".")
-
-
-def short(value: float, sign: str = "-") -> str:
-    """A number of the header: four significant digits and the sign, ``sign`` for the minus."""
-    return f"{value:+.4g}".replace("-", sign) if value else "0"

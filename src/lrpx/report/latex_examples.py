@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from ..heatmap.colours import colour, hex_colour, ink
 from ..heatmap.latex import tex
-from ..heatmap.view import MINUS, short
+from ..heatmap.numbers import MINUS, short
 from ..results.explanation import Explanation
 from .examples import Example, examples
 from .results import Result, kind_in

@@ -1,0 +1,34 @@
+"""How a heatmap writes numbers."""
+
+import pytest
+
+from lrpx.heatmap.numbers import fixed, probability, short
+
+
+@pytest.mark.parametrize(
+    ("value", "scale", "text"),
+    [
+        (0.5, 1.0, "+0.500"),
+        (-0.00004, 1.0, "0"),
+        (-12.3456, 123.0, "-12.3"),
+        (1234.5, 1234.5, "+1234"),
+        (2e-9, 4e-9, "+2.000e-09"),
+        (0.0, 0.0, "0"),
+    ],
+)
+def test_numbers_of_a_map_share_their_decimals(value, scale, text):
+    assert fixed(value, scale) == text
+
+
+def test_a_minus_sign_can_be_given():
+    assert short(-1.5, "−") == "−1.5"
+    assert fixed(-0.5, 1.0, "−") == "−0.500"
+
+
+@pytest.mark.parametrize(
+    ("p", "text"),
+    [(0.412, "= .41"), (1.0, "> .99"), (0.9951, "> .99"), (0.994, "= .99"), (0.0031, "= .0031"), (0.0006, "= .00060"),
+     (0.0004, "< .001"), (0.0, "< .001"), (0.1, "= .10")],
+)  # fmt: skip
+def test_probabilities(p, text):
+    assert probability(p) == text
