@@ -111,7 +111,7 @@ def computing_place(engine: str, address: str | None, workers: int | None, devic
     """Where to compute; gives ``None`` for this process."""
     if engine == "local":
         return nullcontext()
-    from .ray_engine import connect
+    from .ray_cluster import connect
 
     return connect(address, workers, device)
 

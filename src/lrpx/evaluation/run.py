@@ -109,7 +109,7 @@ def evaluate(
         progress: Show a progress bar. Default: on a terminal.
         engine: ``"local"``: in this process. ``"ray"``: by workers of a Ray cluster, each with a model of its own, which must
             be given by name. The records are the same, and a run may go on with the other engine.
-        address: Of the Ray cluster; see ``ray_engine.connect`` for this and ``workers``.
+        address: Of the Ray cluster; see ``ray_cluster.connect`` for this and ``workers``.
         workers: How many. Default: one per GPU, without GPUs one per share of the CPUs.
         fast: With the next two, how passes are run; see ``lrpx.Explainer``.
         compile: Fuse the pass with TorchInductor: worth it for many samples on a GPU.
