@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from html import escape
 
 from ..benchmark.folder import ROLES
-from .results import Result, Scored, method_label, methods_in
+from .results import Result, method_label, methods_in
+from .scored import Scored
 
 _LEFT, _WIDTH, _BAR, _GAP, _SPACE = 128, 470, 11, 3, 11  # labels, whole width, height of a bar, between bars, groups
 _RIGHT = 44  # for the number after a bar

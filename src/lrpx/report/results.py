@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from ..benchmark.folder import ROLES
 from ..benchmark.kinds import Kind, kind_of
 from ..errors import InputError, import_optional
 from ..evaluation.metrics import Interval, bootstrap, random_baseline
-from ..evaluation.records import MEASURES, METRICS, Run
+from ..evaluation.records import METRICS, Run
 from .paper import MODELS, PaperModel, twin
+from .scored import Scored, failed_samples, lengths_of, metrics_of, scored_methods, shares_of_tokens
 from .set_up import differences
 
 logger = logging.getLogger("lrpx")
@@ -46,26 +46,6 @@ NAMES = {
     "kernel-shap": "Kernel SHAP",
     "random": "Random",
 }
-
-
-@dataclass(frozen=True)
-class Scored:
-    """One method on one model.
-
-    Attributes:
-        samples: How many correctly predicted samples it explained.
-        failed: How many of all samples it did not.
-        scores: Metric -> mean with interval (of the paper: the mean alone, as both ends).
-        roles: Role -> mean over samples of the share of positive and of negative relevance in all absolute relevance;
-            empty if not known.
-        measures: Measure of faithfulness -> mean with interval, those that were asked for.
-    """
-
-    samples: int
-    failed: int
-    scores: dict[str, Interval]
-    roles: dict[str, tuple[float, float]]
-    measures: dict[str, Interval] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -125,11 +105,6 @@ class Result:
     def reported(self, method: str) -> Scored | None:
         """The scores under a name of ``methods_in``: ``gradient`` is the better of its two norms."""
         return self.methods.get(self.norm if method == "gradient" and self.norm else method)
-
-
-def metrics_of(k: int) -> tuple[str, ...]:
-    """The names of the metrics, PGk first."""
-    return (f"pg{k}", *METRICS[1:])
 
 
 def methods_in(results: Sequence[Result]) -> list[str]:
@@ -202,9 +177,9 @@ def _result(runs: Sequence[Run], k: int, compare_paper: bool) -> Result:
         raise InputError(f"{runs[0].path}: no sample could be explained. The column error of its records says why.")
     correct = predicted.column("correct").to_numpy(zero_copy_only=False).astype(bool)
     truths = [np.asarray(g) for g in predicted.column("ground_truth").to_pylist()]
-    lengths = _lengths(predicted.column("roles"))
+    lengths = lengths_of(predicted.column("roles"))
     baseline = random_baseline(truths, lengths, k=k)
-    failures = {i for table in tables.values() for i in _failed(table)}
+    failures = {i for table in tables.values() for i in failed_samples(table)}
     return Result(
         label=runs[0].name,
         of_paper=False,
@@ -215,9 +190,9 @@ def _result(runs: Sequence[Run], k: int, compare_paper: bool) -> Result:
         correct=int(correct.sum()),
         failed=len(failures),
         accuracy=bootstrap(correct.astype(np.float64)),
-        methods=_scored(tables, k),
+        methods=scored_methods(tables, k),
         random={name: (baseline.mean[name], baseline.std[name]) for name in metrics_of(k)},
-        token_roles=_token_roles(predicted.filter(correct)) if correct.any() else {},
+        token_roles=shares_of_tokens(predicted.filter(correct)) if correct.any() else {},
         notes=(*_notes(runs, tables), *(differences(runs, len(predicted)) if compare_paper else ())),
         runs=tuple(runs),
         k=k,
@@ -240,93 +215,6 @@ def _union(tables: Sequence[Any]) -> Any:
     return known.filter(first)
 
 
-def _failed(table: Any) -> list[int]:
-    pc = import_optional("pyarrow.compute", "A report")
-    return list(table.filter(pc.is_valid(table.column("error"))).column("sample_id").to_pylist())
-
-
-def _scored(tables: dict[str, Any], k: int) -> dict[str, Scored]:
-    """Means and intervals; methods that explained the same samples are resampled together."""
-    pc = import_optional("pyarrow.compute", "A report")
-    explained = {
-        name: table.filter(pc.and_(pc.fill_null(table.column("correct"), False), pc.is_null(table.column("error"))))
-        for name, table in tables.items()
-    }
-    together: dict[bytes, list[str]] = {}
-    for name, table in explained.items():
-        if len(table):
-            together.setdefault(table.column("sample_id").to_numpy().tobytes(), []).append(name)
-        else:
-            logger.warning("%s: no correctly predicted sample was explained", name)
-    found = {}
-    for names in together.values():
-        values = np.column_stack([column for n in names for column in _metrics(explained[n], k)])
-        intervals = np.array(bootstrap(values)).reshape(3, len(names), len(METRICS))
-        for n, name in enumerate(names):
-            found[name] = Scored(
-                samples=len(values),
-                failed=len(_failed(tables[name])),
-                scores={m: Interval(*map(float, intervals[:, n, j])) for j, m in enumerate(metrics_of(k))},
-                roles=_roles(explained[name]),
-                measures=_measures(explained[name]),
-            )
-    return {name: found[name] for name in tables if name in found}
-
-
-def _metrics(table: Any, k: int) -> list[np.ndarray]:
-    """The four metrics of each record. PGk follows from the reciprocal of the best rank: that is at most k if 1 / it >= 1 / k."""
-    mrr = table.column("mrr").to_numpy()
-    return [(mrr >= 1.0 / k).astype(np.float64), mrr, *(table.column(name).to_numpy() for name in METRICS[2:])]
-
-
-def _measures(table: Any) -> dict[str, Interval]:
-    """The measures of faithfulness that the records have."""
-    known = [name for name in MEASURES if not table.column(name).null_count]
-    if not known:
-        return {}
-    intervals = np.array(bootstrap(np.column_stack([table.column(name).to_numpy() for name in known])))
-    return {name: Interval(*map(float, intervals[:, i])) for i, name in enumerate(known)}
-
-
-def _roles(table: Any) -> dict[str, tuple[float, float]]:
-    """Per role the shares of positive and of negative relevance in the sum of absolutes, averaged over samples."""
-    relevance = _flat(table.column("relevance")).to_numpy()
-    sample, role = _places(table)
-    absolute = np.bincount(sample, np.abs(relevance), len(table))
-    share = np.abs(relevance) / np.where(absolute > 0, absolute, 1.0)[sample]
-    return {
-        name: (
-            float(share[(role == n) & (relevance > 0)].sum() / len(table)),
-            float(share[(role == n) & (relevance < 0)].sum() / len(table)),
-        )
-        for n, name in enumerate(ROLES)
-    }
-
-
-def _token_roles(table: Any) -> dict[str, float]:
-    sample, role = _places(table)
-    share = 1 / _lengths(table.column("roles"))[sample]
-    return {name: float(share[role == n].sum() / len(table)) for n, name in enumerate(ROLES)}
-
-
-def _places(table: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Per token of the concatenated samples: its sample and its role, as numbers."""
-    pa, pc = import_optional("pyarrow", "A report"), import_optional("pyarrow.compute", "A report")
-    column = table.column("roles")
-    role = pc.index_in(_flat(column), pa.array(ROLES)).to_numpy()
-    return np.repeat(np.arange(len(table)), _lengths(column)), role
-
-
-def _flat(column: Any) -> Any:
-    """The elements of a column of lists, end to end."""
-    return import_optional("pyarrow.compute", "A report").list_flatten(column).combine_chunks()
-
-
-def _lengths(column: Any) -> np.ndarray:
-    lengths: np.ndarray = import_optional("pyarrow.compute", "A report").list_value_length(column).to_numpy()
-    return lengths
-
-
 def _notes(runs: Sequence[Run], tables: dict[str, Any]) -> list[str]:
     """Sentences about what is missing."""
     notes = []
@@ -338,7 +226,7 @@ def _notes(runs: Sequence[Run], tables: dict[str, Any]) -> list[str]:
                 "its numbers are not those of the whole set."
             )
     for method, table in tables.items():
-        if failed := _failed(table):
+        if failed := failed_samples(table):
             notes.append(
                 f"{method_label(method)} failed on {len(failed)} of {len(table)} samples, which it is not scored on."
             )
