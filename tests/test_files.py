@@ -21,7 +21,7 @@ from lrpx.files import (
     write_json,
     write_text,
 )
-from lrpx.results.explanation import Token, Unit
+from lrpx.results.tokens import Token, Unit
 
 
 def test_a_file_that_fails_half_way_leaves_the_old_one(tmp_path):

@@ -10,7 +10,7 @@ from transformers import BatchEncoding, GenerationConfig, LlamaConfig, LlamaForC
 
 import lrpx
 from lrpx.errors import InputError, LrpxWarning, UnsupportedModelError
-from lrpx.results.explanation import Token
+from lrpx.results.tokens import Token
 
 PROMPT = "The keys to the"
 

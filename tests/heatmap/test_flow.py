@@ -15,8 +15,8 @@ from lrpx.errors import InputError
 from lrpx.heatmap import flow as flow_module
 from lrpx.heatmap.flow import flow_view, percent
 from lrpx.heatmap.flow_terminal import TerminalFlow
-from lrpx.results.explanation import Token, Unit
 from lrpx.results.flow import FlowStep, RelevanceFlow
+from lrpx.results.tokens import Token, Unit
 
 TOKENS = ["Say", " hi", " to", " them"]
 NASTY = ["</script><script>alert(1)</script>", "<b>&amp;", '" onclick="x', "]]>"]

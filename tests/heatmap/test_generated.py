@@ -16,8 +16,8 @@ from lrpx.errors import InputError
 from lrpx.heatmap.colours import colour, hex_colour
 from lrpx.heatmap.generated import generated_view
 from lrpx.heatmap.generated_terminal import TerminalGenerated
-from lrpx.results.explanation import Token, Unit
 from lrpx.results.generation import GenerationExplanation
+from lrpx.results.tokens import Token, Unit
 
 PROMPT, REPLY = ["Say", " hi", "."], [" Hello", " the", "re"]
 NASTY = ["</script><script>alert(1)</script>", "<b>&amp;", '" onclick="x']

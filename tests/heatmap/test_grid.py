@@ -22,7 +22,7 @@ from lrpx.heatmap.colours import colour, hex_colour
 from lrpx.heatmap.grid import Grid, grid, parts
 from lrpx.heatmap.numbers import MINUS, short
 from lrpx.heatmap.view import view
-from lrpx.results.explanation import Segment, Token, Unit
+from lrpx.results.tokens import Segment, Token, Unit
 
 WORDS = ["The", " keys", " to", " the", " cabinet"]
 NASTY = ['<script>alert("x")</script>', ' "quoted"', " & </section>", " a\nb", " '--"]

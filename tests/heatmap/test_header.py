@@ -12,7 +12,8 @@ from lrpx.heatmap.colours import RED, hex_colour
 from lrpx.heatmap.html import prose
 from lrpx.heatmap.numbers import MINUS
 from lrpx.heatmap.view import view
-from lrpx.results.explanation import Explanation, Prediction, Token, Unit
+from lrpx.results.explanation import Explanation
+from lrpx.results.tokens import Prediction, Token, Unit
 
 ARE, IS = Token(7, "Ġare"), Token(8, "Ġis")
 TOP = (Prediction(ARE, 0.412), Prediction(IS, 0.0314))

@@ -27,7 +27,8 @@ from lrpx.heatmap.colours import BLUE, RED, WHITE, colour, hex_colour, ink
 from lrpx.heatmap.numbers import fixed
 from lrpx.heatmap.text import around_quotes, readable, visible
 from lrpx.heatmap.view import view
-from lrpx.results.explanation import Explanation, Prediction, Token, Unit
+from lrpx.results.explanation import Explanation
+from lrpx.results.tokens import Prediction, Token, Unit
 
 # What a machine's fonts and an older matplotlib lack; the tests of these warnings ask for them.
 pytestmark = [

@@ -15,7 +15,8 @@ from lrpx.heatmap import Look
 from lrpx.heatmap.colours import BEYOND_BLUE, BEYOND_RED, HIDDEN, RED, colour, hex_colour, ink
 from lrpx.heatmap.text import half_character
 from lrpx.heatmap.view import view
-from lrpx.results.explanation import Explanation, Token, Unit
+from lrpx.results.explanation import Explanation
+from lrpx.results.tokens import Token, Unit
 
 
 def explanation(texts, relevance, **fields):

@@ -10,7 +10,8 @@ from rich.console import Console
 from lrpx.errors import InputError
 from lrpx.heatmap import Look, render
 from lrpx.heatmap.view import view
-from lrpx.results.explanation import Explanation, Segment, Token, Unit
+from lrpx.results.explanation import Explanation
+from lrpx.results.tokens import Segment, Token, Unit
 
 WORDS = ["[CLS]", "who", "?", "[SEP]", "wolf", "##gang", "lives", "[SEP]"]
 SEGMENTS = (Segment("question", 1, 3), Segment("context", 4, 7))

@@ -3,7 +3,7 @@
 import numpy as np
 
 from lrpx import Explanation
-from lrpx.results.explanation import Token, Unit
+from lrpx.results.tokens import Token, Unit
 
 WORDS = ["The", " keys", " to", " ca", "binet"]
 LAYERS, HEADS = 3, 4

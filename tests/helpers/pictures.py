@@ -5,8 +5,9 @@ import io
 import numpy as np
 from PIL import Image, ImageDraw
 
-from lrpx.results.explanation import Explanation, Token, Unit
+from lrpx.results.explanation import Explanation
 from lrpx.results.images import ImagePatches
+from lrpx.results.tokens import Token, Unit
 
 
 def photo(width=64, height=48, seed=0):

@@ -10,7 +10,8 @@ import pytest
 
 from lrpx import Explanation
 from lrpx.errors import InputError, NonFiniteError
-from lrpx.results.explanation import SCHEMA, Prediction, Token, Unit
+from lrpx.results.explanation import SCHEMA
+from lrpx.results.tokens import Prediction, Token, Unit
 
 
 def explanation(**changes):

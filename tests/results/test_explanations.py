@@ -5,7 +5,7 @@ import pytest
 
 import lrpx
 from lrpx import Explanation, Explanations, InputError
-from lrpx.results.explanation import Token, Unit
+from lrpx.results.tokens import Token, Unit
 
 
 def explanation(text, method="lrp"):

@@ -7,9 +7,9 @@ import pytest
 
 import lrpx
 from lrpx.errors import InputError, NonFiniteError
-from lrpx.results.explanation import Token, Unit
 from lrpx.results.generation import GenerationExplanation
 from lrpx.results.spans import checked_span, hop
+from lrpx.results.tokens import Token, Unit
 
 TOKENS = ["a", "b", "c", "d", "e"]  # two of the prompt, three generated
 

@@ -24,7 +24,8 @@ from ..models.heads import IMAGE_TASKS, TEXT2TEXT
 from ..models.provenance import model_identity
 from ..models.reader import image_processor_of
 from ..models.signature import task_of
-from ..results.explanation import Explanation, Prediction
+from ..results.explanation import Explanation
+from ..results.tokens import Prediction
 from ..text.tokenization import Encoded, encode
 from .question import Question
 from .samples import Samples

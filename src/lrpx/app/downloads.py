@@ -13,8 +13,9 @@ from typing import Any
 from .. import heatmap
 from ..errors import InputError, nearest
 from ..heatmap import Look
-from ..results.explanation import Explanation, readable_texts
+from ..results.explanation import Explanation
 from ..results.explanations import Explanations
+from ..results.tokens import readable_texts
 
 TYPES = {
     "html": "text/html; charset=utf-8",

@@ -23,7 +23,8 @@ from ..heatmap.matrix import positions_of
 from ..heatmap.numbers import MINUS, fixed, probability, short
 from ..heatmap.text import legible, readable, visible
 from ..heatmap.view import DOT, View, view
-from ..results.explanation import Explanation, Prediction, Token
+from ..results.explanation import Explanation
+from ..results.tokens import Prediction, Token
 
 PARTS = {"by_attention": "attention", "by_mlp": "MLP", "by_layer": "all it adds"}
 

@@ -20,10 +20,11 @@ from ..models.usable import usable_model
 from ..passes.dispatch import PassRunner
 from ..passes.execution import Execution
 from ..propagation.rulesets import RuleSet
-from ..results.explanation import Explanation, Prediction
+from ..results.explanation import Explanation
 from ..results.explanations import Explanations, Failure
 from ..results.flow import RelevanceFlow
 from ..results.generation import GenerationExplanation
+from ..results.tokens import Prediction
 from .arguments import (
     CallOptions,
     Chat,

@@ -13,8 +13,8 @@ from ..models.lock import lock_of
 from ..models.signature import ModelSignature, padding_id
 from ..passes.dispatch import PassRunner
 from ..passes.flow import Keep, flow_of
-from ..results.explanation import Token
 from ..results.flow import FlowStep, RelevanceFlow
+from ..results.tokens import Token
 from ..text.batching import Predictions, pad
 from ..text.given import as_python, short, split
 from ..text.items import item_of

@@ -25,9 +25,9 @@ from ..passes.dispatch import PassRunner
 from ..passes.many_targets import FEW, ManyTargets, check_reads_forward, explain_many
 from ..passes.scoring import AVERAGES, LIKE_AVERAGES, Average, Objective, Scoring
 from ..passes.spec import PassSpec
-from ..results.explanation import Token
 from ..results.generation import GenerationExplanation
 from ..results.spans import checked_span, checked_weights, hop, hop_notes
+from ..results.tokens import Token
 from ..tasks.image_text import check_method
 from ..tasks.text2text import target_side
 from ..text.batching import Item, pad

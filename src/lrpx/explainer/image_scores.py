@@ -25,7 +25,8 @@ from ..models.reader import image_processor_of, tokenizer_of
 from ..passes.dispatch import PassRunner
 from ..passes.functions import value_and_gradient
 from ..passes.hidden_states import place_first
-from ..results.explanation import NO_TOKEN, Explanation, Segment, Token, Unit
+from ..results.explanation import Explanation
+from ..results.tokens import NO_TOKEN, Segment, Token, Unit
 from ..tasks.patches import Seen
 from ..text.batching import Attribution, Batch, Function, Readout
 from ..text.given import name_of, short

@@ -23,8 +23,9 @@ from ..models.placement import entry_device
 from ..models.signature import Source, task_of
 from ..passes.dispatch import PassRunner
 from ..passes.hidden_states import place_first
-from ..results.explanation import NO_TOKEN, Explanation, Token, Unit
+from ..results.explanation import Explanation
 from ..results.images import ImagePatches
+from ..results.tokens import NO_TOKEN, Token, Unit
 from ..tasks.image_input import ImageInput, as_image, read_image, split_images
 from ..tasks.labels import Labels
 from ..tasks.patches import Grid, Seen, cells, default_place, noted_patches, own_tokens

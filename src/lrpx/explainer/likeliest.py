@@ -14,7 +14,7 @@ from ..models.signature import task_of
 from ..passes.dispatch import PassRunner
 from ..passes.scores import exact_dtype, explained_logits
 from ..passes.validation import check_model
-from ..results.explanation import Prediction
+from ..results.tokens import Prediction
 from ..text.batching import pad
 from ..text.units import predicted_token
 from .reading import read_texts

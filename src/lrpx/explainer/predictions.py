@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..results.explanation import Explanation, Prediction, Token
+from ..results.explanation import Explanation
+from ..results.tokens import Prediction, Token
 from ..text.batching import Predictions
 from ..text.targets import other_spelling
 from ..text.tokenization import Encoded

@@ -23,8 +23,9 @@ from ..passes.dispatch import PassRunner
 from ..passes.many_targets import FEW, Combine, ManyTargets, check_reads_forward, explain_many
 from ..passes.scores import explained_logits
 from ..passes.scoring import Objective, Scoring
-from ..results.explanation import Explanation, Token
-from ..results.generation import explained, joined
+from ..results.explanation import Explanation
+from ..results.generation import explained
+from ..results.tokens import Token, joined
 from ..text.batching import Attribution, Item, pad
 from ..text.items import item_of
 from ..text.targets import SeveralTokens, resolve_tokens

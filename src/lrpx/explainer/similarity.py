@@ -27,7 +27,8 @@ from ..models.stacks import encoder_of
 from ..passes.dispatch import PassRunner
 from ..passes.embeddings import embedding_of, explain_embedding
 from ..passes.many_targets import ManyTargets
-from ..results.explanation import NO_TOKEN, Explanation, Segment, Token, Unit
+from ..results.explanation import Explanation
+from ..results.tokens import NO_TOKEN, Segment, Token, Unit
 from ..text.batching import Batch, Item, pad
 from ..text.given import split
 from ..text.items import check_readable, read_extras

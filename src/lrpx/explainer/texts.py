@@ -21,8 +21,9 @@ from ..models.signature import ModelSignature, padding_id, task_of
 from ..passes.dispatch import PassRunner
 from ..passes.hidden_states import place_first
 from ..passes.scoring import Objective
-from ..results.explanation import NO_TOKEN, Explanation, Token
+from ..results.explanation import Explanation
 from ..results.generation import explained
+from ..results.tokens import NO_TOKEN, Token
 from ..tasks.image_row import with_images
 from ..tasks.image_text import check_method, encode_with_images, images_of_each, places_with_images
 from ..text.batching import Attribution, Function, Item, pad

@@ -9,7 +9,7 @@ import numpy as np
 
 
 class VocabularyEntry(Protocol):
-    """An ``lrpx.results.explanation.Token``."""
+    """An ``lrpx.results.tokens.Token``."""
 
     @property
     def id(self) -> int: ...

@@ -13,7 +13,8 @@ import numpy as np
 
 from ..errors import import_optional
 from ..heatmap.text import continues_character, readable
-from ..results.explanation import Explanation, Token, Unit
+from ..results.explanation import Explanation
+from ..results.tokens import Token, Unit
 from .results import Result, method_label, methods_in
 
 _LONGEST = 4  # bytes of a character in UTF-8, so tokens that may share one

@@ -9,8 +9,9 @@ from typing import TypeAlias
 
 from ..errors import InputError
 from ..heatmap.alignment import text_of
-from .explanation import Explanation, read_saved
+from .explanation import Explanation
 from .explanations import Explanations
+from .saved import read_saved
 
 Given: TypeAlias = "Explanation | Iterable[Explanation] | str | os.PathLike[str]"
 

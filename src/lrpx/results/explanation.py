@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import json
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -24,45 +22,13 @@ from ..files import check_ending, json_line
 from ..heatmap.shown import TOP, Shown
 from .images import ImagePatches, check_images, plain_images, read_images
 from .inside import INSIDE, relevance_of_head, rows_of, strongest_neurons
+from .saved import read_saved
+from .tokens import Prediction, Segment, Token, Unit, readable_texts
 
 SCHEMA = 1
 Measures: TypeAlias = Literal["parts", "sensitivity", "mixture", "scores"]
 MEASURES = get_args(Measures)
 NUMBERS = ("relevance", "value", *INSIDE, "pairs", "residual", "target_probability", "contrast_probability")
-
-
-NO_TOKEN = -1  # the id of what is no entry of a vocabulary: a function that is explained, a patch of an image
-
-
-class Token(NamedTuple):
-    """One entry of the vocabulary; of a classifier one label, of a list of choices or answers one of these."""
-
-    id: int
-    text: str  # the raw piece, as the tokenizer stores it: "Ġare"
-    shown: str = ""  # what it reads as in its context: " are"; empty if not known
-
-
-class Prediction(NamedTuple):
-    """A token that the model may predict, and how likely it finds it: between 0 and 1, over the whole vocabulary."""
-
-    token: Token
-    probability: float
-
-
-class Unit(NamedTuple):
-    """Tokens ``start`` to ``end`` (exclusive) as readable text; several tokens where a character is split over them."""
-
-    start: int
-    end: int
-    text: str
-
-
-class Segment(NamedTuple):
-    """Tokens ``start`` to ``end`` (exclusive) as a part of the input with a name, such as ``"question"``."""
-
-    name: str
-    start: int
-    end: int
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -326,23 +292,6 @@ class Explanation(Shown):
             return cls.from_dict(data)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
-
-
-def readable_texts(units: Sequence[Unit]) -> list[str]:
-    """One text for each of the tokens that ``units`` cover; empty for those of a unit but the first."""
-    return [text if i == start else "" for start, end, text in units for i in range(start, end)]
-
-
-def read_saved(path: str | os.PathLike[str], written_by: str) -> Any:
-    """The JSON of a file that ``save`` wrote; ``written_by`` is how users call it.
-
-    Raises:
-        InputError: It is not JSON.
-    """
-    try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not JSON: {error}. Give a file written by {written_by}.") from error
 
 
 def _later_fields(saved: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from ..errors import InputError, LrpxError
 from ..files import check_ending, json_line
 from ..heatmap.shown import Shown
 from .agreement import agreements
-from .explanation import Explanation, read_saved
+from .explanation import Explanation
+from .saved import read_saved
 
 if TYPE_CHECKING:
     import pandas as pd

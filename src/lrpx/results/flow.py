@@ -16,7 +16,8 @@ import numpy as np
 from .. import heatmap
 from ..errors import InputError, NonFiniteError, import_optional, names_checked
 from ..files import check_ending, json_line
-from .explanation import Token, Unit, read_saved
+from .saved import read_saved
+from .tokens import Token, Unit
 
 SCHEMA = 1
 LOGIT = "logit"  # the name of the node at which all begins

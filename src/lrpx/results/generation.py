@@ -17,10 +17,11 @@ import numpy as np
 from .. import heatmap
 from ..errors import InputError, NonFiniteError, import_optional, names_checked
 from ..files import check_ending, json_line
-from ..heatmap.text import readable
-from .explanation import Explanation, Measures, Segment, Token, Unit, read_saved, readable_texts
+from .explanation import Explanation, Measures
 from .images import ImagePatches, check_images, plain_images, read_images
+from .saved import read_saved
 from .spans import checked_span, checked_weights, hop, hop_notes
+from .tokens import Segment, Token, Unit, cut, joined, piece, readable_texts
 
 SCHEMA = 1
 
@@ -328,24 +329,6 @@ class GenerationExplanation:
         if not isinstance(data, dict):
             raise InputError(f"{path} holds {type(data).__name__}, not an explanation written by save().")
         return cls.from_dict(data)
-
-
-def cut(units: Sequence[Unit], tokens: Sequence[str], end: int) -> list[Unit]:
-    """The units of the first ``end`` tokens; one that goes on beyond is shown by its pieces."""
-    whole = [unit for unit in units if unit.end <= end]
-    first = whole[-1].end if whole else 0
-    return [*whole, *(Unit(i, i + 1, readable(tokens[i], byte_level=True)) for i in range(first, end))]
-
-
-def piece(unit: Unit, tokens: Sequence[str], i: int) -> str:
-    r"""How token ``i`` of a unit of several is shown: a character that is split by the last token, before by bytes, ``\xe4``."""
-    shown = readable(tokens[i], byte_level=True)
-    return unit.text if "\\x" in shown and i == unit.end - 1 else shown
-
-
-def joined(tokens: Sequence[Token]) -> Token:
-    """Several tokens as one entry: the id of the first, the text of all."""
-    return Token(tokens[0].id, *("".join(parts) for parts in zip(*(token[1:] for token in tokens), strict=True)))
 
 
 def explained(objective: str, average: str | None, count: int) -> str:

@@ -15,7 +15,7 @@ from ..models.lock import lock_of
 from ..models.shifted import decoder_reads
 from ..models.signature import ModelSignature
 from ..models.stacks import encoder_of
-from ..results.explanation import Prediction, Token
+from ..results.tokens import Prediction, Token
 from ..text.batching import Attribution, Function, Item, Readout
 from ..text.items import check_readable, read_extras
 from ..text.tokenization import Encoded, encoder

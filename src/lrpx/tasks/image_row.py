@@ -18,8 +18,8 @@ from transformers import PreTrainedModel
 
 from ..errors import UnsupportedModelError
 from ..passes.image_inputs import APART, STATES
-from ..results.explanation import NO_TOKEN, Segment, Unit
 from ..results.images import ImagePatches
+from ..results.tokens import NO_TOKEN, Segment, Unit
 from ..text.batching import Attribution
 from ..text.tokenization import Encoded
 from .image_places import image_tokens

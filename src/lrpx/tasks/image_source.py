@@ -20,8 +20,8 @@ from ..models.reader import image_processor_of
 from ..models.refused import why_refused
 from ..models.signature import Source, takes
 from ..models.stacks import stacks_of
-from ..results.explanation import NO_TOKEN, Unit
 from ..results.images import ImagePatches
+from ..results.tokens import NO_TOKEN, Unit
 from ..text.given import short
 from ..text.tokenization import Encoded
 from .encoder_places import encoder_places

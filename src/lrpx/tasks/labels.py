@@ -9,7 +9,7 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from ..errors import InputError, nearest
-from ..results.explanation import Prediction, Token
+from ..results.tokens import Prediction, Token
 from ..text.batching import Predictions
 from ..text.given import as_python
 from .head_task import SHOWN, named

@@ -22,7 +22,7 @@ from torch import Tensor
 from ..errors import InputError, nearest
 from ..models.pooling import pooled
 from ..passes.functions import value_and_gradient
-from ..results.explanation import Segment, Token, Unit
+from ..results.tokens import Segment, Token, Unit
 from ..text.batching import Batch, Function, Readout
 from ..text.given import as_python, short
 from ..text.pairs import BETWEEN, encode_pair

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..results.explanation import Prediction, Token
+from ..results.tokens import Prediction, Token
 from ..text.batching import Batch, Function, Item, Readout
 from ..text.given import as_python, name_of
 from ..text.pairs import encode_pair

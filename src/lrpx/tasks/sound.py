@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from ..errors import InputError, UnsupportedModelError
 from ..models.refused import why_refused
 from ..models.signature import Source
-from ..results.explanation import Unit
+from ..results.tokens import Unit
 from ..text.given import short
 from ..text.tokenization import Encoded
 from .encoder_places import encoder_places

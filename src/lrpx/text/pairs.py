@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import InputError
-from ..results.explanation import Segment
+from ..results.tokens import Segment
 from .given import short
 from .tokenization import Encoded, check_unicode
 from .units import decoder, in_own_words, units_of

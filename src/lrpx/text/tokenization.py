@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from ..errors import InputError
-from ..results.explanation import Segment, Unit
 from ..results.images import ImagePatches
+from ..results.tokens import Segment, Unit
 from .given import EXPECTED, are_ids, as_python, check_read, is_id, short, split
 from .units import Decode, decoder, in_own_words, units_of
 

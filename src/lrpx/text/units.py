@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from ..heatmap.text import continues_character, readable
-from ..results.explanation import Token, Unit
+from ..results.tokens import Token, Unit
 
 Decode = Callable[[tuple[int, ...]], str]
 
