@@ -5,6 +5,7 @@ import functools
 import importlib
 import inspect
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -12,9 +13,33 @@ from typing import Any, TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+_STRING = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
+_VALUE = rf"{_STRING}|\[[^\]]*\]|-?\d+(?:\.\d+)?\b|True\b|False\b|None\b"
+_ARGUMENT = re.compile(rf"(?<!\w)(?:{_STRING})|(?<![\w.#-])(?P<name>[a-z][a-z0-9_]*)=(?P<value>{_VALUE})?")
+
 
 class LrpxError(Exception):
-    """Base class of every error that lrpx raises on purpose."""
+    """Base class of every error that lrpx raises on purpose.
+
+    What is wrong is the same everywhere; what to do about it is not. So an error has its advice apart, for each way to use lrpx:
+
+    Args:
+        problem: What was given and what was expected, and advice that holds everywhere. No code; an argument that was given
+            is written as ``name=value``; see ``with_arguments``.
+        python: What to type next in Python. The command line turns it into its own words.
+        app: What to do next on the page of the app.
+
+    ``str(error)`` is the problem with the advice for Python.
+    """
+
+    def __init__(self, problem: str = "", *, python: str = "", app: str = "") -> None:
+        super().__init__(_joined(problem, python))
+        self.problem, self.app = problem, app
+
+    @property
+    def in_app(self) -> str:
+        """The problem with the advice for the app."""
+        return _joined(self.problem, self.app)
 
 
 class InputError(LrpxError, ValueError):
@@ -33,12 +58,34 @@ class LrpxWarning(UserWarning):
     """Something that a user has to know to read a result right. It is in ``Explanation.notes`` too."""
 
 
+def _joined(*sentences: str) -> str:
+    return " ".join(filter(None, sentences))
+
+
 def nearest(name: object, known: Iterable[str]) -> str:
     """A sentence that lists the ``known`` names and suggests the one closest to ``name``, ignoring case."""
     by_lower = {k.lower(): k for k in sorted(known)}
     close = difflib.get_close_matches(str(name).lower(), by_lower, n=1, cutoff=0.5)
     hint = f"Did you mean {by_lower[close[0]]!r}? " if close else ""
     return f"{hint}Known: {', '.join(by_lower.values())}."
+
+
+def with_arguments(message: str, said: Callable[[str, str | None], str | None]) -> str:
+    """A message of the library with its arguments in other words.
+
+    The library writes them as Python does, ``target=359``, ``device='cpu'`` or ``position=``, because most who read it type
+    Python. What stands in quotes is somebody's text, and stays as it is.
+
+    Args:
+        message: Any message.
+        said: The name of an argument and its value as it is written, if there is one -> other words, or ``None``: as it is.
+    """
+
+    def other(match: re.Match[str]) -> str:
+        found = said(match["name"], match["value"]) if match["name"] else None
+        return match[0] if found is None else found
+
+    return _ARGUMENT.sub(other, message)
 
 
 def check_names(given: Iterable[str], known: Iterable[str], elsewhere: Mapping[str, str] = {}) -> None:

@@ -75,7 +75,7 @@ def test_a_chat_with_an_image(llava):
     [
         ({"images": []}, r"no image is given\. Choose one"),
         ({"images": [IMAGE, IMAGE]}, r"2 images are given\. Choose one"),
-        ({"images": ["data:image/png;base64,AAAA"]}, r"images\[0\] cannot be read as PNG, JPEG"),
+        ({"images": ["data:image/png;base64,AAAA"]}, r"image 1 cannot be read as PNG, JPEG"),
         ({"kind": "text", "text": "a cat"}, "does not read text here, but image"),
         ({"images": [IMAGE], "methods": ["alti-logit"]}, "alti-logit is for language models"),
     ],

@@ -158,7 +158,7 @@ def test_generated_tokens_are_explained_as_the_library_does(desk, ask):
         ("inside", {"question": {"text": TEXT}, "positions": [5]}, "the text has 5 tokens"),
         ("inside", {"question": {"text": TEXT}, "positions": "1"}, "positions is no list"),
         ("download", {"question": {"text": TEXT}, "format": "exe"}, "unknown format 'exe'"),
-        ("browse", {}, "there is no benchmark: lrpx app --benchmark DIR"),
+        ("browse", {}, "there is no benchmark. Start the app with --benchmark DIR"),
     ],
 )
 def test_errors_are_one_line(ask, name, data, message):

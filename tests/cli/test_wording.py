@@ -87,7 +87,7 @@ def messages():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             called = isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", ""))
             if called in SAYS:
-                for argument in node.args:
+                for argument in (*node.args, *(k.value for k in node.keywords if k.arg == "python")):
                     yield path.relative_to(SOURCE), node.lineno, as_text(argument)
 
 

@@ -130,7 +130,7 @@ def test_draws_depend_on_text_and_seed_alone(captum, method):
 
 def test_options_that_are_none(captum):
     explainer = lrpx.Explainer(tiny.build("causal:llama"))
-    with pytest.raises(lrpx.InputError, match="samples=6: a text of 5 tokens needs 7 at least"):
+    with pytest.raises(lrpx.InputError, match="6 samples are too few: a text of 5 tokens needs 7 at least"):
         explainer(IDS, method="lime", samples=6)
     with pytest.raises(lrpx.InputError, match='give "zero"'):
         explainer(IDS, method="kernel-shap", baseline="black")

@@ -94,7 +94,7 @@ def test_a_model_that_needs_an_image_is_not_explained_without_one():
             vision_config={**sizes, "image_size": 16, "patch_size": 8},
         )
     ).eval()
-    with pytest.raises(lrpx.InputError, match=r"no image is given: images=\[picture\]"):
+    with pytest.raises(lrpx.InputError, match=r"no image is given. Give it: images=\[picture\]"):
         lrpx.explain(model, None, IDS)
     assert any(
         not ok and "missing 1 required positional argument: 'pixel_values'" in line for ok, line in check(model).lines

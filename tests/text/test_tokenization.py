@@ -350,7 +350,9 @@ def test_bad_input(gpt2, given, message):
 
 
 def test_a_text_without_a_tokenizer():
-    with pytest.raises(InputError, match=r"a text needs a tokenizer: lrpx.explain\(model, tokenizer, text\), or give"):
+    with pytest.raises(
+        InputError, match=r"a text needs a tokenizer. Type: lrpx.explain\(model, tokenizer, text\), or give"
+    ):
         encode(None, "a")
 
 

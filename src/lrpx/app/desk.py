@@ -143,10 +143,10 @@ class Desk:
         Raises:
             InputError: It cannot go on, or so many tokens are not generated here.
         """
-        if not 1 <= count <= self.limits.new_tokens:
-            raise InputError(
-                f"{count} new tokens: this app generates from 1 to {self.limits.new_tokens} (--max-new-tokens)."
-            )
+        most = self.limits.new_tokens
+        if not 1 <= count <= most:
+            more = f" For more, start it with --max-new-tokens {count}." if count > most else ""
+            raise InputError(f"{count} new tokens: this app generates from 1 to {most}.{more}")
         self._check_length(question)
         with quietly():
             prompt = self._prompt(question)
@@ -181,7 +181,7 @@ class Desk:
         """The input as arguments of a call."""
         if question.kind not in self.kinds:
             raise InputError(f"{self.model} does not read {question.kind} here, but {', '.join(self.kinds)}.")
-        images = [_opened(f"images[{i}]", file) for i, file in enumerate(question.images)]
+        images = [_opened(f"image {i}", file) for i, file in enumerate(question.images, start=1)]
         if question.kind == "image":
             if len(images) != 1:
                 raise InputError(

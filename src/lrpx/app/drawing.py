@@ -40,7 +40,8 @@ def look_of(explanations: Sequence[Explanation], look: Look, *, shared: bool) ->
     other = [e.method for e in explanations if e.measures != "parts"]
     if other:
         raise InputError(
-            f"{', '.join(other)}: not parts of the logit, so there is no common scale. Choose a scale for each."
+            f"{', '.join(other)}: not parts of the logit, so there is no common scale. Untick “One scale for all methods” in "
+            "“View”."
         )
     largest = max(view(e, look).scale for e in explanations)
     return replace(look, scale=largest) if largest else look

@@ -150,7 +150,7 @@ class Samples:
         if wanted.predicted is not None:
             if not self.correct:
                 raise InputError(
-                    "which predictions were wrong is in the records: lrpx app --records RUN, of lrpx evaluate."
+                    "which predictions were wrong is in the records: start the app with --records RUN, of lrpx evaluate."
                 )
             if self.correct.get(sample.sample_id) is not (wanted.predicted == "correct"):
                 return False

@@ -34,6 +34,7 @@ from .guard import Guard
 from .line import Line
 from .question import question_of
 from .samples import filter_of
+from .wording import on_page, with_notes_of_page
 
 logger = logging.getLogger("lrpx")
 
@@ -161,16 +162,11 @@ class Events(Response):
             async with self.line.turn(wait):
                 await self.ask(self.desk, self.data, tell)
         except FAILURES as error:
-            return {"event": "error", "message": one_line(error)}
+            return {"event": "error", "message": on_page(error)}
         except Exception as error:
             logger.exception("the app could not answer a question")
-            return {"event": "error", "message": f"{type(error).__name__}: {one_line(error)}"}
+            return {"event": "error", "message": f"{type(error).__name__}: {on_page(error)}"}
         return {"event": "end"}
-
-
-def one_line(error: BaseException) -> str:
-    """What an error says, in one line."""
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 async def compute(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -193,11 +189,11 @@ async def explain(desk: Desk, data: Any, tell: Tell) -> None:
         try:
             found.append(await compute(desk.explanation, question, method))
         except FAILURES as error:
-            failed.append({"method": method, "message": one_line(error)})
+            failed.append({"method": method, "message": on_page(error)})
     if found:
         if offered := likeliest or found[0].top:
             await tell({"event": "predictions", **predictions(offered, found[0])})
-        maps = await compute(drawn, found, question.look, shared=question.shared_scale)
+        maps = await compute(drawn, [with_notes_of_page(e) for e in found], question.look, shared=question.shared_scale)
         truth = desk.samples.sample(question.sample).ground_truth if desk.samples and question.kind == "sample" else []
         await tell({"event": "maps", "grids": maps, "truth": truth})
     await tell({"event": "failed", "methods": failed})
@@ -241,7 +237,7 @@ async def download(desk: Desk, data: Any, tell: Tell) -> None:
 async def browse(desk: Desk, data: Any, tell: Tell) -> None:
     """A page of the benchmark's samples."""
     if desk.samples is None:
-        raise InputError("there is no benchmark: lrpx app --benchmark DIR")
+        raise InputError("there is no benchmark. Start the app with --benchmark DIR.")
     await tell({"event": "samples", **await compute(desk.samples.find, filter_of(data))})
 
 

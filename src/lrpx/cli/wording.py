@@ -1,8 +1,7 @@
 """Messages of the library in the words of the command line.
 
-The library says what to type as Python does, ``target=359`` or ``device='cpu'``, because most who read it type Python. Here that
-becomes ``--target-id 359`` and ``--device cpu``. Which names are options is read off the commands themselves. What stands in
-quotes is somebody's text and stays as it is.
+The library says what to type as Python does, ``target=359`` or ``device='cpu'``. Here that becomes ``--target-id 359`` and
+``--device cpu``. Which names are options is read off the commands themselves.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import ast
 import itertools
 import json
-import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,11 +17,9 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from ..errors import with_arguments
 from ..methods import METHODS
 
-_STRING = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
-_VALUE = rf"{_STRING}|\[[^\]]*\]|-?\d+(?:\.\d+)?\b|True\b|False\b|None\b"
-_ADVICE = re.compile(rf"(?<!\w)(?P<text>{_STRING})|(?<![\w.#-])(?P<name>[a-z][a-z0-9_]*)=(?P<value>{_VALUE})?")
 _REPEATED = {"choices": "choice"}  # lists of the library -> the option that is given once for each
 _AS_ID = {"target": "--target-id", "contrast": "--contrast-id"}  # where the token is given as a number
 
@@ -78,16 +74,15 @@ def running(root: Any, arguments: Sequence[str]) -> list[Any]:
 def in_command_syntax(message: str, options: Mapping[str, str]) -> str:
     """``message`` with ``--name value`` where it says ``name=value`` and ``name`` is an option."""
 
-    def typed(match: re.Match[str]) -> str:
-        name, value = match["name"], match["value"]
+    def typed(name: str, value: str | None) -> str | None:
         if name not in options:
-            return match[0]
+            return None
         try:
             return options[name] if value is None else _typed(name, ast.literal_eval(value), options[name])
         except (SyntaxError, ValueError):  # a list of names: [first, second]
             return f"{options[name]} {value}"
 
-    return _ADVICE.sub(typed, message)
+    return with_arguments(message, typed)
 
 
 def _typed(name: str, value: Any, option: str) -> str:

@@ -44,7 +44,7 @@ def read_prompt(
         InputError: There is none, or several, or the model is not one that goes on with a text.
     """
     if prompt is None:
-        raise InputError("no prompt given: explainer.generate(prompt, max_new_tokens=20).")
+        raise InputError("no prompt given.", python="Type: explainer.generate(prompt, max_new_tokens=20).")
     signature, tokenizer = ModelSignature.of(model), tokenizer_of(reader)
     source = signature.source if signature.source is not None and signature.source.features else None
     singles, several = split(prompt) if source is None else split_sources(source, prompt)
@@ -71,7 +71,9 @@ def read_prompt(
     if task != "causal":
         what = "fills in masks" if task == "masked" else f"is for {task}"
         raise InputError(
-            f"{type(model).__name__} {what} and does not go on with a text: use explainer(text) or lrpx explain."
+            f"{type(model).__name__} {what} and does not go on with a text.",
+            python="Use explainer(text) or lrpx explain.",
+            app="Press “Explain”.",
         )
     return encode_with_images(model, reader, singles[0], given, encoder(tokenizer)).without_closing()
 
@@ -138,7 +140,7 @@ def generate(
         found = run(**inputs, generation_config=config, tokenizer=tokenizer)  # type: ignore[operator]
     new = tuple(found[0, length:].tolist())
     if not new:
-        raise InputError(f"{type(model).__name__} generated nothing after this prompt. Give a continuation=.")
+        raise InputError(f"{type(model).__name__} generated nothing after this prompt.", python="Give a continuation=.")
     return new
 
 

@@ -123,13 +123,15 @@ class HeadTexts(Texts):
         """
         if not method.has_passes:
             raise UnsupportedModelError(
-                f"{method.name} is for language models, and {type(self.runner.model).__name__} is for {self.task.name}. Type: "
-                'method="attnlrp".'
+                f"{method.name} is for language models, and {type(self.runner.model).__name__} is for {self.task.name}.",
+                python='Type: method="attnlrp".',
+                app="Choose another method, such as attnlrp.",
             )
         if method.measures != "parts" and any(asked.weights for asked in self.asked.values()):
             raise InputError(
-                f"{method.name} does not decompose the logit, so what it gives for two choices cannot be subtracted. Type: "
-                'method="gradient-x-input", or give one choice.'
+                f"{method.name} does not decompose the logit, so what it gives for two choices cannot be subtracted.",
+                python='Type: method="gradient-x-input", or give one choice.',
+                app="Choose another method, such as gradient-x-input, or leave “and not” empty.",
             )
         return super().explained_by(method, *rest)
 

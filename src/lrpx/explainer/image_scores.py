@@ -82,13 +82,14 @@ class ImageScores(Images):
     def _ask(self, i: int, target: Any, contrast: Any) -> tuple[int | None, int | None]:
         if self.tokenizer is None:
             raise InputError(
-                f"{type(self.model).__name__} reads a text through its tokenizer, which is missing. Type: "
-                "lrpx.Explainer(model, transformers.AutoProcessor.from_pretrained(name))."
+                f"{type(self.model).__name__} reads a text through its tokenizer, which is missing.",
+                python="Type: lrpx.Explainer(model, transformers.AutoProcessor.from_pretrained(name)).",
             )
         if target is None:
             raise InputError(
-                f"{type(self.model).__name__} scores how well an image and a text fit, and no text is given. Type: "
-                'explainer(image, target="a photo of a cat"), perhaps with contrast="a photo of a dog".'
+                f"{type(self.model).__name__} scores how well an image and a text fit, and no text is given.",
+                python='Type: explainer(image, target="a photo of a cat"), perhaps with contrast="a photo of a dog".',
+                app="Type one in “Explain”, such as: a photo of a cat.",
             )
         if function_of(target, contrast) is not None:
             return self._ask_of_choices(i, name_of(target))
@@ -223,8 +224,9 @@ def _sum(parts: Sequence[Attribution], weights: Sequence[float], value: float, i
     """Maps of one image with several texts as one: its ``image`` tokens, and behind them those of all texts."""
     if any(part.residual is None for part in parts):
         raise InputError(
-            "this method does not decompose the score, so what it gives for several texts cannot be added up. Type: "
-            'method="gradient-x-input", or give one text.'
+            "this method does not decompose the score, so what it gives for several texts cannot be added up.",
+            python='Type: method="gradient-x-input", or give one text.',
+            app="Choose another method, such as gradient-x-input, or leave “and not” empty.",
         )
     pairs = list(zip(parts, weights, strict=True))
     of_image = sum(weight * part.relevance[:image] for part, weight in pairs)

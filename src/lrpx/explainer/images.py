@@ -127,7 +127,9 @@ class Images(Collected):
         """
         if not method.has_passes or "embedding" in method.options.get("at", ()):
             raise UnsupportedModelError(
-                f'{method.name} is for language models, and {type(self.model).__name__} reads images. Type: method="attnlrp".'
+                f"{method.name} is for language models, and {type(self.model).__name__} reads images.",
+                python='Type: method="attnlrp".',
+                app="Choose another method, such as attnlrp.",
             )
         if "embedding" in place_first(settings["at"]):
             raise InputError(

@@ -138,8 +138,8 @@ class Texts(Collected):
         for name, value in asked.items():
             if isinstance(value, list) and (name == "position" or not all(isinstance(i, int) for i in value)):
                 raise InputError(
-                    f"{name}={value!r} is a list inside a list. Each of several texts has one {name}; of one text several can be "
-                    f"explained: explainer(text, {name}=[...])."
+                    f"{name}={value!r} is a list inside a list. Each of several texts has one {name}.",
+                    python=f"Of one text several can be explained: explainer(text, {name}=[...]).",
                 )
         function = asked["target"]
         if callable(function) and self.objective != "logit":
@@ -291,8 +291,9 @@ class Texts(Collected):
         target = token(result.target) if item.function is None else self._named_function(i, item.function)
         if result.target == item.contrast:
             raise InputError(
-                f"the model's top prediction is the contrast itself, {target.text!r}: their difference is 0. "
-                "Say which target: target=."
+                f"the model's top prediction is the contrast itself, {target.text!r}: their difference is 0.",
+                python="Say which target: target=.",
+                app="Choose another one in “Explain”.",
             )
         top = [] if result.predictions is None else [token(i) for i in result.predictions.ids[:SHOWN].tolist()]
         told: dict[str, Any] = {"target": target, "contrast": contrast}

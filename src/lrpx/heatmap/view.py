@@ -252,7 +252,7 @@ def view(e: Drawable, look: Look = Look(), units: Sequence[tuple[int, int, str]]
     images = image_maps(e)
     shown = _coloured(cells, images)
     if not shown:
-        raise InputError(f"hide={look.hide!r} leaves nothing to show of these {len(e.tokens)} tokens.")
+        raise InputError(f"hide={list(look.hidden)!r} leaves nothing to show of these {len(e.tokens)} tokens.")
     return View(
         method=e.method,
         target=entry(e.target),

@@ -62,8 +62,8 @@ def how(method: Method, settings: Mapping[str, Any]) -> tuple[PassSpec, Combine]
         )
     if settings.get("heads"):
         raise InputError(
-            "heads=True is for one token that is explained, and here several are explained together. Explain one at a time: "
-            "explainer(text, target=..., heads=True)."
+            "heads=True is for one token that is explained, and here several are explained together.",
+            python="Explain one at a time: explainer(text, target=..., heads=True).",
         )
     at = settings["at"]
     places = (at,) if isinstance(at, str) else tuple(at)

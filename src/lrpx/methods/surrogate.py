@@ -146,7 +146,12 @@ def _explained(
     for i, place in enumerate(batch.places):
         indices = indices_of(place)
         if samples < len(indices) + 2:
-            raise InputError(f"samples={samples}: a text of {len(indices)} tokens needs {len(indices) + 2} at least.")
+            fewest = len(indices) + 2
+            raise InputError(
+                f"{samples} samples are too few: a text of {len(indices)} tokens needs {fewest} at least.",
+                python=f"Give samples={fewest}.",
+                app="Shorten the text, or choose another method.",
+            )
 
         def value_of(shown: np.ndarray, i: int = i, indices: np.ndarray = indices) -> np.ndarray:
             masks = np.zeros((len(shown), width_of(batch)), bool)

@@ -54,8 +54,9 @@ def check_quantised(model: PreTrainedModel, modules: Iterable[nn.Module], *, lin
                 or (kind[1] if kind[0] is nn.Linear else kind[0]).__module__.partition(".")[0]
             )
             raise UnsupportedModelError(
-                f"{type(model).__name__} is quantised ({how}), and {problem}. Give model.dequantize().eval() where its library "
-                "has that, or load the model without quantisation."
+                f"{type(model).__name__} is quantised ({how}), and {problem}.",
+                python="Give model.dequantize().eval() where its library has that, or load the model without quantisation.",
+                app="Start the app with the model that is not quantised.",
             )
 
 

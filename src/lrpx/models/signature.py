@@ -48,8 +48,9 @@ def task_of(model: PreTrainedModel) -> str:
         is_masked = not (getattr(model.config, "is_decoder", False) or getattr(model.config, "causal", False))
     if not is_masked and not is_causal:
         raise UnsupportedModelError(
-            f"{kind.__name__} is neither a causal nor a masked language model, and has no other head that lrpx knows. Load it "
-            "with AutoModelForCausalLM, AutoModelForMaskedLM or AutoModelForImageTextToText, or with lrpx.load(name)."
+            f"{kind.__name__} is neither a causal nor a masked language model, and has no other head that lrpx knows.",
+            python="Load it with AutoModelForCausalLM, AutoModelForMaskedLM or AutoModelForImageTextToText, or with "
+            "lrpx.load(name).",
         )
     if (needed := _needs_more(kind)) and not _of_an_image(needed):
         raise UnsupportedModelError(f"{kind.__name__} needs {needed}, and lrpx explains text alone.")
@@ -202,8 +203,8 @@ class ModelSignature:
         vocabulary = getattr(model.config.get_text_config(), "vocab_size", None)
         if vocabulary is None or task == "image-classification":
             raise UnsupportedModelError(
-                f"{type(model).__name__} reads images, and this is for models that read text. Its labels are explained by "
-                "explainer(image)."
+                f"{type(model).__name__} reads images, and this is for models that read text.",
+                python="Its labels are explained by explainer(image).",
             )
         limits = context_length(model), made_for(model)
         kind: Any = type(model)
@@ -219,7 +220,8 @@ def _check_reads_text(model: PreTrainedModel) -> None:
         parts = [name for name, child in model.named_children() if isinstance(child, PreTrainedModel)]
         raise UnsupportedModelError(
             f"{type(model).__name__} does not say where its word embeddings are. It consists of several models "
-            f"({', '.join(parts)}): explain the one that reads text, lrpx.Explainer(model.{parts[0] if parts else 'part'})."
+            f"({', '.join(parts)}).",
+            python=f"Explain the one that reads text: lrpx.Explainer(model.{parts[0] if parts else 'part'}).",
         ) from None
 
 

@@ -193,7 +193,9 @@ class ManyTargets:
         if torch.stack([g[end + 1 :].any() for g, end in zip(gradients, last, strict=True)]).any():
             raise UnsupportedModelError(
                 f"a prediction of {self._name} depends on tokens after it, so that tokens cannot be explained by one pass over "
-                "the whole text. Explain each by itself: explainer(text, target=...)."
+                "the whole text.",
+                python="Explain each by itself: explainer(text, target=...).",
+                app="Explain each by itself.",
             )
         state = with_later(self._state.whole().detach()[0].flatten(1), [each.detach()[0] for each in self._later])
         dtype, rows = exact_dtype(state), max(1, CHUNK // (len(weights) * state.shape[-1]))

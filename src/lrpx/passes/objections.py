@@ -56,8 +56,13 @@ def check(model: PreTrainedModel, batch: Batch, answer: PassResult, reading: Pas
     if kind == "gradient":
         dtype = answer.gradients[what].dtype
         narrow = dtype in (torch.float16, torch.bfloat16)
-        wider = 'Load the model in a wider dtype: dtype="float32".' if narrow else "Try another attn_implementation."
-        raise NonFiniteError(f"the gradient at {what} is not finite in {dtype}. {wider}")
+        raise NonFiniteError(
+            f"the gradient at {what} is not finite in {dtype}.",
+            python='Load the model in a wider dtype: dtype="float32".'
+            if narrow
+            else "Try another attn_implementation.",
+            app=f"Start the app with {'--dtype float32' if narrow else '--attn-implementation eager, or sdpa'}.",
+        )
     if kind == "around":
         raise UnsupportedModelError(puts_tokens_around(name))
     raise UnsupportedModelError(

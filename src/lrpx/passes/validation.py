@@ -35,6 +35,7 @@ from .hidden_states import items_of, layer_count
 from .image_inputs import reading_part
 
 NORMS = ("layer_norm", "rms_norm", "unit_norm", "normaliser", "division")
+IN_APP = "Start the app with --attn-implementation sdpa."
 ALTERNATIVE = 'Load it with attn_implementation="sdpa", or call model.set_attn_implementation("sdpa").'
 # Packages whose kernels transformers calls in place of a recurrence and its convolution, where they are installed.
 _FUSED = ("fla", "causal_conv1d", "mamba_ssm", "mambapy", "kernels")
@@ -55,7 +56,8 @@ def check_model(model: PreTrainedModel, rules: str | RuleSet) -> None:
         parts = [n for n, m in model.named_modules() if m.training] if not model.training else [name]
         raise UnsupportedModelError(
             f"{', '.join(parts[:3])}{' and more' if len(parts) > 3 else ''} {'is' if len(parts) == 1 else 'are'} in training "
-            "mode, where dropout makes every pass different. Call model.eval()."
+            "mode, where dropout makes every pass different.",
+            python="Call model.eval().",
         )
     weight = next(model.parameters())
     if weight.is_inference() and not weight.is_meta:  # an offloaded one is loaded anew
@@ -70,13 +72,15 @@ def check_model(model: PreTrainedModel, rules: str | RuleSet) -> None:
     attention = getattr(config, "_attn_implementation", None)
     if attention not in (None, "eager", "sdpa"):
         raise UnsupportedModelError(
-            f"{name} uses attn_implementation={attention!r}, a kernel that hides its operations. {ALTERNATIVE}"
+            f"{name} uses attn_implementation={attention!r}, a kernel that hides its operations.",
+            python=ALTERNATIVE,
+            app=IN_APP,
         )
     check_quantised(model, modules, linear_rule="linear" in get_rules(rules))
     if any("BlockSparseAttention" in type(module).__name__ for module in modules):
         raise UnsupportedModelError(
-            f"{name} has block-sparse attention, and a short text would switch it to full attention for good. "
-            'Load it with attention_type="original_full".'
+            f"{name} has block-sparse attention, and a short text would switch it to full attention for good.",
+            python='Load it with attention_type="original_full".',
         )
     if not rules:
         return
@@ -139,8 +143,9 @@ def check_not_compiled(model: PreTrainedModel) -> None:
     if any(m._compiled_call_impl is not None for m in modules_of(model)):
         compiled = [n or type(model).__name__ for n, m in model.named_modules() if m._compiled_call_impl is not None]
         raise UnsupportedModelError(
-            f"{compiled[0]} was compiled by its compile(), which hides its operations. Load the model anew, or undo that by "
-            "module._compiled_call_impl = None. lrpx.explain(..., compile=True) fuses the pass itself."
+            f"{compiled[0]} was compiled by its compile(), which hides its operations.",
+            python="Load the model anew, or undo that by module._compiled_call_impl = None. "
+            "lrpx.explain(..., compile=True) fuses the pass itself.",
         )
 
 
@@ -173,14 +178,16 @@ def check_rules_took_effect(
     too_few = (has_norms and norms < layers) or (attending and attentions < attending + crossing)
     if absent and (too_few or "selector" in absent):
         raise InputError(
-            f"the rule set has no rule for {', '.join(absent)}, which {name} computes. Start from a whole one: "
-            "{**lrpx.propagation.rulesets.LRP, ...}."
+            f"the rule set has no rule for {', '.join(absent)}, which {name} computes.",
+            python="Start from a whole one: {**lrpx.propagation.rulesets.LRP, ...}.",
         )
     if too_few:
         also = f" and {crossing} cross-attentions" if crossing else ""
         raise UnsupportedModelError(
             f"{name}: with {layers} blocks{also}, the rules met {norms} normalisers and {attentions} attentions. It computes "
-            f"them in a way PyTorch functions do not show, so a map would be wrong. {ALTERNATIVE}"
+            f"them in a way PyTorch functions do not show, so a map would be wrong.",
+            python=ALTERNATIVE,
+            app=IN_APP,
         )
     unseen = [*(+mode.unknown), *foreign_nodes(values)]
     if unseen:
@@ -209,8 +216,8 @@ def refuse_unseen(model: PreTrainedModel, what: Sequence[str]) -> NoReturn:
         hooked = [name or type(model).__name__ for name, module in model.named_modules() if backward_hooks_of(module)]
         where = f"on {', '.join(map(repr, hooked[:3]))}" if hooked else "for all modules"
         raise UnsupportedModelError(
-            f"a backward hook is registered {where}{' and more' if len(hooked) > 3 else ''}, and may change any gradient. Remove "
-            "it, handle.remove(), and register it again afterwards."
+            f"a backward hook is registered {where}{' and more' if len(hooked) > 3 else ''}, and may change any gradient.",
+            python="Remove it, handle.remove(), and register it again afterwards.",
         )
     kernels = [package for package in _FUSED if find_spec(package)] if known_mixers(modules_of(model)) else []
     hidden = (
@@ -273,13 +280,15 @@ def check_no_bypass(model: nn.Module, values: Tensor, sources: Mapping[str, Tens
             if name not in ("embedding", "pixels"):
                 raise UnsupportedModelError(
                     f"{type(model).__name__} feeds its images into later blocks too (as by cross-attention), so what enters the "
-                    "first block is not all that they contribute. Of such a model one prediction at a time is explained: "
-                    "explainer(text, images=...)."
+                    "first block is not all that they contribute.",
+                    python="Of such a model one prediction at a time is explained: explainer(text, images=...).",
+                    app="Of such a model one token at a time is explained.",
                 )
             what = "the text contributes" if name == "embedding" else "the image contributes"
             raise UnsupportedModelError(
                 f"{type(model).__name__} feeds its {name} into later blocks too, so what enters the first block is not all "
-                f'that {what}. Use at="{name}".'
+                f"that {what}.",
+                python=f'Use at="{name}".',
             )
 
 

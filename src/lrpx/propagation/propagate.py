@@ -118,8 +118,8 @@ def _follow(rule: Rule, call: Call) -> Tensor:
             raise
         found = str(error)
     raise InputError(
-        f"the rule for {call.kind!r} is none: {found}. A rule takes one argument, the call, and returns its result, a tensor, "
-        "as rules.identity and rules.gamma(0.25) do; see docs/add_a_rule.md."
+        f"the rule for {call.kind!r} is none: {found}.",
+        python="A rule takes one argument, the call, and returns a tensor, as rules.gamma(0.25) does; see docs/add_a_rule.md.",
     )
 
 
@@ -163,7 +163,7 @@ def propagate(
         stack.enter_context(FollowWeights() if "linear" in active.rules else nullcontext())
         yield active
     if active.unknown and unknown != "ignore":
-        message = f"gradient passed through operations without a known rule: {', '.join(active.unknown)}. "
+        message = f"gradient passed through operations without a known rule: {', '.join(active.unknown)}."
         if unknown == "raise":
-            raise UnsupportedModelError(f'{message}To go on with a warning: propagate(..., unknown="warn").')
-        warn(f"{message}Maps are wrong there.")
+            raise UnsupportedModelError(message, python='To go on with a warning: propagate(..., unknown="warn").')
+        warn(f"{message} Maps are wrong there.")

@@ -119,9 +119,9 @@ def is_floating(given: Tensor | np.ndarray) -> bool:
 def _processed(image: Any, processor: Any, model: PreTrainedModel) -> dict[str, Tensor]:
     if processor is None:
         raise InputError(
-            f"{type(model).__name__} reads an image through its image processor, which is missing. Type: "
-            "lrpx.Explainer(model, transformers.AutoImageProcessor.from_pretrained(name)). Or give pixel values as floats "
-            "[3, height, width]."
+            f"{type(model).__name__} reads an image through its image processor, which is missing.",
+            python="Type: lrpx.Explainer(model, transformers.AutoImageProcessor.from_pretrained(name)). Or give pixel values as "
+            "floats [3, height, width].",
         )
     made = processor(images=image, return_tensors="pt")
     return {name: value for name, value in made.items() if name in READ and takes(model, name)}

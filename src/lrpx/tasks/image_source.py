@@ -83,15 +83,16 @@ def _inputs(model: PreTrainedModel, processor: Any, given: Any) -> dict[str, Ten
     picture = open_picture(given, "the image")
     if processor is None:
         raise InputError(
-            f"{kind} reads an image through its processor, which is missing. Type: "
-            "lrpx.Explainer(model, transformers.AutoProcessor.from_pretrained(name)). Or give what the processor makes of it."
+            f"{kind} reads an image through its processor, which is missing.",
+            python="Type: lrpx.Explainer(model, transformers.AutoProcessor.from_pretrained(name)). Or give what the processor "
+            "makes of it.",
         )
     try:
         made = processor(images=picture, return_tensors="pt")
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RuntimeError, ImportError) as error:
         raise InputError(
-            f"the {type(processor).__name__} cannot read this image: {' '.join(str(error).split())[:300]} If it needs more than "
-            f"the image, give what it makes: {MADE}."
+            f"the {type(processor).__name__} cannot read this image: {' '.join(str(error).split())[:300]}",
+            python=f"If it needs more than the image, give what it makes: {MADE}.",
         ) from error
     return {key: made[key] for key in (name, "attention_mask") if key in made}
 

@@ -72,7 +72,11 @@ def check_method(model: PreTrainedModel, item: Item, method: Method, settings: M
         if first == "embedding" and settings["at"] is not method.options["at"]:
             raise InputError('at="embedding" is for texts alone, without images or sound. Take at="input".')
     elif not method.has_passes:
-        raise InputError(f'{method.name} explains texts without images. Take method="attnlrp".')
+        raise InputError(
+            f"{method.name} explains texts without images.",
+            python='Take method="attnlrp".',
+            app="Choose another method, such as attnlrp.",
+        )
     if item.source:
         return
     if first not in ("input", "pixels"):
@@ -158,8 +162,8 @@ def _of_chat(inside: Sequence[Mapping[str, Any]], images: list[Any] | None) -> l
     empty = sum(image is None for image in held)
     if empty != len(images or ()):
         raise InputError(
-            f"the messages have {empty} image parts without an image, and images= has {len(images or ())}. "
-            'Give as many, or {"type": "image", "image": picture} in the messages.'
+            f"the messages have {empty} image parts without an image, and images= has {len(images or ())}.",
+            python='Give as many, or {"type": "image", "image": picture} in the messages.',
         )
     rest = iter(images or ())
     return [next(rest) if image is None else image for image in held]
@@ -178,8 +182,9 @@ def _check_reads_images(model: PreTrainedModel, reader: Any) -> None:
     if image_processor_of(reader) is None or tokenizer_of(reader) is None:
         kind = "no processor" if reader is None else f"a {type(reader).__name__}"
         raise InputError(
-            f"images need the model's processor, and {kind} is given: "
-            "lrpx.Explainer(model, AutoProcessor.from_pretrained(name)), or lrpx.Explainer(name)."
+            f"images need the model's processor, and {kind} is given.",
+            python="Type: lrpx.Explainer(model, AutoProcessor.from_pretrained(name)), or lrpx.Explainer(name).",
+            app="Start the app with a model that has one.",
         )
 
 
@@ -220,7 +225,9 @@ def _templated(reader: Any, chat: Sequence[Mapping[str, Any]]) -> tuple[str, boo
     """Chat messages as a text with a place for each image, and whether the tokenizer adds special tokens to it."""
     if getattr(reader, "chat_template", None) is None:
         raise InputError(
-            "chat messages need a processor with a chat template; this one has none. Give a text and images=."
+            "chat messages need a processor with a chat template; this one has none.",
+            python="Give a text and images=.",
+            app="Choose “Text” in place of “Chat”.",
         )
     from jinja2 import TemplateError  # installed with torch
 

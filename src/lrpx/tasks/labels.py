@@ -49,8 +49,8 @@ class Labels:
             return None
         if isinstance(given, list):
             raise InputError(
-                f"{role}={reprlib.repr(given)} is a list, and one label is explained. Give one; for a difference of two: "
-                'target="A", contrast="B".'
+                f"{role}={reprlib.repr(given)} is a list, and one label is explained.",
+                python='Give one; for a difference of two: target="A", contrast="B".',
             )
         if isinstance(given, int) and not isinstance(given, bool):
             if 0 <= given < len(self.names):
@@ -64,7 +64,11 @@ class Labels:
         if len(ids) == 1:
             return ids[0]
         if ids:
-            raise InputError(f"{role}={given!r} is the name of {len(ids)} labels: give one of the ids {ids}.")
+            raise InputError(
+                f"{role}={given!r} is the name of {len(ids)} labels.",
+                python=f"Give one of the ids {ids}.",
+                app="Choose one in the list of predictions.",
+            )
         if len(self.names) > LISTED:
             guess = nearest(given, self.names).partition("Known:")[0]
             raise InputError(f"{role}={given!r} is no label. {guess}Known: {self.listed()}.")
@@ -78,7 +82,11 @@ class Labels:
         """
         ids = self.resolve(target, "target"), self.resolve(contrast, "contrast")
         if ids[1] is not None and len(self.names) == 1:
-            raise InputError(f"contrast={contrast!r}: the model has one output, {self.names[0]!r}. Leave contrast out.")
+            raise InputError(
+                f"contrast={contrast!r}: the model has one output, {self.names[0]!r}.",
+                python="Leave contrast out.",
+                app="Leave “and not” empty.",
+            )
         if ids[0] is not None and ids[0] == ids[1]:
             raise InputError(
                 f"target {target!r} and contrast {contrast!r} are the same label: their difference is 0. Give two that differ."
@@ -89,8 +97,9 @@ class Labels:
         """Fields of an ``Explanation``: target and contrast, their probabilities and ranks, and the likeliest labels."""
         if target == contrast:
             raise InputError(
-                f"the model's top label is the contrast itself, {self.names[target]!r}: their difference is 0. "
-                f'Say which target: target="...". Labels: {self.listed()}.'
+                f"the model's top label is the contrast itself, {self.names[target]!r}: their difference is 0.",
+                python=f'Say which target: target="...". Labels: {self.listed()}.',
+                app=f"Choose another one in “Explain”. Labels: {self.listed()}.",
             )
         likely = (None, None) if predicted is None else (predicted.target, predicted.contrast)
         fields = named(self.token(target), likely[0], "target")

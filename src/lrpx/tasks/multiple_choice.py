@@ -63,10 +63,14 @@ class MultipleChoice(HeadTask):
     def encode(self, given: Any, parts: Mapping[str, Any]) -> list[Encoded]:
         """The prompt with each choice."""
         if parts["choices"] is None:
-            raise InputError(f'{self.signature.name} chooses among texts. Give them: choices=["first", "second"].')
+            raise InputError(
+                f"{self.signature.name} chooses among texts.",
+                python='Give them: choices=["first", "second"].',
+                app="Type them in “Choices”, one per line.",
+            )
         choices = parts["choices"].values if isinstance(parts["choices"], One) else ()
         if isinstance(parts["choices"], One) and not choices:
-            raise InputError('choices=[] is empty. Give at least one: choices=["first", "second"].')
+            raise InputError("choices=[] is empty.", python='Give at least one: choices=["first", "second"].')
         if not choices or not all(isinstance(choice, str) for choice in choices):
             raise InputError(f"choices={short(list(choices) or parts['choices'])}: give a list of strings.")
         if len(set(choices)) < len(choices):

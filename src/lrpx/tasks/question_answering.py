@@ -119,7 +119,11 @@ class QuestionAnswering(HeadTask):
     def encode(self, given: Any, parts: Mapping[str, Any]) -> list[Encoded]:
         """Question and context, or the reverse for a tokenizer that pads on the left, as transformers' pipeline does."""
         if parts["question"] is None:
-            raise InputError(f'{self.signature.name} answers a question about a text. Give it: question="Who ... ?"')
+            raise InputError(
+                f"{self.signature.name} answers a question about a text.",
+                python='Give it: question="Who ... ?"',
+                app="Type it in “Question about the text”.",
+            )
         texts = {"question": parts["question"], "context": given}
         names = ("question", "context")
         if getattr(self.tokenizer, "padding_side", "right") == "left":
@@ -186,7 +190,9 @@ class QuestionAnswering(HeadTask):
 def _check_position(position: Any) -> None:
     if position is not None:
         raise InputError(
-            f"position={position!r}: the explained answer says it. Give target=, a string or (first, last) tokens."
+            f"position={position!r}: the explained answer says it.",
+            python="Give target=, a string or (first, last) tokens.",
+            app="Leave “Position” empty.",
         )
 
 
@@ -281,8 +287,9 @@ class _Answers:
         places = {n: place for n in range(self.context.start, self.context.end) if (place := self.encoded.spans[n])}
         if not places or self.encoded.text is None:
             raise InputError(
-                f"{role}={given!r} cannot be found, because the tokenizer does not say which characters a token stands for. "
-                "Give (first, last) tokens."
+                f"{role}={given!r} cannot be found, because the tokenizer does not say which characters a token stands for.",
+                python="Give (first, last) tokens.",
+                app="Choose an answer in the list.",
             )
         begin, stop = min(start for start, _ in places.values()), max(end for _, end in places.values())
         text, found, cut = self.encoded.text[:stop], [], ""
@@ -295,12 +302,14 @@ class _Answers:
             cut = cut or covered
             at = text.find(wanted, at + 1)
         if not found:
-            hint = (
-                f"The tokens there read {cut!r}: give that."
-                if cut
-                else "Copy it from the context, or give (first, last) tokens."
+            problem = f"{role}={given!r} is no run of tokens of the context."
+            if cut:
+                raise InputError(f"{problem} The tokens there read {cut!r}: give that.")
+            raise InputError(
+                problem,
+                python="Copy it from the context, or give (first, last) tokens.",
+                app="Copy it from the text, or choose an answer in the list.",
             )
-            raise InputError(f"{role}={given!r} is no run of tokens of the context. {hint}")
         chosen = max(found, key=self.score)
         if len(found) == 1:
             return chosen, []

@@ -29,8 +29,10 @@ def check_no_images(model: PreTrainedModel, images: Any) -> None:
         InputError: They are given.
     """
     if images is not None:
-        hint = " The image is given in place of a text: explainer(picture)." if Source.of(model).is_image else ""
-        raise InputError(f"images= are those of a text, and {type(model).__name__} reads no text.{hint}")
+        raise InputError(
+            f"images= are those of a text, and {type(model).__name__} reads no text.",
+            python="The image is given in place of a text: explainer(picture)." if Source.of(model).is_image else "",
+        )
 
 
 def read_source(model: PreTrainedModel, reader: Any, given: Any) -> Encoded:

@@ -94,7 +94,8 @@ def start_tokens(model: PreTrainedModel, tokenizer: Any = None, config: Any = No
     if not isinstance(start, int):
         raise InputError(
             f"{type(model).__name__} does not say with which token its decoder begins: decoder_start_token_id of its "
-            f"generation_config is {start!r}. Set it, or give target_prefix=[...], all ids that the decoder has read."
+            f"generation_config is {start!r}.",
+            python="Set it, or give target_prefix=[...], all ids that the decoder has read.",
         )
     prompt = getattr(tokenizer, "prefix_tokens", None) if model.config.model_type == "whisper" else None
     if prompt and prompt[0] == start:
@@ -144,7 +145,9 @@ def _ids_of(given: str, role: str, context: Encoded, tokenizer: Any, vocabulary:
     if unknown in ids and str(tokenizer.unk_token) not in given:
         pieces = ", ".join(repr(piece) for piece in tokenizer.convert_ids_to_tokens(list(ids)))
         raise InputError(
-            f"{role}={given!r} is not in the vocabulary: the tokenizer reads it as {pieces}. Give another word, or token ids."
+            f"{role}={given!r} is not in the vocabulary: the tokenizer reads it as {pieces}.",
+            python="Give another word, or token ids.",
+            app="Give another word.",
         )
     return ids
 
@@ -203,8 +206,9 @@ def asked_of_pair(
     """
     if as_python(asked["position"]) is not None:
         raise InputError(
-            f"position={asked['position']!r}: an encoder-decoder model is explained after what its decoder has read. Say what "
-            'that is: target_prefix="Das".'
+            f"position={asked['position']!r}: an encoder-decoder model is explained after what its decoder has read.",
+            python='Say what that is: target_prefix="Das".',
+            app="Leave “Position” empty.",
         )
     pair, size = read_pair(model, tokenizer, source, prefix), ModelSignature.of(model).vocabulary
     ids = {role: target_ids(asked[role], role, pair, tokenizer, size) for role in ("target", "contrast")}

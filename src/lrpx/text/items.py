@@ -31,8 +31,10 @@ def item_of(
     notes = check_readable(signature, encoded)
     if signature.task == "feature-extraction":
         raise UnsupportedModelError(
-            f"{signature.name} has no head that predicts anything: it gives embeddings. Why two texts are similar: "
-            "explainer.similarity(text, other). To explain predictions, load the model with its head."
+            f"{signature.name} has no head that predicts anything: it gives embeddings.",
+            python="Why two texts are similar: explainer.similarity(text, other). To explain predictions, load the model with "
+            "its head.",
+            app="Start the app with a model that predicts something.",
         )
     mask = (getattr(tokenizer, "mask_token_id", None), getattr(tokenizer, "mask_token", None))
     where = resolve_position(encoded, position, signature.task, *mask)
@@ -121,7 +123,11 @@ def check_readable(signature: ModelSignature, encoded: Encoded) -> tuple[str, ..
             f"{signature.context} that {signature.name} can read. Shorten it."
         )
     if signature.needs and signature.needs not in encoded.image_inputs:
-        raise InputError(f"{signature.name} reads a text with an image, and no image is given: images=[picture].")
+        raise InputError(
+            f"{signature.name} reads a text with an image, and no image is given.",
+            python="Give it: images=[picture].",
+            app="Choose one in “Images”.",
+        )
     notes: tuple[str, ...] = ()
     pictures = sum(i in signature.placeholders for i in ids)
     if pictures and not encoded.image_inputs:

@@ -33,7 +33,7 @@ def encode_pair(tokenizer: Any, first: Any, second: Any, names: tuple[str, str])
             raise InputError(f"{name} is {text!r}, which is empty. Give at least one word.")
         check_unicode(name, text)
     if tokenizer is None:
-        raise InputError(f"{' and '.join(names)} need a tokenizer: lrpx.Explainer(model, tokenizer).")
+        raise InputError(f"{' and '.join(names)} need a tokenizer.", python="Type: lrpx.Explainer(model, tokenizer).")
     fast = getattr(tokenizer, "is_fast", False)
     output = tokenizer(first, second, return_offsets_mapping=fast, truncation=False, verbose=False)
     ids = tuple(output["input_ids"])

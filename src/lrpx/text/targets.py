@@ -83,12 +83,12 @@ def resolve_token(
     word = given.lstrip(" ")
     near = [w for w in (" " + word, word) if w != given and word]
     close = next((w for w in near if _is_one_token(_ids_of(w, encoded, position, tokenizer, task), w, tokenizer)), None)
-    message = _not_one_token(f"{role}={given!r}", role, ids, close, tokenizer)
+    not_one = _not_one_token(f"{role}={given!r}", role, ids, close, tokenizer)
     if not goes_on(task) or close is not None or len(ids) < 2:
-        raise InputError(message)
+        raise not_one
     if position == len(encoded.token_ids) - 1 and encoded.text is not None:  # or else it was tokenised alone
         ids = list(resolve_continuation(given, role, encoded, tokenizer, vocabulary))
-    raise SeveralTokens(message, tuple(ids))
+    raise SeveralTokens(str(not_one), tuple(ids))
 
 
 class SeveralTokens(InputError):
@@ -128,7 +128,7 @@ def resolve_continuation(given: Any, role: str, encoded: Encoded, tokenizer: Any
         else:
             ids = _in_context(given, encoded, len(encoded.token_ids) - 1, tokenizer, "causal") or []
             if not ids:
-                raise InputError(_changes_its_context(given, role, encoded.text, tokenizer))
+                raise _changes_its_context(given, role, encoded.text, tokenizer)
         return tuple(ids)
     if not isinstance(given, list) or any(isinstance(i, bool) or not isinstance(i, int) for i in given):
         raise InputError(f"{role}={given!r} is {type(given).__name__}. Give a string, or a list of token ids.")
@@ -140,14 +140,17 @@ def resolve_continuation(given: Any, role: str, encoded: Encoded, tokenizer: Any
     return tuple(given)
 
 
-def _changes_its_context(given: str, role: str, text: str, tokenizer: Any) -> str:
-    """Why a string is no continuation of a text, for an error message."""
+def _changes_its_context(given: str, role: str, text: str, tokenizer: Any) -> InputError:
+    """The error that says why a string is no continuation of a text."""
     before, after = _plain(text, tokenizer), _plain(text + given, tokenizer)
     same = next((i for i, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1]), len(before) - 1)
     pieces = tokenizer.convert_ids_to_tokens
-    return (
+    move = "Move the space or the piece of a word to the other side"
+    return InputError(
         f"{role}={given!r} changes the tokens before it: the text ends with {pieces(before[same:])}, and with the "
-        f"{role} this becomes {pieces(after[same:])[:8]}. Move the space or the piece of a word to the other side, or give ids."
+        f"{role} this becomes {pieces(after[same:])[:8]}.",
+        python=f"{move}, or give ids.",
+        app=f"{move}.",
     )
 
 
@@ -228,16 +231,16 @@ def _plain(text: str, tokenizer: Any) -> list[int]:
     return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
 
-def _not_one_token(what: str, role: str, ids: list[int], close: str | None, tokenizer: Any) -> str:
-    """Why a string cannot be a target, and what to give instead."""
+def _not_one_token(what: str, role: str, ids: list[int], close: str | None, tokenizer: Any) -> InputError:
+    """The error that says why a string cannot be a target, and what to give instead."""
     if not ids:
-        return f"{what} is no token. Give a word, with its leading space if it starts one."
+        return InputError(f"{what} is no token. Give a word, with its leading space if it starts one.")
     pieces = tokenizer.convert_ids_to_tokens(ids)
     shown = ", ".join(repr(p) for p in pieces)
     hint = "Pick a word that is one token" if close is None else f"Give {role}={close!r}, which is one token"
     if len(ids) == 1:
-        return f"{what} is not in the vocabulary: the tokenizer reads it as {shown}. {hint}, or give a token id."
-    return (
-        f"{what} is {len(ids)} tokens here: {shown}. A logit belongs to one token. "
-        f"{hint}, or explain the first piece: {role}={ids[0]} ({pieces[0]!r})."
-    )
+        problem, other = f"{what} is not in the vocabulary: the tokenizer reads it as {shown}.", "give a token id"
+    else:
+        problem = f"{what} is {len(ids)} tokens here: {shown}. A logit belongs to one token."
+        other = f"explain the first piece: {role}={ids[0]} ({pieces[0]!r})"
+    return InputError(problem, python=f"{hint}, or {other}.", app=f"{hint}, or choose one in the list.")

@@ -103,7 +103,9 @@ def encode(tokenizer: Any, given: Any) -> list[Encoded]:
         try:
             found.append(encode_one(single))
         except InputError as error:
-            raise InputError(f"text[{i}]: {error}" if several else str(error)) from None
+            if not several:
+                raise
+            raise InputError(f"text[{i}]: {error}") from None
     return found
 
 
@@ -132,8 +134,8 @@ def check_unicode(what: str, text: str) -> None:
 def _encode_one(tokenizer: Any, given: Any, decode: Decode, *, whole_chats: bool = False) -> Encoded:
     if tokenizer is not None and not (callable(tokenizer) and hasattr(tokenizer, "convert_ids_to_tokens")):
         raise InputError(
-            f"the tokenizer is {short(tokenizer)} ({type(tokenizer).__name__}). "
-            "Give one of transformers: AutoTokenizer.from_pretrained(name)."
+            f"the tokenizer is {short(tokenizer)} ({type(tokenizer).__name__}).",
+            python="Give one of transformers: AutoTokenizer.from_pretrained(name).",
         )
     if isinstance(given, str):
         return _encode_text(tokenizer, given, decode)
@@ -150,7 +152,9 @@ def _encode_text(tokenizer: Any, text: str, decode: Decode, *, specials: bool = 
     if not text.strip():
         raise InputError(f"the text {text!r} is empty. Give at least one word.")
     if tokenizer is None:
-        raise InputError("a text needs a tokenizer: lrpx.explain(model, tokenizer, text), or give token ids.")
+        raise InputError(
+            "a text needs a tokenizer.", python="Type: lrpx.explain(model, tokenizer, text), or give token ids."
+        )
     check_unicode("the text", text)
     fast = getattr(tokenizer, "is_fast", False)
     output = tokenizer(

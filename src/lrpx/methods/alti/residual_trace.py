@@ -255,8 +255,9 @@ class _Recorder:
         config: Any = self.model.config
         return UnsupportedModelError(
             f"{type(self.model).__name__} (model type {config.model_type!r}, attention "
-            f"{getattr(config, '_attn_implementation', 'unknown')!r}) cannot be followed by ALTI-Logit: {what}. Load it with "
-            f"attn_implementation='sdpa' or 'eager', without compiling or quantising it. {ALTERNATIVES}"
+            f"{getattr(config, '_attn_implementation', 'unknown')!r}) cannot be followed by ALTI-Logit: {what}.",
+            python=f"Load it with attn_implementation='sdpa' or 'eager', without compiling or quantising it. {ALTERNATIVES}",
+            app=f"Start the app with --attn-implementation sdpa. {ALTERNATIVES}",
         )
 
 

@@ -121,7 +121,9 @@ def find_family(model: nn.Module) -> Family:
         known = sorted(kind for family in families for kind in family.model_types)
         raise UnsupportedModelError(
             f"no family describes model type {kind!r} ({name}), so the places of its blocks, attention output, MLP and "
-            f"head are missing. Known: {', '.join(known)}. To add one, see docs/add_a_family.md. {ALTERNATIVES}"
+            f"head are missing. Known: {', '.join(known)}.",
+            python=f"To add one, see docs/add_a_family.md. {ALTERNATIVES}",
+            app=ALTERNATIVES,
         )
     lacking = [(family.missing(model), family) for family in candidates]
     missing, best = min(lacking, key=lambda pair: len(pair[0]))
