@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import tiny
 import torch
+import transformers
 from support import slow_but
 
 from lrpx.passes import memory as module
@@ -162,3 +163,14 @@ def test_the_estimate_grows_as_the_memory_does():
             growth = [each[more] / each[1, 16] for each in (saved, estimate)]
             assert growth[0] == pytest.approx(growth[1], rel=0.5), (attention, more)
         assert (growth[1] > 6) == (attention == "eager")
+
+
+@pytest.mark.skipif(
+    not hasattr(transformers.LlamaConfig(), "is_heterogeneous"), reason="layers are alike in this transformers"
+)
+def test_of_a_model_whose_layers_have_sizes_of_their_own_the_largest_count():
+    model = tiny.build("causal:llama")
+    batch, config = batch_for(model, (10,)), model.config
+    alike = activation_bytes(model, batch)
+    config.per_layer_config = {1: {"intermediate_size": config.intermediate_size + 16}}
+    assert activation_bytes(model, batch) == alike + 10 * config.num_hidden_layers * 3 * 16 * model.dtype.itemsize

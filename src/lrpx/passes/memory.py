@@ -62,9 +62,15 @@ def activation_bytes(model: PreTrainedModel, batch: Batch, *, compiled: bool = F
     are in ``docs/performance.md``.
     """
     config = model.config.get_text_config()
+    several = getattr(config, "is_heterogeneous", False)  # layers have sizes of their own: count the largest
+    configs = [config.per_layer_config[n] for n in range(config.num_hidden_layers)] if several else [config]
 
     def size(*names: str, default: int) -> int:
-        return next((n for name in names if isinstance(n := getattr(config, name, None), int) and n > 0), default)
+        for name in names:
+            known = [n for each in configs if isinstance(n := getattr(each, name, None), int) and n > 0]
+            if known:
+                return max(known)
+        return default
 
     # ``attribute_map`` of a configuration gives its own names for these (``n_embd``, ``n_layer``, ``n_head``) the usual ones.
     width = size("hidden_size", "d_model", default=1024)
