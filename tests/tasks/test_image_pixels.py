@@ -118,7 +118,28 @@ def test_the_row_has_patches_in_place_of_the_tokens_that_stand_for_the_image(exp
     np.testing.assert_allclose(
         e.relevance[text], at_input.relevance[text], rtol=1e-9
     )  # taken at the first block both times
-    assert e.by_head is None
+    assert list(e.segments) == []
+
+
+def test_heads_and_layers_of_the_language_model_are_at_the_patches_that_its_tokens_stand_for(explainer):
+    asked = {"images": [photo()], "target": CAT, "contrast": DOG, "heads": True}
+    e, at_input = (explainer(PLACED, at=at, **asked) for at in ("pixels", "input"))
+    assert len(e.tokens) == len(at_input.tokens)  # two by two patches, two by two tokens
+    for name in ("by_head", "by_attention", "by_mlp", "by_layer"):
+        np.testing.assert_allclose(getattr(e, name), getattr(at_input, name), rtol=1e-9, atol=1e-12)
+    assert abs(e.by_head[:, :, list(e.images[0].tokens)]).max() > 0
+    rows = e.to_frame("heads")
+    assert {"[1, 1]", "[2, 2]"} <= set(rows["text"])
+
+
+def test_heads_at_tokens_that_stand_for_several_patches_have_no_place():
+    model = tiny_image_text.build("gemma3")
+    asked = {"target": 11, "at": "pixels"}
+    with pytest.raises(
+        UnsupportedModelError, match=r'heads=True: .* stand for no patch, or for several. Take at="input"'
+    ):
+        lrpx.explain(model, None, tiny_image_text.inputs(model), **asked, heads=True)
+    assert lrpx.explain(model, None, tiny_image_text.inputs(model), **asked).by_head is None
 
 
 def test_each_image_of_a_chat_is_where_it_was(explainer):
@@ -182,7 +203,12 @@ def test_it_is_saved_and_drawn(explainer, tmp_path):
         (PLACED, {"at": "embedding"}, "no place where images and text are together"),
         (PLACED, {"at": ["input", "pixels"]}, 'give one of "input" and "pixels"'),
         (PLACED, {"at": ["pixels", "model.vision_tower"]}, "is outside the language model"),
-        (PLACED, {"at": "pixels", "target": " a cat"}, "one logit at a time is followed"),
+        (
+            PLACED,
+            {"at": ["pixels", "model.language_model.layers.0"], "target": " a cat"},
+            'or at "pixels", one of them',
+        ),
+        (PLACED, {"at": "pixels", "target": " a cat", "heads": True}, "heads=True is for one token"),
         ("see ?", {"at": "pixels"}, 'at="pixels" is for images, and the text has none'),
     ],
 )
@@ -252,10 +278,22 @@ def test_text_and_image_states_add_up_with_the_value_under_lrp():
     assert abs(e.residual) < 2e-6 * abs(e.relevance).sum()
 
 
-def test_generated_text_with_images_by_cross_attention_is_refused(mllama):
+@pytest.mark.parametrize("at", ["input", "pixels"])
+def test_generated_text_with_images_by_cross_attention_is_as_one_by_one(mllama, at):
     model, inputs = mllama
-    with pytest.raises(UnsupportedModelError, match="one prediction at a time is explained"):
-        lrpx.Explainer(model, None).generate(inputs, continuation=[30])
+    explainer, words = lrpx.Explainer(model), [30, 31, 32]
+    g = explainer.generate(inputs, continuation=words, at=at)
+    longer = dict(inputs)
+    for word, row in zip(words, g, strict=True):
+        one = explainer(longer, target=word, at=at)
+        assert (row.tokens, row.images) == (one.tokens, one.images)
+        np.testing.assert_allclose(row.relevance, one.relevance, rtol=0, atol=1e-9 * abs(one.relevance).max())
+        longer["input_ids"] = torch.cat([longer["input_ids"], torch.tensor([[word]])], 1)
+        longer["attention_mask"] = torch.ones_like(longer["input_ids"])
+        crossing = longer["cross_attention_mask"]
+        longer["cross_attention_mask"] = torch.cat([crossing, crossing[:, -1:]], 1)
+    [several] = explainer(inputs, target=[words], at=at)
+    np.testing.assert_allclose(several.relevance, g.relevance.sum(0)[: len(several.relevance)], atol=1e-6)
 
 
 # How images are packed.
@@ -299,20 +337,107 @@ def test_packed_patches_are_put_together_again(family):
     assert halves.patches.sum() == pytest.approx(float(picture.sum()))
 
 
-@pytest.mark.parametrize(
-    ("asked", "message"),
-    [
-        ({"target": " a cat"}, 'at="pixels": one logit at a time'),
-        ({"target": "cat", "objective": "logprob"}, 'at="pixels": one logit at a time'),
-        ({"target": "cat", "heads": True}, 'heads=True: heads attend .* Take at="input"'),
-    ],
-)
-def test_what_is_not_followed_to_the_pixels_is_refused_with_a_sentence(explainer, asked, message):
-    with pytest.raises(InputError, match=message):
-        explainer(PLACED, images=[photo()], at="pixels", **asked)
-    with pytest.raises(
-        InputError, match='at="pixels": one logit at a time is followed to the pixels, no generated text'
-    ):
-        explainer.generate(PLACED, images=[photo()], max_new_tokens=1, at="pixels")
-    e = explainer(PLACED, images=[photo()], target=lambda logits: logits.log_softmax(0)[CAT], at="pixels")
-    assert e.layers["pixels"].any()
+# Several tokens, several predictions, and generated text: each is what calls for single tokens give.
+
+WORDS = (20, 21, 14)  # cat, dog, in
+
+
+def one_by_one(llava, method, target=lambda word: word):
+    """An explanation of each of the words, after those before it: a pass of its own for each."""
+    model, processor = llava
+    given = dict(processor(images=[[photo()]], text=[PLACED], return_tensors="pt"))
+    found = []
+    for word in WORDS:
+        found.append(lrpx.explain(model, processor, given, target=target(word), method=method, at="pixels"))
+        given["input_ids"] = torch.cat([given["input_ids"], torch.tensor([[word]])], 1)
+        given["attention_mask"] = torch.ones_like(given["input_ids"])
+    return found
+
+
+def alike(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * abs(expected).max())  # norms in float32
+
+
+@pytest.mark.parametrize("method", ["lrp", "attnlrp", "gradient", "gradient-x-input"])
+def test_generated_tokens_are_explained_at_the_pixels_as_one_by_one(llava, explainer, method):
+    g = explainer.generate(PLACED, images=[photo()], continuation=list(WORDS), method=method, at="pixels")
+    expected = one_by_one(llava, method)
+    assert (g.at, g.prompt_length) == ("pixels", len(expected[0].tokens))
+    for row, one in zip(g, expected, strict=True):
+        assert row.tokens == one.tokens
+        assert [image.tokens for image in row.images] == [image.tokens for image in one.images]
+        assert row.position == one.position
+        alike(row.relevance, one.relevance)
+        assert row.value == pytest.approx(one.value, rel=1e-6)
+        assert row.residual == pytest.approx(one.residual, rel=1e-5) if method != "gradient" else row.residual is None
+
+
+def test_spans_and_hops_of_generated_text_at_the_pixels(explainer, tmp_path):
+    asked = {"images": [photo()], "continuation": list(WORDS), "contrast": "mean", "at": "pixels"}
+    g = explainer.generate(PLACED, **asked)
+    [whole] = explainer.generate(PLACED, **asked, spans=[(0, 3)])
+    alike(whole.relevance, g.span(0, 3).relevance)
+    passed = explainer.generate(PLACED, **asked, hops=1)
+    alike(passed[2].relevance, g.span(2, 3, hops=1).relevance)
+    g.save(tmp_path / "g.json")
+    assert lrpx.GenerationExplanation.load(tmp_path / "g.json").images == g.images
+    assert "image " in g[1].to_html()
+    assert ">image<" in g.to_html()
+    g.to_png(tmp_path / "g.png")
+
+
+def test_the_model_goes_on_by_itself(explainer):
+    g = explainer.generate(PLACED, images=[photo()], max_new_tokens=2, at="pixels")
+    at_input = explainer.generate(PLACED, images=[photo()], max_new_tokens=2)
+    assert g.token_ids[g.prompt_length :] == at_input.token_ids[at_input.prompt_length :]
+
+
+@pytest.mark.parametrize("objective", ["logit", "logprob"])
+def test_several_tokens_are_the_sum_of_single_ones(llava, explainer, objective):
+    e = explainer(PLACED, images=[photo()], target=[list(WORDS)], objective=objective, at="pixels")[0]
+    each = one_by_one(
+        llava, "attnlrp", (lambda word: lambda logits: logits.log_softmax(0)[word]) if objective == "logprob" else int
+    )
+    length = len(each[0].tokens)
+    alike(e.relevance, sum(one.relevance[:length] for one in each))
+    alike(e.layers["pixels"], sum(one.layers["pixels"] for one in each))
+    read = sum(one.relevance[length:].sum() for one in each)
+    assert e.components["target tokens read"] == pytest.approx(read, rel=1e-5)
+    assert e.value == pytest.approx(sum(one.value for one in each), rel=1e-6)
+    assert e.value == pytest.approx(e.relevance.sum() + read + e.residual, rel=1e-6)
+
+
+def test_a_contrast_of_several_tokens_is_subtracted(explainer):
+    asked = {"images": [photo()], "objective": "logprob", "at": "pixels"}
+    e = explainer(PLACED, target=[[CAT, DOG]], contrast=[[DOG]], **asked)[0]
+    a, b = (explainer(PLACED, target=[each], **asked)[0] for each in ([CAT, DOG], [DOG]))
+    alike(e.relevance, a.relevance - b.relevance)
+    alike(e.layers["pixels"], a.layers["pixels"] - b.layers["pixels"])
+
+
+def test_several_predictions_are_explained_from_one_pass(explainer, monkeypatch):
+    """Targets, positions and functions of the logits; each as by itself."""
+    asked = {"images": [photo()], "at": "pixels"}
+
+    def log_probability(logits):
+        return logits.log_softmax(0)[CAT]
+
+    targets, positions = [CAT, DOG, log_probability], [-1, -2, -1]
+    alone = [explainer(PLACED, target=t, position=p, **asked) for t, p in zip(targets, positions, strict=True)]
+    runs, model = [], explainer.model
+    handle = model.register_forward_hook(lambda *_: runs.append(1))
+    several = explainer(PLACED, target=targets, position=positions, **asked)
+    handle.remove()
+    assert len(runs) == 1
+    for one, expected in zip(several, alone, strict=True):
+        assert (one.tokens, one.position) == (expected.tokens, expected.position)
+        alike(one.relevance, expected.relevance)
+        alike(one.layers["pixels"], expected.layers["pixels"])
+        assert one.residual == pytest.approx(expected.residual, rel=1e-5)
+
+
+def test_sound_has_no_pixels():
+    model = tiny.build("speech2text:whisper")
+    features = torch.randn(model.config.num_mel_bins, 2 * model.config.max_source_positions)
+    with pytest.raises(InputError, match=r'at="pixels" is for images, and WhisperFor.* is given input_features'):
+        lrpx.explain(model, None, features, target=9, at="pixels")

@@ -136,6 +136,13 @@ def test_loaded_by_name_and_on_the_command_line(vit, tmp_path):
     assert done.exit_code == 0, done.output
     [saved] = json.loads(done.stdout)
     np.testing.assert_allclose(saved["relevance"], expected.relevance, rtol=1e-4, atol=1e-6)
+    done = CliRunner().invoke(app, list(map(str, [*explain, "--at", "pixels"])))
+    assert done.exit_code == 0, done.output
+    [saved] = json.loads(done.stdout)
+    assert np.shape(saved["layers"]["pixels"]) == (3, 64, 64)
+    assert saved["tokens"][:2] == ["[1, 1]", "[1, 2]"]
+    pixels = vit(photo(), target="cat", at="pixels").relevance
+    np.testing.assert_allclose(saved["relevance"], pixels, rtol=1e-3, atol=1e-4 * abs(pixels).max())
     generate = [
         "generate",
         "--image",

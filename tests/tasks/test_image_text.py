@@ -421,6 +421,14 @@ def test_the_command_takes_images(command, explainer, tmp_path):
     code, out, err = command("generate", TEXT, "--image", path, "--max-new-tokens", "2", "--format", "json")
     assert code == 0, err
     assert lrpx.GenerationExplanation.from_dict(json.loads(out)).images == e.images
+    code, out, err = command(
+        "generate", TEXT, "--image", path, "--max-new-tokens", "2", "--at", "pixels", "--format", "json"
+    )
+    assert code == 0, err
+    g = lrpx.GenerationExplanation.from_dict(json.loads(out))
+    expected = explainer.generate(PLACED, images=[photo()], max_new_tokens=2, at="pixels")
+    assert g.tokens == expected.tokens
+    np.testing.assert_allclose(g.relevance, expected.relevance, rtol=1e-6, atol=1e-9)
     lines = tmp_path / "a.jsonl"
     content = [{"type": "image", "image": path}, {"type": "text", "text": TEXT}]
     lines.write_text(json.dumps({"messages": [{"role": "user", "content": content}], "target": 20}))

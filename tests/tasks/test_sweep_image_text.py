@@ -20,6 +20,8 @@ from lrpx.propagation.propagate import propagate
 from lrpx.tasks.image_places import image_tokens
 from lrpx.tasks.image_row import CROSSING
 from lrpx.tasks.image_text import encode_with_images
+from lrpx.tasks.sources import read_source
+from lrpx.tasks.text2text import read_pair
 from lrpx.text.batching import pad
 from lrpx.text.items import item_of
 from lrpx.text.tokenization import encoder
@@ -52,6 +54,9 @@ REFUSED = {
 NOT_TO_PIXELS = dict.fromkeys(("chameleon", "emu3", "ovis2"), "through a choice")
 """Model type -> what is said of its pixels: the image is made into tokens of a vocabulary."""
 
+BOTH_WAYS = ("paligemma",)
+"""Model types whose text attends forwards and backwards, so that a pass over all says nothing of single predictions."""
+
 TRIED = [name for name in tiny_image_text.NAMES if name not in tiny_image_text.NOT_BUILT and name not in REFUSED]
 PAIRS = [name for name in TRIED if name in tiny_image_text.PAIRS]
 EXPLAINED = [name for name in TRIED if name not in PAIRS]
@@ -76,6 +81,7 @@ def relevance(hidden):
     return (hidden.state * hidden.gradient).double()
 
 
+@pytest.mark.filterwarnings("ignore::lrpx.errors.LrpxWarning")  # on lengths and further embeddings
 @families(EXPLAINED)
 def test_forward_is_bit_identical_and_relevance_adds_up(name):
     model = tiny_images.zero_constants(tiny_image_text.build(name))
@@ -123,12 +129,33 @@ def test_forward_is_bit_identical_and_relevance_adds_up(name):
         of_text[of_images] = 0
     total = float(of_text.sum()) + float(sum(part.sum() for part in of_pixels))
     assert all(part.any() for part in of_pixels)
+    if name not in BOTH_WAYS:
+        generated_at_pixels_is_one_by_one(model, tiny_image_text.inputs(model))
     size = float(sum(relevance(each).abs().sum() for each in followed.hidden.values()))
     assert abs(value - total - followed.mode.absorbed) < tolerance * size
 
     other = run(model, batch_of(model, tiny_image_text.inputs(model, seed=1))[1], "attnlrp")
     first = run(model, batch, "attnlrp")
     assert abs(other.products - first.products).max() > 1e-6 * abs(first.products).max()
+
+
+def generated_at_pixels_is_one_by_one(model, given):
+    """The second generated token, from one pass over all, is what a call for the longer text gives."""
+    explainer = lrpx.Explainer(model)
+    row = explainer.generate(given, continuation=[30, 31], method="attnlrp", at="pixels")[1]
+    longer = dict(given)
+    for key in ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids", "image_embeds_position_mask"):
+        if key in given:
+            last = torch.tensor([[{"input_ids": 30, "attention_mask": 1}.get(key, given[key][0, -1])]])
+            longer[key] = torch.cat([given[key], last], 1)
+    for key in ("cross_attention_mask", "image_attention_mask"):  # as when the model generates
+        if key in given:
+            longer[key] = torch.cat([given[key], given[key][:, -1:]], 1)
+    one = explainer(longer, target=31, method="attnlrp", at="pixels")
+    assert row.tokens == one.tokens
+    assert row.images == one.images
+    size = abs(one.relevance).max()
+    np.testing.assert_allclose(row.relevance, one.relevance, rtol=0, atol=1e-5 * size)  # norms in float32
 
 
 PREFIX = [2, 20]
@@ -175,10 +202,62 @@ def test_encoder_decoder_models(name):
     np.testing.assert_allclose(g[1].relevance, one.relevance, rtol=0, atol=1e-9 * abs(one.relevance).max())
     assert g.images == e.images
     assert len(explainer.generate(given, max_new_tokens=2, target_prefix=PREFIX)) == 2
-    with pytest.raises(InputError, match=r'at="pixels".*encoder-decoder'):
-        explainer(given, **asked, at="pixels")
     with pytest.raises(InputError, match="changes word embeddings"):
         explainer(given, **asked, method="integrated-gradients")
+
+
+@pytest.mark.filterwarnings("ignore:target_prefix= begins with id 2:lrpx.errors.LrpxWarning")
+@families(PAIRS)
+def test_encoder_decoder_models_at_pixels(name):
+    """Text, target and pixels are the value, but for constants; pixels are those of plain autograd; generated is one by one."""
+    model = tiny_images.zero_constants(tiny_image_text.build(name))
+    given = tiny_image_text.inputs(model)
+    source = ModelSignature.of(model).source
+    if source.features:
+        given = {source.features: given[source.features]}
+    encoded = (
+        read_source(model, None, given)
+        if source.features
+        else encode_with_images(model, None, given, None, encoder(None))
+    )
+    encoded = read_pair(model, None, encoded, PREFIX)
+    batch = pad([item_of(ModelSignature.of(model), None, encoded, target=11, contrast=13)], model)
+    asked = {"target": 11, "contrast": 13, "target_prefix": PREFIX, "at": "pixels"}
+    explainer = lrpx.Explainer(model)
+
+    e = explainer(given, **asked, method="lrp")
+    size = abs(e.relevance).sum()
+    accounted = run(model, batch, "lrp", ["input", "pixels"], mode=Accounting)
+    assert abs(e.residual - accounted.mode.absorbed) < TOLERANCE * size
+    assert abs(explainer(given, **asked, method="gradient-x-input").residual) > 50 * TOLERANCE * size
+    [image] = e.images
+    assert abs(e.relevance[list(image.tokens)]).sum() > 0.01 * size
+    assert e.layers["pixels"].sum() == pytest.approx(e.relevance[list(image.tokens)].sum(), rel=1e-6)
+    assert [part.name for part in e.segments] == ["source", "target"]
+    assert e.segments[0].end == len(e.tokens) - len(PREFIX) == e.segments[1].start
+
+    key = "pixel_values" if "pixel_values" in given else "flattened_patches"
+    leaf = batch.inputs[key].clone().requires_grad_()
+    logits = model(**{**batch.inputs, key: leaf * 1.0}, use_cache=False).logits[0, -1]
+    (slope,) = torch.autograd.grad(logits[11] - logits[13], leaf)
+    plain = explainer(given, **asked, method="gradient-x-input")
+    expected = (leaf * slope).detach().numpy()
+    np.testing.assert_allclose(plain.layers["pixels"].sum(), expected.sum(), rtol=1e-6)
+    if key == "pixel_values":
+        np.testing.assert_allclose(plain.layers["pixels"], expected[0], rtol=0, atol=1e-6 * abs(expected).max())
+
+    other = {key: tiny_image_text.inputs(model, seed=1)[key] for key in given}
+    together = explainer([given, other], **asked, method="lrp")
+    np.testing.assert_allclose(together[0].relevance, e.relevance, rtol=0, atol=1e-12 * size)
+    assert abs(together[1].relevance - e.relevance).max() > 1e-6 * size
+
+    g = explainer.generate(given, continuation=[11, 12], target_prefix=PREFIX, method="attnlrp", at="pixels")
+    one = explainer(given, target=12, target_prefix=[*PREFIX, 11], method="attnlrp", at="pixels")
+    assert g[1].tokens == one.tokens
+    assert (g.images, g.source) == (one.images, one.segments[0].end)
+    np.testing.assert_allclose(g[1].relevance, one.relevance, rtol=0, atol=1e-6 * abs(one.relevance).max())
+    [both] = explainer(given, target=[[11, 12]], target_prefix=PREFIX, method="attnlrp", at="pixels")
+    np.testing.assert_allclose(both.relevance, g.relevance.sum(0), rtol=0, atol=1e-6 * abs(one.relevance).max())
 
 
 @families(REFUSED)

@@ -60,7 +60,9 @@ def generate(
         ),
     ] = 0,
     method: Annotated[str, typer.Option("--method", metavar="METHOD", help="See [b]lrpx methods[/b].")] = "attnlrp",
-    at: Annotated[str | None, typer.Option("--at", metavar="PLACE", help="input or embedding. Default: input.")] = None,
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="PLACE", help="input, embedding or pixels. Default: input.")
+    ] = None,
     norm: options.NormOption = None,
     rules: options.RulesOption = None,
     verbose: options.VerboseOption = False,

@@ -210,7 +210,8 @@ class Explainer:
                 its ids, the start token first. Default: the start tokens of ``model.generate``. One for all texts, or each.
             explains: What a function given as target computes, for the header. Default: its name.
             at: Where the relevance is taken: ``"input"`` (what enters the first block; default), ``"embedding"`` (the
-                word-embedding rows), and names or globs of modules, whose relevance goes to ``Explanation.layers``.
+                word-embedding rows), ``"pixels"`` (of images, through what reads them), and names or globs of modules, whose
+                relevance goes to ``Explanation.layers``.
             norm: Of ``gradient``: ``"l1"`` (default) or ``"l2"`` (squared).
             direct: Of ``alti-logit``: add the residual stream's own part to the explained token.
             rules: Of ``lrp`` and its relatives: another rule set, or its name.
@@ -330,7 +331,8 @@ class Explainer:
             weights: One per generated token, by which its score is multiplied in spans.
             hops: Pass on what generated tokens took to the tokens before them, so many times; one backward pass each.
             progress: Show a progress bar.
-            **options: ``at`` (``"input"`` or ``"embedding"``), ``norm``, ``direct`` and ``rules``, as in a call.
+            **options: ``at`` (``"input"``, ``"embedding"`` or, of images, ``"pixels"``), ``norm``, ``direct`` and ``rules``, as
+                in a call.
 
         Raises:
             InputError: Something that cannot be used, or a text that the model cannot read.
@@ -363,7 +365,7 @@ class Explainer:
             notes += misspelt
         asked = Asked(objective, contrast, spans, weights, hops, notes)
         return explain_continuation(
-            self._runner, self.tokenizer, encoded, new, chosen, settings, asked, progress, self.batch_tokens
+            self._runner, self.reader, encoded, new, chosen, settings, asked, progress, self.batch_tokens
         )
 
     def flow(

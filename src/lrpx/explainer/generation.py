@@ -20,8 +20,10 @@ from ..errors import InputError, warn
 from ..methods import Method
 from ..methods.generated import OneByOne, about_rotations, how, is_one_pass
 from ..models.lock import lock_of
+from ..models.reader import image_processor_of, tokenizer_of
 from ..models.signature import ModelSignature, padding_id
 from ..passes.dispatch import PassRunner
+from ..passes.hidden_states import place_first
 from ..passes.many_targets import FEW, ManyTargets, check_reads_forward, explain_many
 from ..passes.scoring import AVERAGES, LIKE_AVERAGES, Average, Objective, Scoring
 from ..passes.spec import PassSpec
@@ -37,6 +39,7 @@ from ..text.suspect import notes_of
 from ..text.targets import resolve_token
 from ..text.tokenization import Encoded
 from ..text.units import predicted_token, special_ids
+from .generated_rows import GeneratedRows
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Asked:
 
 def explain_continuation(
     runner: PassRunner,
-    tokenizer: Any,
+    reader: Any,
     prompt: Encoded,
     continuation: tuple[int, ...],
     method: Method,
@@ -69,8 +72,9 @@ def explain_continuation(
         UnsupportedModelError: The model cannot be explained correctly.
         NonFiniteError: NaN or infinity appeared.
     """
-    model, count, first = runner.model, len(continuation), len(prompt.token_ids)
-    spec, combine = how(method, settings) if is_one_pass(method) else (PassSpec({}), torch.mul)
+    model, count, first, tokenizer = runner.model, len(continuation), len(prompt.token_ids), tokenizer_of(reader)
+    images = bool(prompt.image_inputs)
+    spec, combine = how(method, settings, images=images) if is_one_pass(method) else (PassSpec({}), torch.mul)
     if asked.objective not in ("logit", "logprob"):
         raise InputError(f'objective={asked.objective!r}: give "logit" or "logprob".')
     if isinstance(asked.hops, bool) or not isinstance(asked.hops, int) or asked.hops < 0:
@@ -93,6 +97,7 @@ def explain_continuation(
     extras = {name: (*values, *[values[-1]] * (count - 1)) for name, values in prompt.extras.items()}
     read = replace(prompt, text=None, token_ids=ids[:-1], extras=extras)
     item = item_of(signature, tokenizer, read, target=ids[-1])
+    item = replace(item, images=item.lengthened(ids[:-1], item.position, ids[-1]).images)
     check_method(model, item, method, settings)
     if item.images and not signature.placeholders.isdisjoint(continuation):
         raise InputError(
@@ -111,14 +116,17 @@ def explain_continuation(
     for row, (start, stop) in zip(factors, spans, strict=True):
         row[start:stop] = weights[start:stop]
     kept: set[int] = set()
+    rows = GeneratedRows(model, prompt.followed_by(continuation, tokenizer), image_processor_of(reader))
 
     def ask(many: ManyTargets | OneByOne) -> tuple[ManyTargets | OneByOne, np.ndarray]:
         with tqdm(total=len(factors), desc=method.name, unit="token", disable=progress is not True) as bar:
-            found = many.relevance(factors, combine, tell=bar.update)
+            found = rows.relevance(many, factors, combine, bar.update)
+
+        def row_of(one: np.ndarray) -> np.ndarray:
+            return rows.relevance(many, one[None], combine)[0]
+
         for i in range(len(found) * bool(asked.hops)):
-            found[i], stayed = hop(
-                found[i], many.scores, lambda w: many.relevance(w[None], combine)[0], asked.hops, first
-            )
+            found[i], stayed = hop(found[i], many.scores, row_of, asked.hops, rows.begin(first))
             kept.update(stayed)
         return many, found
 
@@ -144,12 +152,12 @@ def explain_continuation(
     [notes] = notes_of([given], tokenizer, padding_id(model, tokenizer), causal=not prompt.source)
     for note in (*notes, *asked.notes, *item.notes):
         warn(note)
-    whole = prompt.followed_by(continuation, tokenizer)
+    whole = rows.encoded
     return GenerationExplanation(
         tokens=whole.tokens,
         token_ids=list(whole.token_ids),
         units=whole.units,
-        prompt_length=first,
+        prompt_length=rows.begin(first),
         spans=spans,
         relevance=relevance,
         values=values,
@@ -160,11 +168,11 @@ def explain_continuation(
         contrast=_named(contrast, tokenizer),
         weights=None if asked.weights is None else weights,
         hops=asked.hops,
-        at=spec.at[0],
+        at=place_first(settings["at"])[0] if is_one_pass(method) else spec.at[0],
         text=prompt.text,
-        source=prompt.source,
+        source=rows.begin(prompt.source),
         special=tuple(n for n, i in enumerate(whole.token_ids) if i in special_ids(tokenizer)),
-        images=prompt.images,
+        images=whole.images,
         measures=method.measures,
         notes=(
             *prompt.notes,

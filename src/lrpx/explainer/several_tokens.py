@@ -93,7 +93,7 @@ def explain_several(
         UnsupportedModelError: The model cannot be explained correctly.
         NonFiniteError: NaN or infinity appeared.
     """
-    spec, combine = how(method, settings)
+    spec, combine = how(method, settings, images=bool(item.images))
     model, signature = runner.model, ModelSignature.of(runner.model)
     with lock_of(model):
         if several.target is None:
@@ -109,6 +109,7 @@ def explain_several(
         relevance, value = np.zeros(len(item.token_ids)), 0.0
         probabilities: dict[str, Any] = {}
         components: dict[str, Any] = {}
+        layers: dict[str, np.ndarray] = {}
         notes: dict[str, None] = {}  # each once, in order
         sides = [("target", 1, several.target), ("contrast", -1, several.contrast)]
         if several.contrast is None:
@@ -133,7 +134,7 @@ def explain_several(
             )
             if len(ids) > 1:
                 check_reads_forward(runner, pad([asked.beginning(FEW)], model), spec)
-            score, row, log_probability, about = explain_many(
+            score, row, of_images, log_probability, about = explain_many(
                 runner, pad([asked], model), spec, scoring, partial(_together, combine=combine)
             )
             notes |= dict.fromkeys([*about, *about_rotations(model, len(before), len(read))])
@@ -142,6 +143,7 @@ def explain_several(
             )  # what a decoder has read of the target is a part of the explanation
             length = len(read) if shown else len(before)
             relevance[:length] += sign * row[:length]
+            layers = {name: layers.get(name, 0) + sign * each for name, each in of_images.items()}
             value += sign * score
             probabilities[f"{role}_probability"] = float(np.exp(log_probability))
             if length < len(row) and method.measures == "parts":
@@ -153,16 +155,19 @@ def explain_several(
         residual=residual,
         target=several.target[0],
         components=components,
+        layers=layers,
         notes=tuple(notes),
     )
     return result, Found(several, probabilities)
 
 
-def _together(many: ManyTargets, combine: Combine) -> tuple[float, np.ndarray, float, tuple[str, ...]]:
-    """The sum of all scores, its relevance ``[T]``, the log-probability of all tokens, and notes."""
+def _together(
+    many: ManyTargets, combine: Combine
+) -> tuple[float, np.ndarray, dict[str, np.ndarray], float, tuple[str, ...]]:
+    """The sum of all scores, its relevance ``[T]`` and that of images, the log-probability of all tokens, and notes."""
     assert many.log_probabilities is not None
     row = many.relevance(np.ones((1, many.scores.size)), combine)[0]
-    return float(many.scores.sum()), row, float(many.log_probabilities.sum()), many.notes
+    return float(many.scores.sum()), row, many.apart[0], float(many.log_probabilities.sum()), many.notes
 
 
 def described(e: Explanation, found: Found, tokenizer: Any) -> Explanation:

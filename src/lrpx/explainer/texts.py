@@ -242,9 +242,6 @@ class Texts(Collected):
     def _takes_one_pass(self, method: Method, settings: dict[str, Any], runner: PassRunner) -> bool:
         """Whether several predictions of one text are explained from one forward pass."""
         positions = [item.position for item in self.items.values()]
-        at = settings.get("at")
-        if at is not None and any(places_with_images(item, at) != at for item in self.items.values()):
-            return False
         return self.of != "text" and takes_one_pass(runner, method, settings, positions)
 
     def _attributions(
@@ -317,7 +314,10 @@ class Texts(Collected):
     ) -> Explanation:
         """The explanation of a text; ``told`` are its fields that depend on the task, such as ``target``."""
         item, processor = self.items[i], image_processor_of(self.reader)
-        encoded, result, position = with_images(self.model, self.encoded[i], result, self.items[i].position, processor)
+        heads = settings.get("heads") is True
+        encoded, result, position = with_images(
+            self.model, self.encoded[i], result, self.items[i].position, processor, heads=heads
+        )
         target, contrast = told["target"], told["contrast"]
         ids: dict[str, Any] = {"target": None if item.function else target.id, "target_text": target.text}
         ids |= {"contrast": contrast and contrast.id, "contrast_text": contrast and contrast.text}

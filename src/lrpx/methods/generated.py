@@ -43,8 +43,13 @@ def check_decomposes(method: Method, why: str) -> None:
         raise InputError(f"{method.name} {why}; {others} do.")
 
 
-def how(method: Method, settings: Mapping[str, Any]) -> tuple[PassSpec, Combine]:
+def how(method: Method, settings: Mapping[str, Any], *, images: bool = False) -> tuple[PassSpec, Combine]:
     """The pass of a method, and how it makes relevance of a hidden state and its gradient.
+
+    Args:
+        method: The method.
+        settings: Its options.
+        images: Whether there may be images, so that ``"pixels"`` is a place, beside what enters the first block.
 
     Raises:
         InputError: The method is not made of a backward pass, or more than one place is asked for.
@@ -67,17 +72,19 @@ def how(method: Method, settings: Mapping[str, Any]) -> tuple[PassSpec, Combine]
         )
     at = settings["at"]
     places = (at,) if isinstance(at, str) else tuple(at)
-    if "pixels" in places:
+    known_places: dict[tuple[str, ...], tuple[str, ...]] = {
+        ("input",): ("input",),
+        ("embedding",): ("embedding",),
+    }
+    if images:
+        known_places[("pixels",)] = ("input", "pixels")
+    if places not in known_places:
+        *most, last = (f'"{place}"' for (place,) in known_places)
         raise InputError(
-            'at="pixels": one logit at a time is followed to the pixels, no generated text, several tokens or log-probabilities. '
-            'Take at="input", or explain each token after the text before it; a log-probability is also a function as target.'
-        )
-    if places not in (("input",), ("embedding",)):
-        raise InputError(
-            f'at={at!r}: several tokens and log-probabilities are explained at "input" or at "embedding", one of them.'
+            f"at={at!r}: several tokens and log-probabilities are explained at {', '.join(most)} or at {last}, one of them."
         )
     rules, combine = known[str(method.function)]()
-    return PassSpec(rules, places), combine
+    return PassSpec(rules, known_places[places]), combine
 
 
 def about_rotations(model: PreTrainedModel, beginning: int, whole: int) -> tuple[str, ...]:

@@ -56,7 +56,7 @@ def explain_together(
         UnsupportedModelError: The model cannot be explained correctly.
         NonFiniteError: NaN or infinity appeared.
     """
-    spec, combine = how(method, {**settings, "heads": None})
+    spec, combine = how(method, {**settings, "heads": None}, images=bool(items[0].images))
     spec = replace(spec, heads=bool(settings.get("heads")))
     scoring = Scoring(
         positions=[item.position - item.source for item in items],
@@ -77,6 +77,7 @@ def explain_together(
                 value=float(value),
                 residual=float(value - row.sum()) if method.measures == "parts" else None,
                 target=-1 if target is None else target,
+                layers=many.apart[i],
                 notes=many.notes,
                 predictions=None if many.predictions is None else many.predictions[i],
                 **(many.inside[i] if many.inside else {}),  # type: ignore[arg-type]

@@ -66,6 +66,12 @@ def decoder_of(model: PreTrainedModel, encoder: nn.Module) -> nn.Module:
     return found
 
 
+def towers_of(model: PreTrainedModel) -> list[nn.Module]:
+    """What reads images for the encoder of text of an encoder-decoder model; empty where an encoder reads them itself."""
+    encoder = encoder_of(model)
+    return [] if encoder is None else list(_towers(model, {encoder, decoder_of(model, encoder)}))
+
+
 def _towers(module: nn.Module, stacks: set[nn.Module]) -> Iterator[nn.Module]:
     """The outermost modules with blocks of their own beside the stacks, such as what reads images for an encoder of text."""
     for child in module.children():

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .._torch_internals import SET_GRAD_ENABLED
-from ..errors import InputError, UnsupportedModelError
+from ..errors import InputError
 from ..models.modules import modules_of
 from ..models.stacks import stacks_of, watching_encoder
 from ..propagation.propagate import Propagation, propagate
@@ -38,6 +38,7 @@ from .image_inputs import (
     language_model,
     language_modules,
     pixel_leaves,
+    through_a_choice,
     watched_images,
 )
 from .objections import objections_of
@@ -75,6 +76,11 @@ class Watched:
     later: Sequence[Tensor] = ()
     pixels: Mapping[str, Tensor] = field(default_factory=dict)
 
+    @property
+    def follows(self) -> bool:
+        """Whether images are followed to their pixels, beside the row of tokens."""
+        return bool(self.pixels)
+
     def rows_inside(self, model: PreTrainedModel, first: State) -> Rows:
         """What is known of heads and blocks, if they read the tokens of which relevance is taken, and no others."""
         shapes = [None if piece is None else tuple(piece.shape[:2]) for piece in first.pieces]
@@ -88,7 +94,7 @@ class Watched:
             InputError: A module whose hidden state is asked for did not run.
             UnsupportedModelError: No gradient passes, a rule was not met, or there is a way around the first block.
         """
-        wanted = [name for name in self.wanted if name != "pixels" or not self.batch.with_images]
+        wanted = [name for name in self.wanted if name != "pixels" or not self.follows]
         for name in wanted:
             places = [name in taps for taps in self.taps]
             if not (all(places) if name in ("input", "embedding") else any(places)):
@@ -145,8 +151,9 @@ def watched(
         seen = {k: v for k, v in batch.inputs.items() if not (options.unpadded and k == "attention_mask")}
         wanted = resolve_at(model, spec.at)
         linked = options.static or options.linked or not (active.rules or batch.with_images)
+        follow = "pixels" in wanted and (batch.with_images or bool(batch.sources))
         if batch.sources:
-            stack.enter_context(counting_from_the_encoder(model, active))
+            stack.enter_context(counting_from_the_encoder(model, active, again, follow=follow))
         encoding = stack.enter_context(watching_encoder(model))
         taps, images = [], (list[Tensor](), list[Tensor]())
         for part, shape in zip(stacks_of(model, modules), batch.shapes, strict=True):
@@ -155,12 +162,10 @@ def watched(
             here = {name: m for name, m in wanted.items() if name in PLACES or m is None or m in part.modules}
             runs = encoding if part.name == "encoder" else partial(_is_not, encoding)
             taps.append(stack.enter_context(taps_of(part, here, shape, again, runs, linked=linked)))
-        pixels: dict[str, Tensor] = {}
-        follow = batch.with_images and "pixels" in wanted
         if batch.with_images:
             images = stack.enter_context(watched_images(model, taps[0], active, again, follow=follow))
-            pixels = pixel_leaves(seen) if follow else {}
-        elif "pixel_values" in seen:
+        pixels = pixel_leaves(seen) if follow else {}
+        if not batch.with_images and not follow and "pixel_values" in seen:
             taps[0]["pixels"] = seen["pixel_values"].detach().requires_grad_()
             seen["pixel_values"] = taps[0]["pixels"].clone()  # a model may write into it; the leaf must stay as it is
         reader = language_model(model) if batch.with_images else model
@@ -201,11 +206,8 @@ def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
     start = len(differentiable) + len(beside)
     of_images = dict(zip(apart, found[start : start + len(apart)], strict=True))
     images = {name: (apart[name].detach(), g) for name, g in of_images.items() if g is not None}
-    if now.pixels and not images:
-        raise UnsupportedModelError(
-            f"{type(model).__name__} reads its images through a choice (softmax or argmax), which takes no relevance under these "
-            'rules. Take at="input", where images and text meet.'
-        )
+    if now.follows and not images:
+        raise through_a_choice(model)
     for piece in pieces:
         if gradients.get(id(piece)) is None:
             gradients[id(piece)] = torch.zeros_like(piece)

@@ -9,7 +9,7 @@
    blocks. They are further inputs: each is noted as ``[B, T, width]``, zero where there is no image, beside what enters the
    first block.
 4. At ``"pixels"`` nothing is cut off: the rules hold in those modules too, and relevance goes on to what the model was given
-   as images. Text is still taken at the first block.
+   as images. Text is still taken at the first block, of an encoder-decoder model at that of its encoder and its decoder.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -26,9 +26,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .._torch_internals import no_function_modes
-from ..errors import UnsupportedModelError
+from ..errors import InputError, UnsupportedModelError
 from ..models.modules import modules_of
-from ..models.stacks import encoder_of
+from ..models.stacks import encoder_of, towers_of
 from ..propagation.propagate import Propagation
 from .checkpointing import Recomputation, outer_blocks
 from .hidden_states import first_blocks
@@ -49,14 +49,33 @@ STATES = f"{APART}states"
 """Features that enter later blocks."""
 
 
+def holds_pixels(inputs: Mapping[str, Tensor]) -> bool:
+    """Whether images are among a model's inputs."""
+    return any(tensor.is_floating_point() and _PIXELS.search(name) for name, tensor in inputs.items())
+
+
 def pixel_leaves(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The images among a model's ``inputs``, by name, as leaves that take a gradient; ``inputs`` then hold copies of them."""
+    """The images among a model's ``inputs``, by name, as leaves that take a gradient; ``inputs`` then hold copies of them.
+
+    Raises:
+        InputError: There are none.
+    """
+    if not holds_pixels(inputs):
+        raise InputError(f'at="pixels" is for images, and the model is given {", ".join(inputs)}. Take at="input".')
     leaves = {}
     for name, tensor in inputs.items():
         if tensor.is_floating_point() and _PIXELS.search(name):
             leaves[f"{APART}{name}"] = tensor.detach().requires_grad_()
             inputs[name] = leaves[f"{APART}{name}"].clone()  # a model may write into it; the leaf must stay as it is
     return leaves
+
+
+def through_a_choice(model: PreTrainedModel) -> UnsupportedModelError:
+    """The error about pixels that no gradient reaches."""
+    return UnsupportedModelError(
+        f"{type(model).__name__} reads its images through a choice (softmax or argmax), which takes no relevance under these "
+        'rules. Take at="input", where images and text meet.'
+    )
 
 
 def language_model(model: PreTrainedModel) -> nn.Module:
@@ -113,25 +132,72 @@ def before_the_language_model(model: PreTrainedModel) -> list[nn.Module]:
     return found
 
 
+def _count_anew(active: Propagation, *, follow: bool) -> None:
+    """Let the rules' counters begin here; what relevance is followed through stays in those of what is refused or noted."""
+    counters = (active.hits, active.met) if follow else (active.hits, active.met, active.cuts, active.unknown)
+    for counter in counters:
+        counter.clear()
+
+
 @contextmanager
-def counting_from_the_encoder(model: PreTrainedModel, active: Propagation) -> Iterator[None]:
+def _attending(
+    model: PreTrainedModel, readers: Sequence[nn.Module], elsewhere: Callable[[], bool]
+) -> Iterator[Callable[[Propagation], None]]:
+    """While the block runs, note which blocks attend in what reads images; the function refuses rules that met fewer."""
+    attending: set[nn.Module] = set()
+
+    def ran(block: nn.Module, _: Any) -> None:
+        if not elsewhere():
+            attending.add(block)
+
+    def check(active: Propagation) -> None:
+        met = active.met["attention"] + active.met["softmax"]
+        if active.rules and met < len(attending):
+            raise UnsupportedModelError(
+                f"{type(model).__name__}: before the language model, {len(attending)} blocks attend, and the rules met {met} "
+                'attentions, so a map of pixels would be wrong. Take at="input", where images and text meet.'
+            )
+
+    with ExitStack() as stack:
+        for block in (block for reader in readers for block in outer_blocks(reader)):
+            if any("Attention" in type(part).__name__ for part in block.modules()):
+                stack.callback(block.register_forward_pre_hook(ran).remove)
+        yield check
+
+
+@contextmanager
+def counting_from_the_encoder(
+    model: PreTrainedModel, active: Propagation, again: Recomputation, *, follow: bool
+) -> Iterator[None]:
     """While the block runs, the rules' counters begin with the encoder of an encoder-decoder model.
 
-    What reads images before it (Florence 2, T5 Gemma 2) is no part of a pass: relevance is taken at the first block.
+    What reads images before it (Florence 2, T5 Gemma 2) is no part of a pass where relevance is taken at the first block.
+
+    Args:
+        model: An encoder-decoder model.
+        active: The mode that applies the rules.
+        again: Says whether a block runs once more.
+        follow: Relevance goes on to the pixels: see that the rules are met before the encoder too.
+
+    Raises:
+        UnsupportedModelError: They are not.
     """
     encoder, thread = encoder_of(model), threading.get_ident()
 
-    def entered(_: nn.Module, __: Any) -> None:
-        if threading.get_ident() == thread:
-            for counter in (active.hits, active.met, active.cuts, active.unknown):
-                counter.clear()
+    def elsewhere() -> bool:
+        return again.running or threading.get_ident() != thread
 
-    hook = None if encoder is None else encoder.register_forward_pre_hook(entered, prepend=True)
-    try:
+    with _attending(model, towers_of(model) if follow else (), elsewhere) as check, ExitStack() as stack:
+
+        def entered(_: nn.Module, __: Any) -> None:
+            if elsewhere():
+                return
+            check(active)
+            _count_anew(active, follow=follow)
+
+        if encoder is not None:
+            stack.callback(encoder.register_forward_pre_hook(entered, prepend=True).remove)
         yield
-    finally:
-        if hook is not None:
-            hook.remove()
 
 
 @contextmanager
@@ -152,7 +218,6 @@ def watched_images(
     """
     features: list[Tensor] = []
     later: list[Tensor] = []
-    attending: set[nn.Module] = set()
     thread = threading.get_ident()
 
     def elsewhere() -> bool:
@@ -161,22 +226,11 @@ def watched_images(
     def cut(_: nn.Module, __: Any, output: Any) -> Any:
         return output if elsewhere() else _with_leaves(output, features)
 
-    def ran(block: nn.Module, _: Any) -> None:
-        if not elsewhere():
-            attending.add(block)
-
     def entered(_: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
         if elsewhere():
             return None
-        met = active.met["attention"] + active.met["softmax"]
-        if follow and active.rules and met < len(attending):
-            raise UnsupportedModelError(
-                f"{type(model).__name__}: before the language model, {len(attending)} blocks attend, and the rules met {met} "
-                'attentions, so a map of pixels would be wrong. Take at="input", where images and text meet.'
-            )
-        counters = (active.hits, active.met) if follow else (active.hits, active.met, active.cuts, active.unknown)
-        for counter in counters:
-            counter.clear()
+        check(active)
+        _count_anew(active, follow=follow)
         embeds, where = kwargs.get(_FEATURES), kwargs.get(_WHERE)
         if embeds is None or where is None:
             return None
@@ -189,14 +243,11 @@ def watched_images(
                 new.append(whole[where])
         return args, {**kwargs, _FEATURES: new}
 
+    readers = before_the_language_model(model)
     with ExitStack() as stack:
-        for module in before_the_language_model(model):
-            if not follow:
-                stack.callback(module.register_forward_hook(cut).remove)
-                continue
-            for block in outer_blocks(module):
-                if any("Attention" in type(part).__name__ for part in block.modules()):
-                    stack.callback(block.register_forward_pre_hook(ran).remove)
+        check = stack.enter_context(_attending(model, readers if follow else (), elsewhere))
+        for module in () if follow else readers:
+            stack.callback(module.register_forward_hook(cut).remove)
         whole = model.config.model_type in _IMAGE_PARTS
         for module in first_blocks(language_modules(model)) if whole else [language_model(model)]:
             stack.callback(module.register_forward_pre_hook(entered, with_kwargs=True, prepend=True).remove)

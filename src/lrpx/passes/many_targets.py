@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -27,6 +27,7 @@ from ..text.batching import Batch
 from .branch_sums import NOTHING, edges_to, sums_of
 from .dispatch import PassRunner
 from .forward_backward import CHUNK, Watched, watched, with_later
+from .image_inputs import through_a_choice
 from .memory import values_at_once
 from .objections import puts_tokens_around
 from .predictions import read_predictions
@@ -40,6 +41,7 @@ logger = logging.getLogger("lrpx")
 FEW = 3  # tokens that show whether a model reads forward only
 
 Combine = Callable[[Tensor, Tensor], Tensor]  # hidden state and gradient -> relevance, element by element
+OfImages = dict[str, np.ndarray]  # name -> relevance of what images are beside the row of tokens, ``Watched.apart``
 Answer = TypeVar("Answer")
 
 
@@ -60,6 +62,7 @@ class ManyTargets:
         predictions: Of each position, if asked for.
         notes: What has to be known to read the relevance right.
         inside: Of each value of the last ``relevance``, ``by_head`` and its like as in an ``Attribution``, if asked for.
+        apart: Of each value of the last ``relevance``, what ``kept`` made of the relevance of images beside the row of tokens.
     """
 
     def __init__(
@@ -69,7 +72,8 @@ class ManyTargets:
         cuts = (about_cuts(type(model).__name__, now.active),) if +now.active.cuts else ()
         self.notes = (*about_tables(model), *cuts)
         states, beside = now.states(model, scores.root)
-        self._beside = [*beside, *now.apart().values()]
+        self._beside, self._apart, self._follows = beside, now.apart(), now.follows
+        self.apart: list[Any] = []
         self._state, self._later = next(iter(states.values())), now.later
         self.inside: list[dict[str, np.ndarray]] = []
         self._blocks, self._rows = now.blocks, now.rows_inside(model, self._state) if now.blocks else NOTHING
@@ -78,7 +82,7 @@ class ManyTargets:
             together = max(1, together // self._rows.blocks)
         *before, _ = self._state.lengths
         self._shift = sum(before)  # of positions among all tokens
-        self._name, self._scoring = type(model).__name__, scoring
+        self._model, self._name, self._scoring = model, type(model).__name__, scoring
         self._root, self._seed, self._together = scores.root, scores.seed, together
         self._length = self._shift + now.batch.ids.shape[1]
         self.scores = scores.values.detach().cpu().double().numpy()
@@ -89,7 +93,11 @@ class ManyTargets:
         self.predictions = None if shown is None else list(read_predictions(shown.cpu().double().numpy()))
 
     def relevance(
-        self, weights: np.ndarray, combine: Combine, tell: Callable[[int], object] | None = None
+        self,
+        weights: np.ndarray,
+        combine: Combine,
+        tell: Callable[[int], object] | None = None,
+        kept: Callable[[OfImages], Any] = dict,
     ) -> np.ndarray:
         """Of each value, a weighted sum of the scores, the relevance of every token: float64 ``[V, T]``.
 
@@ -97,26 +105,30 @@ class ManyTargets:
             weights: ``[V, P]``.
             combine: Applied to hidden state and gradient; what it gives is summed over the width. ``torch.mul`` for LRP.
             tell: Is called with how many values more are done.
+            kept: What is kept of the relevance of images beside the row of tokens, which has a number for every pixel.
 
         Raises:
             UnsupportedModelError: A score depends on tokens after its position.
             NonFiniteError: A gradient is not finite.
         """
         found, start = np.zeros((len(weights), self._length)), 0
-        self.inside = []
+        self.inside, self.apart = [], []
         while start < len(weights):
             group = slice(start, start + self._together)
-            found[group] = self._relevance(weights[group], combine)
+            found[group] = self._relevance(weights[group], combine, kept)
             start = group.stop
             if tell is not None:
                 tell(len(weights[group]))
         return found
 
-    def _relevance(self, weights: np.ndarray, combine: Combine) -> np.ndarray:
+    def _relevance(self, weights: np.ndarray, combine: Combine, kept: Callable[[OfImages], Any]) -> np.ndarray:
         if len(weights) > 1:
             known = len(self.inside)
             try:
-                return self._read(self._gradients(weights), weights, combine)
+                gradients, apart = self._gradients(weights)
+                found = self._read(gradients, weights, combine)
+                self._note_apart(apart, len(weights), combine, kept, batched=True)
+                return found
             except torch.OutOfMemoryError:
                 reason = "together they do not fit into memory"
             except RuntimeError as error:  # vmap has no rule for an operation
@@ -124,18 +136,21 @@ class ManyTargets:
             logger.debug("%s goes backwards once per value: %s", self._name, reason)
             self._together = 1
             del self.inside[known:]
-        return np.concatenate(
-            [self._read(self._gradients(row, batched=False), row, combine) for row in np.split(weights, len(weights))]
-        )
+        rows = []
+        for row in np.split(weights, len(weights)):
+            gradients, apart = self._gradients(row, batched=False)
+            rows.append(self._read(gradients, row, combine))
+            self._note_apart(apart, 1, combine, kept, batched=False)
+        return np.concatenate(rows)
 
-    def _gradients(self, weights: np.ndarray, *, batched: bool = True) -> Tensor:
-        """The gradients of a group of V values, or of one value, at the first place ``[V, T, width]``."""
+    def _gradients(self, weights: np.ndarray, *, batched: bool = True) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """The gradients of a group of V values, or of one value, at the first place ``[V, T, width]``; and those of images."""
         wide = torch.promote_types(self._seed.dtype, torch.float32)
         factors = torch.as_tensor(weights, dtype=wide, device=self._seed.device)
         seeds = (factors.unsqueeze(2) * self._seed.to(wide)).to(self._root.dtype)  # [V, P, n]
         found: tuple[Tensor | None, ...] = ()
         pieces = [piece for piece in self._state.pieces if piece is not None and piece.requires_grad]
-        wanted: list[Any] = [*pieces, *self._later, *self._beside, *self._edges.values()]
+        wanted: list[Any] = [*pieces, *self._later, *self._beside, *self._edges.values(), *self._apart.values()]
         if pieces:
             with warnings.catch_warnings():
                 # Where vmap has no rule for a kernel (fused attention on some devices), it loops, and warns of that.
@@ -148,11 +163,15 @@ class ManyTargets:
                     retain_graph=True,
                     allow_unused=True,
                 )
-        count, edges = len(pieces) + len(self._later), len(found) - len(self._edges)
+        count = len(pieces) + len(self._later)
+        edges, end = count + len(self._beside), count + len(self._beside) + len(self._edges)
         if any(gradient is not None for gradient in found[count:edges]):
             raise NotCutOff
+        apart = {name: g for name, g in zip(self._apart, found[end:], strict=True) if g is not None} if found else {}
+        if self._follows and not apart:
+            raise through_a_choice(self._model)
         if self._edges and found:
-            self._note_inside(found[edges:], len(weights), batched=batched)
+            self._note_inside(found[edges:end], len(weights), batched=batched)
         gradients = dict(zip(map(id, [*pieces, *self._later]), found, strict=False))
         whole = []
         for piece in [*self._state.pieces, *self._later]:
@@ -165,7 +184,32 @@ class ManyTargets:
         whole, later = whole[: len(self._state.pieces)], whole[len(self._state.pieces) :]
         if len(whole) > 1 and any(g[:, n:].any() for g, n in zip(whole, self._state.lengths, strict=True)):
             raise UnsupportedModelError(puts_tokens_around(self._name))
-        return with_later(self._state.whole(whole), later)
+        return with_later(self._state.whole(whole), later), apart
+
+    def _note_apart(
+        self,
+        gradients: Mapping[str, Tensor],
+        values: int,
+        combine: Combine,
+        kept: Callable[[OfImages], Any],
+        *,
+        batched: bool,
+    ) -> None:
+        """Read the gradients of V values with respect to what images are beside the row of tokens."""
+        for i in range(values):
+            found = {}
+            for name, each in gradients.items():
+                gradient = each[i] if batched else each
+                self._check_finite(gradient)
+                found[name] = combine(self._apart[name].detach().cpu().double(), gradient.cpu().double()).numpy()
+            self.apart.append(kept(found))
+
+    def _check_finite(self, gradients: Tensor) -> None:
+        if not gradients.isfinite().all():
+            raise NonFiniteError(
+                f"a gradient of {self._name} is not finite in {gradients.dtype}. Load the model in a wider dtype, or try "
+                "another attn_implementation."
+            )
 
     def _note_inside(self, gradients: Sequence[Tensor | None], values: int, *, batched: bool) -> None:
         """Read the gradients of V values at the edges of heads and branches."""
@@ -179,11 +223,7 @@ class ManyTargets:
 
     def _read(self, gradients: Tensor, weights: np.ndarray, combine: Combine) -> np.ndarray:
         """What the gradients of V values say ``[V, T]``, refused if something speaks against it."""
-        if not gradients.isfinite().all():
-            raise NonFiniteError(
-                f"a gradient of {self._name} is not finite in {gradients.dtype}. Load the model in a wider dtype, or try "
-                "another attn_implementation."
-            )
+        self._check_finite(gradients)
         if gradients[:, self._length :].any():
             raise UnsupportedModelError(puts_tokens_around(self._name))
         positions = [self._shift + position for position in self._scoring.positions]
@@ -218,7 +258,7 @@ def explain_many(
     Args:
         runner: Of the model, whose lock the caller holds.
         batch: One text.
-        spec: The rules, and the one place where relevance is taken.
+        spec: The rules, and the one place where relevance is taken; beside it ``"pixels"``, of images.
         scoring: The positions and their scores.
         ask: Calls ``ManyTargets.relevance``, as often as it likes.
         together: How many values go backwards at once. Default: by an estimate of memory.
@@ -280,6 +320,7 @@ def check_reads_forward(runner: PassRunner, batch: Batch, spec: PassSpec) -> Non
     """
     if not runner.reads_forward:
         scoring = Scoring([0], [int(batch.ids[0, -1])])
+        spec = replace(spec, at=spec.at[:1])  # the few tokens are without their images
         explain_many(runner, batch, spec, scoring, lambda many: many.relevance(np.ones((1, 1)), torch.mul))
         runner.reads_forward = batch.ids.shape[1] > 1  # a single token shows nothing
 

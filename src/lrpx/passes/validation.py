@@ -281,8 +281,8 @@ def check_no_bypass(model: nn.Module, values: Tensor, sources: Mapping[str, Tens
                 raise UnsupportedModelError(
                     f"{type(model).__name__} feeds its images into later blocks too (as by cross-attention), so what enters the "
                     "first block is not all that they contribute.",
-                    python="Of such a model one prediction at a time is explained: explainer(text, images=...).",
-                    app="Of such a model one token at a time is explained.",
+                    python='Take at="pixels".',
+                    app="Of such a model images are explained in Python.",
                 )
             what = "the text contributes" if name == "embedding" else "the image contributes"
             raise UnsupportedModelError(

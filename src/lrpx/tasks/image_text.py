@@ -22,7 +22,7 @@ from ..models.reader import image_processor_of, tokenizer_of
 from ..models.refused import REFUSED_WITH_IMAGES, why_refused
 from ..models.signature import PER_TOKEN, takes
 from ..passes.hidden_states import PLACES, place_first, resolve_at
-from ..passes.image_inputs import language_modules
+from ..passes.image_inputs import holds_pixels, language_modules
 from ..text.batching import Item
 from ..text.given import IGNORED, IMAGE_INPUT, READ, as_python, short
 from ..text.tokenization import Encoded
@@ -63,12 +63,10 @@ def check_method(model: PreTrainedModel, item: Item, method: Method, settings: M
             raise InputError('at="pixels" is for images, and the text has none. Take at="input" or at="embedding".')
         return
     first, *others = place_first(settings.get("at") or "input")
+    if first == "pixels" and not holds_pixels(item.images):
+        given = ", ".join(item.images)
+        raise InputError(f'at="pixels" is for images, and {type(model).__name__} is given {given}. Take at="input".')
     if item.source:
-        if first == "pixels":
-            raise InputError(
-                f'at="pixels": of {type(model).__name__}, an encoder-decoder model, images are explained by the patches that the '
-                'encoder reads. Take at="input".'
-            )
         if first == "embedding" and settings["at"] is not method.options["at"]:
             raise InputError('at="embedding" is for texts alone, without images or sound. Take at="input".')
     elif not method.has_passes:
@@ -77,20 +75,15 @@ def check_method(model: PreTrainedModel, item: Item, method: Method, settings: M
             python='Take method="attnlrp".',
             app="Choose another method, such as attnlrp.",
         )
-    if item.source:
-        return
-    if first not in ("input", "pixels"):
+    if not item.source and first not in ("input", "pixels"):
         raise InputError(
             f'at={first!r} is no place where images and text are together. Take at="input", the default, or at="pixels".'
         )
     for at in others:
         if at in PLACES:
             raise InputError(f'at={at!r} beside {first!r}: of a text with images give one of "input" and "pixels".')
-    if first == "pixels" and settings.get("heads"):
-        raise InputError(
-            'heads=True: heads attend to the tokens that stand for the image, and at="pixels" its patches take their places. '
-            'Take at="input".'
-        )
+    if item.source:
+        return
     inside = set(language_modules(model))
     for name, module in resolve_at(model, others).items():
         if module not in inside:

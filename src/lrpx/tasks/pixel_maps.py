@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -94,9 +94,19 @@ def _unpacked(
             return
 
 
+def _vision_of(model: PreTrainedModel) -> Any:
+    """The configuration of what reads images; an encoder-decoder model may have it as, or in, that of its encoder."""
+    encoder = getattr(model.config, "encoder", None)
+    own = getattr(model.config, "vision_config", None)
+    return own or getattr(encoder, "vision_config", encoder) or model.config
+
+
 def _side(model: PreTrainedModel) -> int:
     """The side of a patch in pixels; 0 if the configuration does not say."""
-    for config in (getattr(model.config, "vision_config", None), model.config):
+    vision = _vision_of(model)
+    if isinstance(strides := getattr(vision, "patch_stride", None), list | tuple):  # patches of patches (DaViT)
+        return math.prod(strides)
+    for config in (vision, model.config):
         side = getattr(config, "patch_size", None)
         side = side[-1] if isinstance(side, list | tuple) else side
         if isinstance(side, int):
@@ -106,8 +116,7 @@ def _side(model: PreTrainedModel) -> int:
 
 def _merged(model: PreTrainedModel) -> int:
     """How many patches in a row a token stands for."""
-    vision = getattr(model.config, "vision_config", model.config)
-    for config in (vision, model.config):
+    for config in (_vision_of(model), model.config):
         for name in ("spatial_merge_size", "merge_size", "merge_kernel_size"):
             merge = getattr(config, name, None)
             merge = merge[-1] if isinstance(merge, list | tuple) else merge

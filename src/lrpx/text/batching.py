@@ -52,7 +52,21 @@ class Item:
     def lengthened(self, token_ids: tuple[int, ...], position: int, target: int) -> Item:
         """The same input with more tokens after it, or fewer: its per-token inputs go on with the last one."""
         extras = {k: (*v, *[v[-1]] * (len(token_ids) - len(v)))[: len(token_ids)] for k, v in self.extras.items()}
-        return Item(token_ids, position, target, None, extras, source=self.source, images=self.images)
+        images = {name: _lengthened(name, tensor, len(token_ids)) for name, tensor in self.images.items()}
+        return Item(token_ids, position, target, None, extras, source=self.source, images=images)
+
+
+_BY_TOKEN = frozenset({"cross_attention_mask", "image_attention_mask"})
+"""Inputs that say which images each token attends to, ``[1, T, ...]`` (Mllama, Idefics)."""
+
+
+def _lengthened(name: str, tensor: Tensor, length: int) -> Tensor:
+    """What belongs to the images of a text, for more tokens or fewer: as when a model generates, each attends as the last one."""
+    if name not in _BY_TOKEN:
+        return tensor
+    return torch.cat([tensor, tensor[:, -1:].expand(-1, max(0, length - tensor.shape[1]), *tensor.shape[2:])], 1)[
+        :, :length
+    ]
 
 
 class Readout(ABC):
