@@ -237,6 +237,20 @@ F0 = {
         ),
         lambda x: torch.softmax(x, -1),
     ),
+    # A root, a power or an activation of one of them is another one.
+    "root": (lambda x: torch.exp(x).sqrt(), lambda x: torch.exp(x / 2)),
+    "square": (lambda x: torch.exp(x).square(), lambda x: torch.exp(2 * x)),
+    "power of softmax": (lambda x: torch.softmax(x, -1) ** 3, lambda x: torch.exp(3 * torch.log_softmax(x, -1))),
+    "softmax, sharpened": (
+        lambda x: torch.softmax(x, -1) ** 2 / (torch.softmax(x, -1) ** 2).sum(-1, keepdim=True),
+        lambda x: torch.softmax(2 * x, -1),
+    ),
+    "root of softplus": (lambda x: F.softplus(x).sqrt(), lambda x: torch.exp(torch.log(F.softplus(x)) / 2)),
+    "softplus": (lambda x: torch.log1p(torch.exp(x)), F.softplus),
+    "tanh of a sigmoid": (
+        lambda x: torch.tanh(torch.sigmoid(x)),
+        lambda x: 2 * torch.sigmoid(2 * torch.sigmoid(x)) - 1,
+    ),
 }
 
 

@@ -40,6 +40,8 @@ class Recogniser:
 
     def _seen(self, name: str, call: Call) -> Call:
         kind = call.kind
+        if kind in ("activation", "power") and CONSTANT in self.ranks and {*map(rank_of, call.operands)} == {CONSTANT}:
+            return replace(call, kind="", rank=CONSTANT)  # sqrt(softplus(x)) is not 0 at 0 either
         if kind in ("linear", "product", "contraction"):
             return self._product(call)
         if kind == "division":
@@ -50,8 +52,7 @@ class Recogniser:
             return self._inverse(call, call.argument(0, "input"))
         if name == "var_mean" and kind in self.ruled:  # the mean is no normaliser
             return replace(call, kind="", function=partial(_constant_variance, call))
-        if kind in ("magnitude", "unit_norm") and rank_of(call.operands[0]) == CONSTANT:
-            # The 1-norm of weights that are not negative is their sum.
+        if kind in ("magnitude", "unit_norm") and rank_of(call.operands[0]) == CONSTANT:  # the 1-norm is a sum
             return replace(call, kind="softmax" if kind == "unit_norm" else "", rank=CONSTANT, written_out=True)
         if kind == "step":
             return replace(call.detached(lambda _: True), kind="")
