@@ -1,5 +1,6 @@
 """Files are written completely or not at all, and read with errors that name the place; optional imports say the extra."""
 
+import errno
 import hashlib
 import os
 import re
@@ -9,13 +10,14 @@ import numpy as np
 import pytest
 
 import lrpx
-from lrpx.errors import InputError, import_optional
+from lrpx.errors import InputError, LrpxError, import_optional
 from lrpx.files import (
     atomic_write,
     check_output,
     json_object,
     read_json,
     read_jsonl,
+    save_output,
     sha256,
     update_digest,
     write_json,
@@ -145,6 +147,39 @@ def test_a_missing_folder_is_an_error_that_says_how_to_make_it(writer, several, 
     folder.mkdir()
     getattr(given, writer)(folder / "map")
     assert (folder / "map").stat().st_size
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_full_disk_leaves_the_file_that_was_there(writer, tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "map").write_text("before")
+    monkeypatch.setattr(os, "fsync", full)
+    for given in (made(), lrpx.Explanations([made()])):
+        with pytest.raises(
+            LrpxError, match=r"could not write \S+map: No space left on device. What was there before is kept"
+        ):
+            getattr(given, writer)(tmp_path / "map")
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("map", "before")]
+
+
+def test_a_link_stays_a_link_and_a_mode_stays_as_it_was(tmp_path):
+    (tmp_path / "file").write_text("before")
+    (tmp_path / "file").chmod(0o600)
+    (tmp_path / "link").symlink_to("file")
+    made().save(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert lrpx.Explanation.load(tmp_path / "file").tokens == ["a"]
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no such device here")
+def test_a_device_is_written_as_it_is(tmp_path):
+    save_output(Path("/dev/null"), "x")
+    with pytest.raises(LrpxError, match="could not write /dev/full: No space left on device"):
+        save_output(Path("/dev/full"), "x")
+    assert Path("/dev/full").is_char_device()
 
 
 @pytest.mark.parametrize("writer", WRITERS[:-1])

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,29 +80,55 @@ def check_ending(path: str | os.PathLike[str], kind: str) -> Path:
 
 
 @contextmanager
-def atomic_write(path: Path) -> Iterator[Path]:
+def atomic_write(
+    path: Path, kept: str = "What was finished is kept: make room, then run the same command again to go on."
+) -> Iterator[Path]:
     """Give a temporary path to write to; it is renamed to ``path`` if the block succeeds and removed if it fails.
 
-    So a process that is killed, or a disk that fills up, leaves what was there before.
+    So a process that is killed, or a disk that fills up, leaves what was there before. A file that was there keeps its mode,
+    and a link stays one.
+
+    Args:
+        path: The file.
+        kept: What the error says of results that are there.
 
     Raises:
         InputError: The path is below a file.
         LrpxError: The file could not be written, for instance because the disk is full.
     """
     check_above(path)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    real = Path(os.path.realpath(path))
+    temporary = real.with_name(f".{real.name}.{secrets.token_hex(8)}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        real.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
         flush_to_disk(temporary)
-        os.replace(temporary, path)
+        if real.exists():
+            shutil.copymode(real, temporary)
+        os.replace(temporary, real)
     except OSError as error:
-        raise LrpxError(
-            f"could not write {path}: {error.strerror or error}. What was finished is kept: make room, then run the same "
-            "command again to go on."
-        ) from error
+        raise LrpxError(f"could not write {path}: {error.strerror or error}. {kept}") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def save_output(path: Path, content: str | bytes) -> None:
+    """Write a whole result to a path of ``check_output``. If that fails, the file is as it was before.
+
+    Only a device, a pipe, or a file in a folder where no other can be made is written as it is.
+
+    Raises:
+        LrpxError: The file could not be written, for instance because the disk is full.
+    """
+    whole = content.encode("utf-8") if isinstance(content, str) else content
+    if (path.exists() and not path.is_file()) or not os.access(Path(os.path.realpath(path)).parent, os.W_OK):
+        try:
+            path.write_bytes(whole)
+        except OSError as error:
+            raise LrpxError(f"could not write {path}: {error.strerror or error}.") from error
+        return
+    with atomic_write(path, "What was there before is kept.") as temporary:
+        temporary.write_bytes(whole)
 
 
 def flush_to_disk(path: Path) -> None:

@@ -630,9 +630,12 @@ def test_a_full_disk_is_one_line(lrpx_command, tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pathlib.Path.write_text", full)
+    (tmp_path / "x.html").write_text("before")
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
     code, _, err = lrpx_command("explain", TEXT, "-o", str(tmp_path / "x.html"))
-    assert (code, err) == (2, "lrpx: [Errno 28] No space left on device\n")
+    expected = f"lrpx: could not write {tmp_path}/x.html: No space left on device. What was there before is kept.\n"
+    assert (code, err) == (2, expected)
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("x.html", "before")]
 
 
 def test_a_bug_is_a_traceback(lrpx_command, monkeypatch):

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console, RenderableType
 
 from ..errors import InputError, nearest
-from ..files import check_output, json_line
+from ..files import check_output, json_line, save_output
 from ..heatmap import Look
 from ..heatmap.latex import ENGINES
 
@@ -175,4 +175,4 @@ def write_text(content: str, output: Path | None) -> None:
     if output is None:
         typer.echo(content.encode("utf-8"), nl=False)  # as bytes: the files say UTF-8, whatever the terminal's encoding
     else:
-        output.write_text(content, encoding="utf-8")
+        save_output(output, content)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from ..errors import InputError
-from ..files import check_ending
+from ..files import check_ending, save_output
 from .drawable import Drawable, FlowLike, Generated
 from .look import Look
 from .matrix import MatrixView, matrices
@@ -327,5 +327,5 @@ def _draw(explanations: Drawables, path: str | os.PathLike[str], look: Look, of:
 
 def _written(text: str, path: str | os.PathLike[str] | None, kind: str) -> str:
     if path is not None:
-        check_ending(path, kind).write_text(text, encoding="utf-8")
+        save_output(check_ending(path, kind), text)
     return text

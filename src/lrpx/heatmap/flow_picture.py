@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 import warnings
+from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, import_optional
@@ -13,14 +13,14 @@ from .emoji import is_emoji
 from .flow import FlowView
 from .fonts import DPI, Typeface
 from .numbers import MINUS, short
-from .picture import HIGHEST
+from .picture import HIGHEST, save_figure
 from .text import characters, code_point
 
 ROW, COLUMN, GAP = 0.21, 0.3, 0.12  # inches
 LABEL, SIZE, WIDEST = 24, 8.0, 6.0  # characters; points; points of the widest edge
 
 
-def draw(view: FlowView, path: str | os.PathLike[str], kind: str = "png") -> None:
+def draw(view: FlowView, path: Path, kind: str = "png") -> None:
     """Draw the graph into the file ``path``.
 
     Raises:
@@ -101,7 +101,7 @@ def draw(view: FlowView, path: str | os.PathLike[str], kind: str = "png") -> Non
         for n, line in enumerate(lines):
             points, ink = (SIZE + 1, "black") if n == 0 else (SIZE, "#5d6169")
             write(0.2, size[1] - 0.18 * (n + 0.9), line, points, ink, va="center")
-        figure.savefig(path, format=kind, dpi=DPI)
+        save_figure(figure, path, kind)
 
 
 def _label(text: str) -> str:

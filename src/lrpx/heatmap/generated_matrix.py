@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +17,7 @@ from .emoji import is_emoji
 from .fonts import DPI, Typeface
 from .look import Look
 from .numbers import MINUS, fixed
-from .picture import HIGHEST, METADATA
+from .picture import HIGHEST, save_figure
 from .text import characters, code_point
 
 
@@ -73,7 +73,7 @@ LABEL = 24  # characters of a label at most
 SIZE = 9.0  # points
 
 
-def draw(view: Matrix, path: str | os.PathLike[str], kind: str, look: Look = Look()) -> None:  # noqa: B008
+def draw(view: Matrix, path: Path, kind: str, look: Look = Look()) -> None:  # noqa: B008
     """Draw the matrix into the file ``path``, as one of ``picture.PICTURES``.
 
     Raises:
@@ -131,7 +131,7 @@ def draw(view: Matrix, path: str | os.PathLike[str], kind: str, look: Look = Loo
         _head(figure, face, size, left, title, notes)
         beyond = (np.nanmin(numbers) < low, np.nanmax(numbers) > scale)
         _bar(figure, face, image, size, left, (low, scale), beyond)
-        figure.savefig(path, format=kind, dpi=DPI, metadata=METADATA[kind])
+        save_figure(figure, path, kind)
 
 
 def _head(figure: Any, face: Typeface, size: tuple[float, float], left: float, title: str, notes: str) -> None:

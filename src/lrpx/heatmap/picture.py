@@ -6,14 +6,17 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 from ..errors import InputError, import_optional
-from ..files import ENDINGS, check_ending
+from ..files import ENDINGS, check_ending, save_output
 from .canvas import BODY, FRAME, MARGIN, ROOM, SMALL, SOFT, TINY, Canvas, unit
 from .cells import Cell, joined_pieces
 from .colours import colour, ink
@@ -69,7 +72,7 @@ def draw(parts: Sequence[View | Grid], path: str | os.PathLike[str], kind: str) 
         figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
         FigureCanvasAgg(figure)
         canvas.paint(figure, width, height)
-        figure.savefig(file, format=kind, dpi=DPI, metadata=METADATA[kind])
+        save_figure(figure, file, kind)
 
 
 # Without a date, so that the same map gives the same file.
@@ -78,6 +81,13 @@ METADATA = {
     "pdf": {"Creator": "lrpx", "CreationDate": None},
     "svg": {"Creator": "lrpx", "Date": None},
 }
+
+
+def save_figure(figure: Any, path: Path, kind: str) -> None:
+    """Write a figure of matplotlib, drawn completely before the file is touched."""
+    whole = io.BytesIO()
+    figure.savefig(whole, format=kind, dpi=DPI, metadata=METADATA[kind])
+    save_output(path, whole.getvalue())
 
 
 # Lines.

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import InputError, nearest
 from ..evaluation.records import find_runs
-from ..files import atomic_write, check_output, write_text
+from ..files import atomic_write, check_output, save_output
 from .results import Result, results_of
 
 __all__ = ["FORMATS", "SUFFIXES", "report", "write"]
@@ -135,8 +135,6 @@ def write(
     if path is None:
         color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         sys.stdout.write(report(runs, **chosen, color=color, width=shutil.get_terminal_size((100, 24)).columns))
-    elif path.exists() and not path.is_dir() and not path.is_file():  # /dev/stdout, a pipe
-        path.write_text(report(runs, **chosen), encoding="utf-8")
     else:
         check_output(path, "--output")
-        write_text(path, report(runs, **chosen))
+        save_output(path, report(runs, **chosen))

@@ -18,7 +18,7 @@ import numpy as np
 
 from .. import heatmap
 from ..errors import InputError, NonFiniteError, import_optional
-from ..files import check_ending, json_line
+from ..files import check_ending, json_line, save_output
 from ..heatmap.shown import TOP, Shown
 from .images import ImagePatches, check_images, plain_images, read_images
 from .inside import INSIDE, relevance_of_head, rows_of, strongest_neurons
@@ -272,7 +272,7 @@ class Explanation(Shown):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the explanation as JSON; ``Explanation.load`` reads it back to the last digit."""
-        check_ending(path, "json").write_text(json_line(self.to_dict()), encoding="utf-8")
+        save_output(check_ending(path, "json"), json_line(self.to_dict()))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Explanation:

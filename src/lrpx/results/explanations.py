@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ..errors import InputError, LrpxError
-from ..files import check_ending, json_line
+from ..files import check_ending, json_line, save_output
 from ..heatmap.shown import Shown
 from .agreement import agreements
 from .explanation import Explanation
@@ -90,7 +90,7 @@ class Explanations(Shown, Sequence[Explanation]):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all as one JSON list; ``Explanations.load`` reads them back to the last digit."""
-        check_ending(path, "json").write_text(json_line([each.to_dict() for each in self]), encoding="utf-8")
+        save_output(check_ending(path, "json"), json_line([each.to_dict() for each in self]))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Explanations:

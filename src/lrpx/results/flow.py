@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import heatmap
 from ..errors import InputError, NonFiniteError, import_optional, names_checked
-from ..files import check_ending, json_line
+from ..files import check_ending, json_line, save_output
 from .saved import read_saved
 from .tokens import Token, Unit
 
@@ -280,7 +280,7 @@ class RelevanceFlow:
     @names_checked()
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the flow as JSON; ``RelevanceFlow.load`` reads it back to the last digit."""
-        check_ending(path, "json").write_text(json_line(self.to_dict()), encoding="utf-8")
+        save_output(check_ending(path, "json"), json_line(self.to_dict()))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> RelevanceFlow:

@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import heatmap
 from ..errors import InputError, NonFiniteError, import_optional, names_checked
-from ..files import check_ending, json_line
+from ..files import check_ending, json_line, save_output
 from .explanation import Explanation, Measures
 from .images import ImagePatches, check_images, plain_images, read_images
 from .saved import read_saved
@@ -316,7 +316,7 @@ class GenerationExplanation:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the explanation as JSON; ``GenerationExplanation.load`` reads it back to the last digit."""
-        check_ending(path, "json").write_text(json_line(self.to_dict()), encoding="utf-8")
+        save_output(check_ending(path, "json"), json_line(self.to_dict()))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> GenerationExplanation:
