@@ -28,6 +28,7 @@ from .._torch_internals import no_function_modes
 from ..propagation.propagate import Propagation
 from ..recognition.gates import Edge, edge_of, edges_of
 from ..recognition.operations import Operation, operation_of_node
+from .attention_weights import CONTRACTION, KEEPS_WEIGHTS, SOFTMAX, are_weights, mark, order_in_einsum
 from .blocks import Block, Noted, Tokens, tokens_of
 from .checkpointing import Recomputation, outer_blocks
 from .hidden_states import items_of
@@ -37,15 +38,7 @@ HeadEdit = Callable[[int, int, Tensor], Tensor]
 """Number of the block, number of its first head here, what these heads wrote ``[B, H, T, head_dim]`` -> the same, changed."""
 
 _ADD = (torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__)
-_SOFTMAX = (functional.softmax, torch.softmax, Tensor.softmax)
-_CONTRACTION = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm, torch.einsum)
 _NORM = (functional.layer_norm, torch.layer_norm, functional.rms_norm)
-# What may be done to attention weights before they meet the values, beside views, which are known by their base.
-# A dropout returns a new tensor while a pass is traced.
-_KEEPS_WEIGHTS: tuple[Function, ...] = (
-    *(Tensor.to, Tensor.type_as, Tensor.half, Tensor.bfloat16, Tensor.float, Tensor.masked_fill),
-    functional.dropout,
-)
 _STEPS = 8  # back from what may be the stream, cast, reshaped, or with a constant added or multiplied
 
 
@@ -107,9 +100,9 @@ class _Watch:
         kinds = (
             (_ADD, self._add),
             (_NORM, self._norm),
-            (_SOFTMAX, self._weights),
-            (_KEEPS_WEIGHTS, self._still_weights),
-            (_CONTRACTION, self._contraction),
+            (SOFTMAX, self._weights),
+            (KEEPS_WEIGHTS, self._still_weights),
+            (CONTRACTION, self._contraction),
             ((functional.scaled_dot_product_attention,), self._attention),
         )
         return {function: handler for functions, handler in kinds for function in functions}
@@ -253,7 +246,8 @@ class _Watch:
     ) -> Any:
         output = _usual(mode, operation, func, args, kwargs)
         if self._watching():
-            output._lrpx_attention_weights = self._softmax = True
+            mark(output)
+            self._softmax = True
             assert self._block is not None
             self._block.attends |= output.ndim > 3  # a router's weights have fewer dimensions
         return output
@@ -262,8 +256,8 @@ class _Watch:
         self, mode: Propagation, operation: Operation, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         output = func(*args, **kwargs)
-        if self._softmax and self._watching() and _are_weights(args[0]) and isinstance(output, Tensor):
-            output._lrpx_attention_weights = True  # type: ignore[attr-defined]
+        if self._softmax and self._watching() and are_weights(args[0]) and isinstance(output, Tensor):
+            mark(output)
         return output
 
     def _contraction(
@@ -273,23 +267,12 @@ class _Watch:
         if not self._softmax or not self._watching() or not isinstance(output, Tensor):
             return output
         if func is torch.einsum:
-            if len(args) == 3 and _are_weights(args[1]):
-                return self._note_einsum(output, args[0], args[1])
-        elif len(args) == 2 and _are_weights(args[0]) and args[0].shape[-2] == self._shape[1]:
+            if len(args) == 3 and are_weights(args[1]) and args[1].shape[-2] == self._shape[1]:
+                order = order_in_einsum(args[0])
+                return output if order is None else self._note_heads(output, order)
+        elif len(args) == 2 and are_weights(args[0]) and args[0].shape[-2] == self._shape[1]:
             return self._note_heads(output)
         return output
-
-    def _note_einsum(self, output: Tensor, equation: str, weights: Tensor) -> Tensor:
-        """``"bnij,bjnd->bind"``: i is the token that reads, j those that are read, d the width of a head, b the batch."""
-        terms, _, result = equation.replace(" ", "").partition("->")
-        of_weights, of_values = terms.split(",")
-        reads = of_weights[-2]
-        width = [letter for letter in result if letter not in of_weights]
-        if weights.shape[-2] != self._shape[1] or len(width) != 1 or of_weights[-1] in result:
-            return output
-        order = tuple(result.find(letter) for letter in (*of_weights[:-2], reads, *width))
-        fits = -1 not in order and of_weights[-1] in of_values
-        return self._note_heads(output, order) if fits else output
 
     def _attention(
         self, mode: Propagation, operation: Operation, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -330,14 +313,6 @@ def _usual(
 ) -> Any:
     """What happens to a function of a kind for which there may be a rule."""
     return mode.look(operation, func, args, kwargs) if mode.rules else func(*args, **kwargs)
-
-
-def _are_weights(value: Any) -> bool:
-    """Whether a tensor is attention weights or a view of them."""
-    if not isinstance(value, Tensor):
-        return False
-    base = value if value._base is None else value._base
-    return hasattr(value, "_lrpx_attention_weights") or hasattr(base, "_lrpx_attention_weights")
 
 
 _SAME_ELEMENTS = frozenset(
