@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
-from ..errors import InputError, LrpxError, NonFiniteError
+from tqdm.auto import tqdm
+
+from ..errors import InputError, LrpxError, NonFiniteError, warn
+
+Found = TypeVar("Found")
 
 
 class Collected:
@@ -28,6 +32,43 @@ class Collected:
     def _trying(self, i: int) -> Trying:
         """Keep what speaks against the one with this index, or let the error say which of several it is about."""
         return Trying(self, i)
+
+    def _in_groups(
+        self, groups: Sequence[list[int]], compute: Callable[[list[int]], Found], name: str, progress: bool | None
+    ) -> Iterator[tuple[list[int], Found]]:
+        """What ``compute`` gives for each group; for each one alone, to find which an error is about, where errors are kept.
+
+        Args:
+            groups: Indices.
+            compute: From a group.
+            name: What the progress bar is called.
+            progress: Whether there is one. ``None``: for several groups, on a terminal.
+        """
+        hidden = None if progress is None and len(groups) > 1 else not progress
+        with tqdm(total=sum(map(len, groups)), desc=name, unit=self.of, disable=hidden) as bar:
+            for group in groups:
+                try:
+                    parts = [(group, compute(group))]
+                except (InputError, NonFiniteError):
+                    if not self.collect:
+                        raise
+                    parts = []
+                    for i in group:
+                        with self._trying(i):
+                            parts.append(([i], compute([i])))
+                yield from parts
+                bar.update(len(group))
+
+    def _warn_of(self, notes: Mapping[int, Sequence[str]]) -> None:
+        """One warning for each note, with the texts, or the targets of one text, that it is about."""
+        texts: dict[str, list[int]] = {}
+        for i, several in notes.items():
+            for note in several:
+                texts.setdefault(note, []).append(i)
+        for note, about in texts.items():
+            more = f" and {len(about) - 3} more" if len(about) > 3 else ""
+            which = ", ".join(f"{self.of}[{i}]" for i in about[:3])
+            warn(note if len(about) == len(notes) else f"{which}{more}: {note}")
 
 
 class Trying:

@@ -12,10 +12,9 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from ..errors import InputError, LrpxError, NonFiniteError, UnsupportedModelError
+from ..errors import InputError, LrpxError, UnsupportedModelError
 from ..methods import Method
 from ..models.heads import IMAGE_TASKS, TEXT2TEXT
 from ..models.lock import lock_of
@@ -142,31 +141,22 @@ class Images(Collected):
         about = runner.provenance(method.name, settings)
         function, found, notes = method.run_by(runner), dict[int, Explanation](), list[str]()
 
-        def explain(group: list[int]) -> None:
+        def explain(group: list[int]) -> dict[int, Explanation]:
+            made = {}
             with lock_of(self.model), noted_patches(self.tower) as seen:
                 results = self._results(function, group, own)
             for i, result in zip(group, results, strict=True):
                 with self._trying(i):
-                    found[i] = self._explanation(i, result, seen, method, settings, about)
+                    made[i] = self._explanation(i, result, seen, method, settings, about)
                 notes.extend(result.notes)
+            return made
 
         own = settings
         if settings.get("heads", False) is None:  # by default, where they cost next to nothing
             few = len(self.items) * PATCHES_MOST <= SHORT
             own = {**settings, "heads": few and not runner.execution.compile}
-        groups = self._groups(batch_tokens)
-        hidden = (None if len(groups) > 1 else True) if progress is None else not progress
-        with tqdm(total=len(self.items), desc=method.name, unit=self.of, disable=hidden) as bar:
-            for group in groups:
-                try:
-                    explain(group)
-                except (InputError, NonFiniteError):
-                    if not self.collect:
-                        raise
-                    for i in group:  # to find the one that it is about
-                        with self._trying(i):
-                            explain([i])
-                bar.update(len(group))
+        for _, made in self._in_groups(self._groups(batch_tokens), explain, method.name, progress):
+            found |= made
         runner.warn_once(notes)
         return found
 

@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from ..errors import InputError, LrpxError, NonFiniteError, warn
+from ..errors import InputError, LrpxError
 from ..methods import METHODS, Method
 from ..methods.together import explain_together, takes_one_pass
 from ..models.reader import image_processor_of, tokenizer_of
@@ -93,7 +92,7 @@ class Texts(Collected):
                 self.given, read = self.given * count, dict.fromkeys(range(count), read[0])
                 self.several, self.collect = True, collect
             self._ask(model, read, {name: one_each(value, name, len(self.given)) for name, value in asked.items()})
-        _warn_of({i: item.notes for i, item in self.items.items()}, self.of)
+        self._warn_of({i: item.notes for i, item in self.items.items()})
 
     def _split(self, model: PreTrainedModel, text: Any) -> tuple[list[Any], bool]:
         """What was given, one by one, and whether it was several."""
@@ -175,15 +174,6 @@ class Texts(Collected):
         notes: list[str] = []
         doubtful: dict[int, Sequence[str]] = {}
 
-        def computed(group: list[int]) -> list[Attribution]:
-            items = [self.items[i] for i in group]
-            if together:
-                results = explain_together(runner, method, own, items, self.objective, likeliest=LIKELIEST)
-            else:
-                results = self._attributions(function, group, runner.model, own)
-            notes.extend(note for result in results for note in result.notes)
-            return results
-
         def finish(group: list[int], results: list[Attribution]) -> None:
             for i, result in zip(group, results, strict=True):
                 with self._trying(i):
@@ -194,18 +184,6 @@ class Texts(Collected):
                             e = e.noted(more)
                     found[i] = e
 
-        def explained(group: list[int]) -> list[tuple[list[int], list[Attribution]]]:
-            try:
-                return [(group, computed(group))]
-            except (InputError, NonFiniteError):
-                if not self.collect:
-                    raise
-            alone = []
-            for i in group:  # to find the one that it is about
-                with self._trying(i):
-                    alone.append(([i], computed([i])))
-            return alone
-
         waiting: list[tuple[list[int], list[Attribution]]] = []
 
         def finish_waiting() -> None:
@@ -213,14 +191,19 @@ class Texts(Collected):
                 while waiting:
                     finish(*waiting.pop(0))
 
-        hidden = None if progress is None and len(groups) > 1 else not progress
-        with tqdm(total=len(self.items), desc=method.name, unit=self.of, disable=hidden) as bar:
-            for group in groups:
-                with runner.meanwhile(finish_waiting):  # made into explanations while a GPU is at the next group
-                    parts = explained(group)
-                waiting.extend(parts)
-                bar.update(len(group))
-            finish_waiting()
+        def computed(group: list[int]) -> list[Attribution]:
+            items = [self.items[i] for i in group]
+            with runner.meanwhile(finish_waiting):  # made into explanations while a GPU is at this group
+                if together:
+                    results = explain_together(runner, method, own, items, self.objective, likeliest=LIKELIEST)
+                else:
+                    results = self._attributions(function, group, runner.model, own)
+            notes.extend(note for result in results for note in result.notes)
+            return results
+
+        for part in self._in_groups(groups, computed, method.name, progress):
+            waiting.append(part)
+        finish_waiting()
         for i, several in self.together.items():
             if i not in self.failed:
                 with self._trying(i):
@@ -230,7 +213,7 @@ class Texts(Collected):
                     doubtful[i] = self._misspelt(i, runner, of_all.probabilities)
                     found[i] = e.noted(doubtful[i])
         runner.warn_once(notes)
-        _warn_of(doubtful, self.of)
+        self._warn_of(doubtful)
         return found
 
     def _misspelt(self, i: int, runner: PassRunner, probabilities: Mapping[str, float]) -> tuple[str, ...]:
@@ -368,15 +351,3 @@ def other_rules(method: Method, settings: dict[str, Any]) -> list[str]:
     if rules == method.options.get("rules"):
         return []
     return [f"the rules are {rules}." if isinstance(rules, str) else "the rules are the caller's own."]
-
-
-def _warn_of(notes: Mapping[int, Sequence[str]], of: str) -> None:
-    """One warning for each note, with the texts, or the targets of one text, that it is about."""
-    texts: dict[str, list[int]] = {}
-    for i, several in notes.items():
-        for note in several:
-            texts.setdefault(note, []).append(i)
-    for note, about in texts.items():
-        more = f" and {len(about) - 3} more" if len(about) > 3 else ""
-        which = ", ".join(f"{of}[{i}]" for i in about[:3])
-        warn(note if len(about) == len(notes) else f"{which}{more}: {note}")
