@@ -37,7 +37,7 @@ def test_other_methods_have_not(model, method):
 
 
 def test_long_texts_have_it_if_asked(model, monkeypatch):
-    monkeypatch.setattr("lrpx.explainer.texts.SHORT", 7)
+    monkeypatch.setattr("lrpx.explainer.heads.SHORT", 7)
     explainer = lrpx.Explainer(model)
     assert shapes(explainer(TEXTS[0], target=40)) == HERE
     assert [shapes(e) for e in explainer(TEXTS, target=40)] == [{}, {}]  # eight tokens in all

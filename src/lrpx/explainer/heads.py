@@ -17,3 +17,8 @@ def with_heads(settings: dict[str, Any], tokens: int, execution: Execution) -> d
     return {**settings, "heads": tokens <= SHORT and not execution.compile}
 
 
+def without_heads(settings: dict[str, Any], result: Attribution) -> list[str]:
+    """A note where heads were asked for and are not known."""
+    if settings.get("heads") is not True or result.by_head is not None:
+        return []
+    return ["what the heads wrote was not found in this pass, although heads=True was asked for."]

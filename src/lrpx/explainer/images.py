@@ -34,7 +34,8 @@ from ..text.batching import Attribution, Batch, Function, Readout
 from ..text.given import as_python, name_of, short
 from ..text.items import check_name, function_of, one_each
 from .collected import Collected
-from .texts import SHORT, Explain, other_rules, without_heads
+from .heads import with_heads, without_heads
+from .texts import Explain, other_rules
 
 SHOWN = 5  # of the likeliest labels
 PIXELS_PER_TOKEN = 256  # a patch of 16 x 16
@@ -151,10 +152,7 @@ class Images(Collected):
                 notes.extend(result.notes)
             return made
 
-        own = settings
-        if settings.get("heads", False) is None:  # by default, where they cost next to nothing
-            few = len(self.items) * PATCHES_MOST <= SHORT
-            own = {**settings, "heads": few and not runner.execution.compile}
+        own = with_heads(settings, len(self.items) * PATCHES_MOST, runner.execution)
         for _, made in self._in_groups(self._groups(batch_tokens), explain, method.name, progress):
             found |= made
         runner.warn_once(notes)

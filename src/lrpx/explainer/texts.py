@@ -33,13 +33,12 @@ from ..text.suspect import notes_of
 from ..text.tokenization import Encoded, encoder
 from ..text.units import predicted_token, special_ids
 from .collected import Collected, without_collections
+from .heads import with_heads, without_heads
 from .predictions import LIKELIEST, SHOWN, ends_with_space, likelihoods, mistakes, remarks
 from .several_tokens import Several, described, explain_several, read_item
 from .spelling import averages_in_generate, misspelt
 
 Explain = Callable[..., list[Attribution]]  # a batch and a method's options -> one for each item
-
-SHORT = 1024  # tokens of all texts of a call, up to which relevance of heads and layers is computed unasked
 
 
 class Texts(Collected):
@@ -166,10 +165,9 @@ class Texts(Collected):
         one = self._takes_one_pass(method, settings, runner)
         together = one or self.objective == "logprob"
         function, groups = method.run_by(runner), self._groups(runner.model, batch_tokens, together=together, one=one)
-        own = settings
-        if settings.get("heads", False) is None:  # by default, where they cost next to nothing
-            tokens = sum(len(self.items[i].token_ids) for group in groups for i in group)
-            own = {**settings, "heads": tokens <= SHORT and not runner.execution.compile}
+        own = with_heads(
+            settings, sum(len(self.items[i].token_ids) for group in groups for i in group), runner.execution
+        )
         found: dict[int, Explanation] = {}
         notes: list[str] = []
         doubtful: dict[int, Sequence[str]] = {}
@@ -336,13 +334,6 @@ class Texts(Collected):
             provenance={**about, **ids},
             **told,
         )
-
-
-def without_heads(settings: dict[str, Any], result: Attribution) -> list[str]:
-    """A note where heads were asked for and are not known."""
-    if settings.get("heads") is not True or result.by_head is not None:
-        return []
-    return ["what the heads wrote was not found in this pass, although heads=True was asked for."]
 
 
 def other_rules(method: Method, settings: dict[str, Any]) -> list[str]:
