@@ -16,7 +16,7 @@ from ..passes.execution import Execution
 from ..propagation.rulesets import RuleSet
 from ..results.explanation import Explanation
 from ..results.explanations import Explanations
-from .api import BATCH_TOKENS, IMAGES_ALONE, NO_TEXT, Explainer, check_call
+from .api import BATCH_TOKENS, IMAGES_ALONE, NO_TEXT, Explainer
 from .arguments import (
     Choices,
     ExplainOptions,
@@ -33,6 +33,7 @@ from .arguments import (
     Target,
     Text,
 )
+from .keywords import check_call
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # of the standard library from Python 3.11 on

@@ -1,0 +1,28 @@
+"""Keywords of ``Explainer`` and its calls: one that is none is refused, with where it belongs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+
+from ..errors import check_names
+from ..methods import METHODS
+from ..models.loading import load
+from .arguments import CallOptions, ExplainOptions
+
+HOME = {  # options that are often typed in the wrong one of three places -> where they belong
+    **{
+        name: f"It is one of lrpx.load: lrpx.Explainer(*lrpx.load('org/name', {name}=...))."
+        for name in inspect.signature(load).parameters
+    },
+    **{
+        name: f"It is one of lrpx.Explainer: lrpx.Explainer(model, {name}=...)."
+        for name in ExplainOptions.__annotations__
+    },
+    **{name: f"It is one of the call: explainer(text, {name}=...)." for name in CallOptions.__annotations__},
+}
+
+
+def check_call(options: Mapping[str, object], named: Iterable[str]) -> None:
+    """Refuse a keyword that is neither an option of the call nor of any method."""
+    check_names(options, {"method", *named, *(option for m in METHODS.values() for option in m.options)}, HOME)
