@@ -291,7 +291,7 @@ def test_waiting_and_leaving(new_page, url, desk, monkeypatch):
 
     def slow(question, method):
         if question.text == "slow here":
-            gate.wait(60)
+            gate.wait(300)
         return original(question, method)
 
     monkeypatch.setattr(desk, "explanation", slow)

@@ -62,10 +62,10 @@ def test_the_command_answers_until_it_is_stopped(tmp_path):
     ) as process:
         try:
             port = re.search(r":(\d+)  ", process.stdout.readline())[1]
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/about", timeout=30) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/about", timeout=300) as answer:
                 assert json.load(answer)["model"] == "tiny"
         finally:
             process.send_signal(signal.SIGINT)
-            _, errors = process.communicate(timeout=30)
+            _, errors = process.communicate(timeout=300)
     assert "there is no password" in errors
     assert "Traceback" not in errors

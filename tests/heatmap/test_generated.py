@@ -143,7 +143,7 @@ def in_chromium(page, events, tmp_path):
         pytest.skip("needs Chromium")
     (tmp_path / "x.html").write_text(page.replace("</body>", f"<script>{events}</script></body>"), encoding="utf-8")
     command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", f"file://{tmp_path / 'x.html'}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     return re.sub(r"<script.*?</script>", "", done.stdout, flags=re.S)
 
 

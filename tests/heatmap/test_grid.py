@@ -300,7 +300,7 @@ def test_latex_compiles(tmp_path):
         pytest.skip("pdflatex is not installed")
     several(NASTY).to_latex(tmp_path / "a.tex")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "a.tex"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=300)
     assert done.returncode == 0, done.stdout.decode(errors="replace")[-800:]
 
 

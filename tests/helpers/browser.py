@@ -18,6 +18,7 @@ FLAGS = (
 ).split()
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PHONE, DESKTOP = 390, 1280  # widths, in CSS pixels
+SECONDS = 180  # to wait for what will come: a machine may be busy with other tests
 OWN = ("127.0.0.1", "localhost", None)  # hosts; None: data:, blob: and file: have none
 
 
@@ -68,7 +69,7 @@ class Pages:
         )
         self.contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(30_000)
+        page.set_default_timeout(1000 * SECONDS)
         page.on("console", lambda message: self._heard(message.type, message.text))
         page.on("pageerror", lambda error: self._heard("error", str(error)))
         page.on("request", self._asked)
@@ -94,7 +95,7 @@ def wider_than_window(page):
     return page.evaluate("document.documentElement.scrollWidth > window.innerWidth")
 
 
-def until(page, expression, seconds=30):
+def until(page, expression, seconds=SECONDS):
     """Wait for a JavaScript expression to hold. ``page.wait_for_function`` needs a policy that allows ``eval``."""
     for _ in range(20 * seconds):
         if page.evaluate(expression):

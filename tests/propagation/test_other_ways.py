@@ -169,10 +169,10 @@ def test_two_threads_and_an_activation_module():
         def forward(self, x):
             if threading.current_thread().name == "first":
                 first_inside.set()
-                second_inside.wait(5)
+                second_inside.wait(300)
             if threading.current_thread().name == "second":
                 second_inside.set()
-                first_done.wait(5)
+                first_done.wait(300)
             return 0.5 * x * (1 + torch.tanh(0.79788456 * (x + 0.044715 * x**3)))
 
     model = nn.Sequential(nn.Linear(8, 8), NewGELU()).double().requires_grad_(False)
@@ -196,7 +196,7 @@ def test_two_threads_and_an_activation_module():
         threading.Thread(target=run, args=(name, seed), name=name) for seed, name in enumerate(("first", "second"))
     )
     first.start()
-    first_inside.wait(5)
+    first_inside.wait(300)
     second.start()
     first.join()
     second.join()

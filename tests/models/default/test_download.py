@@ -191,7 +191,7 @@ def test_two_that_start_together_make_it_once(cache, monkeypatch):
     log = default_model.logger.info
 
     def convert_when_the_other_waits(*args, **kwargs):
-        assert waiting.wait(60)
+        assert waiting.wait(300)
         convert(*args, **kwargs)
 
     def info(message, *args):
