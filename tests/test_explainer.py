@@ -326,6 +326,14 @@ def test_provenance(gpt2):
     json.dumps(e.provenance, allow_nan=False)
 
 
+def test_autocast_is_in_the_provenance(gpt2):
+    """The dtype of the weights does not say in which one it is computed then."""
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = lrpx.explain(*gpt2, TEXT).provenance
+    assert inside["execution"].pop("autocast") == "bfloat16"
+    assert inside == lrpx.explain(*gpt2, TEXT).provenance
+
+
 def test_a_rule_set_of_the_users_own_is_named_in_the_provenance(gpt2):
     e = lrpx.explain(*gpt2, TEXT, rules={})
     assert e.provenance["options"]["rules"] == "{}"

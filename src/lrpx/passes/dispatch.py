@@ -292,6 +292,9 @@ class PassRunner:
     def provenance(self, method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Where the numbers of ``method`` come from: the model, the method's options, and how passes are run."""
         execution = {**asdict(self.execution), "float32_matmul_precision": matmul_precision()}
+        kind = entry_device(self.model).type
+        if torch.is_autocast_enabled(kind):  # the weights' dtype does not say in which one it is computed then
+            execution["autocast"] = str(torch.get_autocast_dtype(kind)).removeprefix("torch.")
         return provenance(self.model, method, settings, execution)
 
     def log_unused_options(self, method: str, *, has_passes: bool) -> None:
