@@ -264,6 +264,16 @@ def test_a_model_within_torch_compile():
         lrpx.explain(model, tokenizer, TEXT)
 
 
+def test_a_part_within_torch_compile():
+    tokenizer = tiny_tokenizers.byte_level()
+    model = marked(tiny_tokenizers.gpt2(tokenizer))
+    model.transformer = torch.compile(model.transformer, backend="eager")
+    message = r"transformer was compiled by torch.compile.*model.transformer = model.transformer._orig_mod\."
+    refused((model, tokenizer), UnsupportedModelError, message, method="lrp")
+    model.transformer = model.transformer._orig_mod
+    lrpx.explain(model, tokenizer, TEXT, method="lrp")
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_a_model_on_flash_attention(method):
     tokenizer = tiny_tokenizers.byte_level()

@@ -138,8 +138,14 @@ def check_not_compiled(model: PreTrainedModel) -> None:
     """Refuse a model that ``torch.compile`` has in hand.
 
     Raises:
-        UnsupportedModelError: The model or a part of it was compiled in place.
+        UnsupportedModelError: The model or a part of it was compiled in place, or a part is wrapped.
     """
+    if any("_orig_mod" in m._modules for m in modules_of(model)):
+        part = next(n for n, m in model.named_modules() if "_orig_mod" in m._modules)
+        raise UnsupportedModelError(
+            f"{part} was compiled by torch.compile, which hides its operations. Put back what that wraps: "
+            f"model.{part} = model.{part}._orig_mod. lrpx.explain(..., compile=True) fuses the pass itself."
+        )
     if any(m._compiled_call_impl is not None for m in modules_of(model)):
         compiled = [n or type(model).__name__ for n, m in model.named_modules() if m._compiled_call_impl is not None]
         raise UnsupportedModelError(
