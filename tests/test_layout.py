@@ -174,6 +174,7 @@ def loaded_by(program):
         "import lrpx; dir(lrpx), lrpx.__version__, lrpx.METHODS, lrpx.Explanation, lrpx.InputError, lrpx.heatmap",
         "from lrpx import Explanation, Explanations, LrpxError",
         "import lrpx.cli.main, lrpx.report",
+        "import lrpx.evaluation.ray_attempts",  # in a process that only counts
     ],
 )
 def test_importing_lrpx_loads_no_torch(program):

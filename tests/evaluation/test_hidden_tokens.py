@@ -14,7 +14,8 @@ from lrpx.benchmark import load_benchmark
 from lrpx.errors import InputError
 from lrpx.evaluation import hidden_tokens, selection
 from lrpx.evaluation.curves import NAMES
-from lrpx.evaluation.ray_engine import Cluster
+from lrpx.evaluation.ray_cluster import Cluster
+from lrpx.evaluation.ray_engine import job_for
 from lrpx.evaluation.ray_worker import Worker, block_of
 from lrpx.evaluation.records import find_runs, open_run
 from lrpx.evaluation.run import evaluate
@@ -141,8 +142,15 @@ def test_a_worker_gives_the_same_records(sva, tmp_path):
     model = lrpx.load(tmp_path / "tiny", **loading).model
     options = methods_with_options(METHODS, {})
     methods = [dataclasses.replace(method, options=given) for method, given in options]
-    job = Cluster("cpu", 1, torch.get_num_threads()).job(
-        tmp_path / "tiny", loading, model, methods, {}, metrics=["difference"], proven=False
+    job = job_for(
+        Cluster("cpu", 1, torch.get_num_threads()),
+        tmp_path / "tiny",
+        loading,
+        model,
+        methods,
+        {},
+        metrics=["difference"],
+        proven=False,
     )
     (tokenised,) = (each for each in load_benchmark(sva).tokenized.values() if each.input == "causal")
     (part,) = plan(tokenised.samples, 4096, 0.1)

@@ -17,8 +17,7 @@ pytest.importorskip("ray", reason="ray is not installed")
 import lrpx
 from lrpx.errors import InputError
 from lrpx.evaluation import ray_cluster
-from lrpx.evaluation.ray_cluster import connect
-from lrpx.evaluation.ray_engine import Cluster
+from lrpx.evaluation.ray_cluster import Cluster, connect
 
 pytestmark = [
     pytest.mark.ray,

@@ -20,12 +20,12 @@ import lrpx
 from lrpx.benchmark import load_benchmark
 from lrpx.cli import main as cli
 from lrpx.errors import InputError, LrpxError
-from lrpx.evaluation import asked, selection
+from lrpx.evaluation import asked, ray_cluster, selection
 from lrpx.evaluation import ray_engine as distributed
 from lrpx.evaluation import ray_worker as working
 from lrpx.evaluation import run as module
-from lrpx.evaluation.ray_cluster import connect
-from lrpx.evaluation.ray_engine import Cluster
+from lrpx.evaluation.ray_cluster import Cluster, connect
+from lrpx.evaluation.ray_engine import job_for
 from lrpx.evaluation.ray_worker import ATTEMPTS, Worker, block_of, part_of
 from lrpx.evaluation.records import open_run
 from lrpx.evaluation.run import evaluate
@@ -201,8 +201,14 @@ def test_a_worker_with_another_model_is_refused(ray, sva, tmp_path, monkeypatch)
 
 def job_of(sva, **changes):
     model = lrpx.load(sva / "tiny", dtype="float32", device="cpu").model
-    job = Cluster("cpu", 1, 1).job(
-        sva / "tiny", {"dtype": "float32"}, model, [get_method(name) for name in METHODS], {}, proven=False
+    job = job_for(
+        Cluster("cpu", 1, 1),
+        sva / "tiny",
+        {"dtype": "float32"},
+        model,
+        [get_method(name) for name in METHODS],
+        {},
+        proven=False,
     )
     return dataclasses.replace(job, **changes)
 
@@ -306,6 +312,6 @@ def test_ray_is_not_installed(sva, tmp_path, monkeypatch):
     def missing(name):
         raise ModuleNotFoundError(f"No module named {name!r}")
 
-    monkeypatch.setattr(distributed.importlib, "import_module", missing)
+    monkeypatch.setattr(ray_cluster.importlib, "import_module", missing)
     with pytest.raises(ImportError, match=r'pip install "lrpx\[ray\]"'):
         run_of(sva, tmp_path / "run", engine="ray")

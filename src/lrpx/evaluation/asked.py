@@ -21,6 +21,7 @@ from ..models.loading import load
 from ..models.reader import tokenizer_of
 from ..models.usable import usable_model
 from ..passes.hidden_states import resolve_at
+from .ray_cluster import Cluster, connect
 from .records import open_run
 
 logger = logging.getLogger("lrpx")
@@ -107,12 +108,12 @@ def check_engine(engine: str, model: Any, **options: Any) -> None:
         raise InputError("with engine='ray' each worker has one GPU. A divided model needs engine='local'.")
 
 
-def computing_place(engine: str, address: str | None, workers: int | None, device: Any) -> AbstractContextManager[Any]:
+def computing_place(
+    engine: str, address: str | None, workers: int | None, device: Any
+) -> AbstractContextManager[Cluster | None]:
     """Where to compute; gives ``None`` for this process."""
     if engine == "local":
         return nullcontext()
-    from .ray_cluster import connect
-
     return connect(address, workers, device)
 
 

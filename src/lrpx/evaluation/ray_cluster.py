@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import signal
@@ -12,18 +13,31 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-import torch
-
 from ..errors import InputError
-from .ray_engine import Cluster, import_ray
 
 logger = logging.getLogger("lrpx")
 
 LOOK_AFTER = 2.0  # seconds, whether this machine's Ray node lives
 PATIENCE = 60.0  # seconds for machines to join, and for the workers of an earlier run to give back what they hold
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where the workers run.
+
+    Attributes:
+        device: ``"cuda"`` (a GPU per worker) or ``"cpu"``.
+        workers: How many.
+        threads: CPUs per worker, on a CPU.
+    """
+
+    device: str
+    workers: int
+    threads: int
 
 
 @contextmanager
@@ -173,6 +187,7 @@ def _cluster(ray: Any, workers: int | None, kind: str | None, patience: float) -
 
 def _shares(machines: Sequence[Mapping[str, float]], workers: int | None) -> Cluster:
     """CPUs for each worker: torch's number of threads, so that results are those of a local run; fewer for many workers."""
+    import torch  # not before it is needed: what only counts parts (``ray_attempts.py``) starts without it
 
     def room(threads: int) -> int:
         return sum(int(machine.get("CPU", 0)) // threads for machine in machines)
@@ -180,3 +195,11 @@ def _shares(machines: Sequence[Mapping[str, float]], workers: int | None) -> Clu
     choices = range(torch.get_num_threads(), 0, -1)
     threads = next((n for n in choices if room(n) >= (workers or 1)), 1)
     return Cluster("cpu", workers or max(1, room(threads)), threads)
+
+
+def import_ray(module: str = "ray") -> Any:
+    """Ray, or a part of it, with what to install where it is missing."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError('engine="ray" needs Ray Data: pip install "lrpx[ray]"') from error

@@ -50,6 +50,9 @@ from .asked import (
 )
 from .external import check_relevances, manifest_entry, read_relevances
 from .hidden_tokens import faithfulness_metrics
+from .ray_cluster import Cluster
+from .ray_engine import compute_parts, job_for
+from .ray_worker import Job
 from .records import SCHEMA, Record, Run, finish, open_run, part_is_done, write_part, write_part_bytes
 from .scoring import BatchExplainer, recorded_names, sources
 from .selection import Part, plan, select, tokenized_set
@@ -200,7 +203,7 @@ def evaluate(
             of_run = sources(chosen_methods, runner, given)
             compute = _here(this, BatchExplainer(loaded, of_run, proven=proven, metrics=measures))
         else:
-            job = cluster.job(model, loading, loaded, chosen_methods, given, execution, measures, proven=proven)
+            job = job_for(cluster, model, loading, loaded, chosen_methods, given, execution, measures, proven=proven)
             del loaded
             compute = _there(this, cluster, job, samples_of.table)
         _fill(this, parts, progress, compute)
@@ -263,12 +266,12 @@ def _here(this: Run, explain: BatchExplainer) -> _Compute:
     return compute
 
 
-def _there(this: Run, cluster: Any, job: Any, table: Any) -> _Compute:
+def _there(this: Run, cluster: Cluster, job: Job, table: Any) -> _Compute:
     """By the workers of a cluster, in whatever order they finish."""
 
     def compute(parts: dict[int, Part], bar: Any) -> None:
         failures = 0
-        for done in cluster.compute(job, parts, table):
+        for done in compute_parts(cluster, job, parts, table):
             write_part_bytes(this, done.number, done.content)
             bar.update(done.samples)
             if failures := failures + done.failed:
