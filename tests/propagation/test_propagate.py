@@ -1,5 +1,7 @@
 """Interception: which rule an operation gets, what is recognised, and that nothing is left behind."""
 
+import dataclasses
+import types
 import warnings
 
 import pytest
@@ -590,6 +592,43 @@ def test_unknown_operations_raise_on_leaving():
 
     with pytest.raises(ZeroDivisionError), lrpx.propagate(nn.Identity(), "lrp"):  # the first error counts
         fail()
+
+
+class Cubed(torch.autograd.Function):
+    """What a mode does not see."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x**3
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+@dataclasses.dataclass
+class Returned:
+    logits: torch.Tensor
+
+
+RETURNED = {
+    "a tensor": lambda y: y,
+    "a tuple": lambda y: (None, y),
+    "a dictionary within one": lambda y: {"a": {"b": y}},
+    "a list within a tuple": lambda y: ((1, [y]),),
+    "a dataclass": Returned,
+    "an object": lambda y: types.SimpleNamespace(of=types.SimpleNamespace(logits=y)),
+}
+
+
+@pytest.mark.parametrize("how", RETURNED)
+def test_a_function_of_others_is_found_however_its_result_is_returned(how):
+    model = Formula(lambda x: RETURNED[how](Cubed.apply(x)))
+    with pytest.raises(UnsupportedModelError, match="CubedBackward"), lrpx.propagate(model, "lrp"):
+        model(draw(5))
+    known = Formula(lambda x: RETURNED[how](F.relu(x)))
+    with lrpx.propagate(known, "lrp"):
+        known(draw(5))
 
 
 def test_torchscript_is_refused_by_name():
