@@ -5,6 +5,7 @@ import json
 import re
 from pathlib import Path
 
+import browser
 import pytest
 
 import lrpx
@@ -75,6 +76,60 @@ def test_an_empty_folder_is_a_problem(tmp_path):
     assert "zensical build" in check.problems(tmp_path)[0]
 
 
+TOO_WIDE = """() => {
+  const found = [];
+  if (document.documentElement.scrollWidth > window.innerWidth) found.push("the page itself");
+  if (window.innerWidth < 1000) return found;
+  for (const block of document.querySelectorAll(".formula, .md-typeset__scrollwrap")) {
+    const columns = block.querySelector("tr")?.cells?.length ?? 0;
+    if (columns < 10 && block.scrollWidth > block.clientWidth + 1) found.push(block.textContent.trim().slice(0, 60));
+  }
+  return found;
+}"""
+
+
+def scrolls_sideways(page, path):
+    """What one has to scroll sideways to read, as ``(width of the window, what)``."""
+    found = []
+    page.goto(path.as_uri())
+    for width in (browser.DESKTOP, browser.PHONE):
+        page.set_viewport_size({"width": width, "height": 900})
+        found += [(width, what) for what in page.evaluate(TOO_WIDE)]
+    return found
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_no_page_has_to_be_scrolled_sideways(new_page):
+    """Code may be wide, and tables with ten columns and more; those scroll by themselves."""
+    pages = sorted((ROOT / "site").rglob("*.html"))
+    if not pages:
+        pytest.skip("needs the site: python -m zensical build --strict --clean")
+    new_page.expected = ("ERR_FILE_NOT_FOUND",)  # the search, which needs a server
+    page = new_page()
+    found = {str(path.relative_to(ROOT)): scrolls_sideways(page, path) for path in pages}
+    assert {name: what for name, what in found.items() if what} == {}
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("html", "found"),
+    [
+        ("<div style='width: 1300px'>a", [(1280, "the page itself"), (390, "the page itself")]),
+        ("<div style='width: 400px'>a", [(390, "the page itself")]),
+        ("<div class='formula' style='overflow: auto'><p style='width: 1300px'>a = b", [(1280, "a = b")]),
+        (
+            "<div class='md-typeset__scrollwrap' style='overflow: auto'><table style='width: 1300px'><td>a",
+            [(1280, "a")],
+        ),
+        ("<div class='md-typeset__scrollwrap' style='overflow: auto'><table style='width: 1300px'>" + "<td>a" * 10, []),
+    ],
+)
+def test_what_has_to_be_scrolled_sideways_is_found(new_page, tmp_path, html, found):
+    (tmp_path / "a.html").write_text(f"<!doctype html><meta name=viewport content='width=device-width'>{html}")
+    assert scrolls_sideways(new_page(), tmp_path / "a.html") == found
+
+
 @pytest.fixture(scope="module")
 def latex():
     pytest.importorskip("latex2mathml", reason="needs the extra docs")
@@ -96,6 +151,32 @@ def test_a_formula_that_cannot_be_drawn_is_an_error(latex):
     assert latex.fence("a = b").startswith('<div class="formula"><math ')
     with pytest.raises(ValueError, match=r"\\nosuchthing"):
         latex.fence("a = \\nosuchthing b")
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"), [(r"\begin{aligned} a &= b \end{aligned}", "&"), (r"\texttt{a\_b}", r"\_b")]
+)
+def test_a_formula_with_a_character_left_over_is_an_error(latex, source, shown):
+    with pytest.raises(ValueError, match=f"No MathML for {re.escape(shown)}"):
+        latex.fence(source)
+
+
+def test_the_number_of_a_formula_stands_apart(latex):
+    assert re.search(r"<mspace width=.2em.[^>]*/><mtext>\(3\)</mtext>", latex.fence(r"a = b \tag{3}"))
+
+
+def test_long_names_in_tables_may_be_broken():
+    markdown = pytest.importorskip("markdown", reason="needs the extra docs")
+    text = (
+        "`test_of_a_long_name.py` a\n\n| `test_of_a_long_name.py` | `short_name` | `R_i = x_i w_j` |\n|---|---|---|\n"
+    )
+    html = markdown.markdown(text, extensions=["tables", module("breaks").Breaks()])
+    assert re.findall("<code>(.*?)</code>", html) == [
+        "test_of_a_long_name.py",
+        "test_<wbr />of_<wbr />a_<wbr />long_<wbr />name.py",
+        "short_name",
+        "R_i = x_i w_j",
+    ]
 
 
 def test_every_page_has_a_place_in_the_site():

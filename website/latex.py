@@ -17,10 +17,11 @@ from markdown.inlinepatterns import InlineProcessor
 
 def formula(latex: str, *, block: bool) -> str:
     """The MathML of a formula, on a line of its own or within one."""
-    mathml = convert(latex.strip(), display="block" if block else "inline")
-    unknown = re.findall(r"<mi>(\\[^<]*)</mi>", mathml)
+    numbered = re.sub(r"\\tag\{(.*?)\}", r"\\qquad \\text{(\1)}", latex.strip())  # else it touches the formula
+    mathml = convert(numbered, display="block" if block else "inline")
+    unknown = re.findall(r"<mi>(\\[^<]*|&(?:amp;)?)</mi>|<mtext[^>]*>[^<]*(\\[^<]*)</mtext>", mathml)
     if unknown:
-        raise ValueError(f"No MathML for {unknown[0]} in the formula {latex!r}; write it another way.")
+        raise ValueError(f"No MathML for {''.join(unknown[0])} in the formula {latex!r}; write it another way.")
     return f'<div class="formula">{mathml}</div>' if block else mathml
 
 
