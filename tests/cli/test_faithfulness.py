@@ -2,11 +2,13 @@
 
 import csv
 import json
+from types import SimpleNamespace
 
 import pytest
 import tiny_files
 from transformers import GPT2LMHeadModel
 
+from lrpx.cli import faithfulness as command
 from lrpx.cli import main as cli
 
 
@@ -74,3 +76,17 @@ def test_what_cannot_be_used_is_one_line(faithfulness, arguments, said):
     code, out, err = faithfulness(*arguments)
     assert (code, out) == (2, "")
     assert said in " ".join(err.split())
+
+
+@pytest.mark.parametrize("width", [80, 60])
+def test_a_narrow_terminal_cuts_nothing(monkeypatch, capsys, width):
+    names = ("attnlrp", "gradient-x-input", "integrated-gradients")
+    means = {name: dict.fromkeys(command._HEADS, (0.25, -1.5, 12.5)) for name in names}
+    found = SimpleNamespace(mean=lambda: means, agreement=dict)
+    monkeypatch.setenv("COLUMNS", str(width))
+    command._show(found, 3, "tokens")
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= width
+    assert all(name in shown.split() for name in names)
+    assert [shown.split().count(number) for number in ("+0.25", "-1.50", "+12.50")] == [15, 15, 15]

@@ -332,3 +332,11 @@ def test_texts_by_methods_have_a_table_above_them():
     assert "The strongest token" in bare(printed([*first, *second]))
     assert "The strongest token" not in bare(printed(first))
     assert 'class="overview"' not in heatmap.to_html([*first, made(["one", " more"])])
+
+
+def test_the_table_of_several_texts_is_not_cut_in_a_narrow_terminal():
+    names = ("attnlrp", "gradient-x-input", "integrated-gradients", "attention-rollout")
+    shown = bare(printed([*several(methods=names), *several(["another"], names)], width=60))
+    table = shown[: shown.index("The strongest token")]
+    assert "…" not in table
+    assert max(map(len, table.splitlines())) <= 60

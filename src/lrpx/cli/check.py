@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from ..heatmap.terminal import unclipped
 from . import options
 from .wording import in_command_syntax, options_of
 
@@ -47,12 +47,12 @@ def check(
         console.print(marks[ok], escape(in_command_syntax(line, typed)), soft_wrap=True, highlight=False)
     if report.hits:
         kinds = sorted(set().union(*report.hits.values()))
-        table = Table("operations met", *report.hits, box=None, pad_edge=False)
+        table = unclipped("operations met", *report.hits)
         for kind in kinds:
             table.add_row(kind, *(str(hits[kind]) for hits in report.hits.values()))
         console.print(table)
     if report.sums:
-        table = Table("LRP relevance at", f"sum (logit {report.value:.6g})", box=None, pad_edge=False)
+        table = unclipped("LRP relevance at", f"sum (logit {report.value:.6g})")
         for name, total in report.sums.items():
             table.add_row(name if name == "embedding" else f"output of {name}", f"{total:.6g}")
         console.print(table)

@@ -12,12 +12,12 @@ from ..methods import methods_with_options
 from . import options
 from .texts import texts_of
 
-_HEADS = {
+_HEADS = {  # in narrow columns, so that the table fits into 60
     "area_most": "area, most first",
     "area_least": "area, least first",
-    "difference": "difference",
-    "comprehensiveness": "comprehensiveness",
-    "sufficiency": "sufficiency",
+    "difference": "differ-\nence",
+    "comprehensiveness": "compre-\nhensive-\nness",
+    "sufficiency": "suffi-\nciency",
 }
 
 
@@ -104,11 +104,12 @@ def _show(found: Any, texts: int, of: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("method", box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("method", no_wrap=True)
     for head in _HEADS.values():
-        table.add_column(head, justify="right")
+        table.add_column(head, justify="right", overflow="fold")
     for name, measures in found.mean().items():
-        cells = [f"{mean:+.2f}\n{low:+.2f}…{high:+.2f}" for mean, low, high in measures.values()]
+        cells = [f"{mean:+.2f}\n{low:+.2f} to {high:+.2f}" for mean, low, high in measures.values()]
         table.add_row(name, *cells)
     console = Console()
     console.print(table)

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..errors import LrpxError, LrpxWarning
+from ..heatmap.terminal import unclipped
 from ..methods import METHODS
 from . import benchmark as cli_benchmark
 from .app import app as web_app
@@ -79,7 +80,7 @@ def methods(
 ) -> None:
     """List the methods, each with one line and its source."""
     console = Console()
-    table = Table("method", "what it computes", "source", box=None, pad_edge=False)
+    table = unclipped("method", "what it computes", "source")
     for m in METHODS.values():
         table.add_row(m.name, m.summary, m.source)
     console.print(table)
@@ -95,12 +96,12 @@ def methods(
 
 def traits_table() -> Table:
     """What each method assumes, costs and gives."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("method", no_wrap=True)
-    for name in ("granularity", "computation"):
-        table.add_column(name, width=len(name))
-    for name in ("norms linear", "attention constant", "through MLPs", "adds up"):
-        table.add_column(name, width=max(map(len, name.split())))
+    table = unclipped(
+        "method", "granularity", "computation", "norms\nlinear", "attention\nconstant", "through\nMLPs", "adds\nup"
+    )
+    table.padding = (0, 1, 0, 0)
+    table.columns[0].no_wrap = True
+    table.columns[1].max_width = table.columns[2].max_width = len("granularity")
     for m in METHODS.values():
         if t := m.traits:
             answers = (t.linear_norms, t.constant_attention, t.through_mlps, t.decomposes)

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from html import escape
 
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
 from rich.text import Text
 
 from .grid import Grid, GridRow
 from .html import cell_style
 from .numbers import MINUS, short
-from .terminal import encodable, signs, style_for
+from .terminal import encodable, signs, style_for, unclipped
 
 LONGEST = 60  # characters of a text; a longer one ends in an ellipsis
 WHAT = "The strongest token of each text and method, with its number; all of them stand below."
@@ -92,7 +91,7 @@ class TerminalOverview:
         """The table, in characters of the console's encoding."""
         coloured = console.color_system is not None and not console.no_color
         minus, _ = signs(options.encoding) if coloured else ("-", "")
-        shown = Table("text", "explained", *self.table.methods, box=None, pad_edge=False)
+        shown = unclipped("text", "explained", *self.table.methods)
         for text, explains, found in self.table.texts:
             fields: Iterator[Text] = (
                 Text(

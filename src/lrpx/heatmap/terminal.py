@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from rich.color import Color
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.style import Style
+from rich.table import Table
 from rich.text import Text
 
 from .cells import Cell
@@ -41,6 +42,14 @@ class TerminalMap:
             lines = _Coloured(view, _few_colours if few else _shades, *signs(options.encoding)).lines(width)
         for line in lines:
             yield from line.wrap(console, width, overflow="fold")
+
+
+def unclipped(*headings: str) -> Table:
+    """A table without lines, whose cells go on below each other in a narrow terminal instead of being cut."""
+    table = Table(box=None, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    return table
 
 
 def encodable(text: str, encoding: str) -> str:
