@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 import lrpx
+from lrpx import errors
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -44,6 +46,15 @@ def test_the_lowest_versions_are_those_of_the_project():
         r for name, extra in EXTRAS.items() if name not in ("dev", "docs") for r in extra if not r.startswith("lrpx[")
     ]
     assert versions(lines, "==") == versions([*PROJECT["project"]["dependencies"], *extras], ">=")
+
+
+def test_errors_advise_to_install_what_the_extras_list():
+    """Whatever lrpx was installed from, also before it was ever released."""
+    for extra, advised in errors.EXTRAS.items():
+        names = [re.match(r"[\w\-\[\]]+", requirement)[0] for requirement in EXTRAS[extra]]
+        assert shlex.split(advised) == names, extra
+    for path in (ROOT / "src").rglob("*.py"):
+        assert 'install "lrpx[' not in path.read_text(encoding="utf-8"), path
 
 
 def test_pre_commit_runs_the_versions_of_the_extra_dev():

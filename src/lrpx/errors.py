@@ -117,6 +117,24 @@ def names_checked(elsewhere: Mapping[str, str] = {}) -> Callable[[Function], Fun
     return decorate
 
 
+EXTRAS = {  # what pyproject.toml lists for each, without bounds: pip picks the newest
+    "app": "starlette uvicorn",
+    "captum": "captum",
+    "demo": "gguf",
+    "gguf": "gguf accelerate",
+    "multi-gpu": "accelerate",
+    "ray": '"ray[data]"',
+    "sva": "spacy pyarrow",
+    "vision": "pillow torchvision",
+    "viz": "matplotlib pandas networkx",
+}
+
+
+def install_command(extra: str) -> str:
+    """The command that installs an extra's packages, however lrpx itself was installed: from an index, a clone, or not."""
+    return f"pip install {EXTRAS[extra]}"
+
+
 def import_optional(module: str, needed_for: str, *, extra: str = "sva") -> Any:
     """Import a module that an extra of lrpx installs.
 
@@ -126,7 +144,7 @@ def import_optional(module: str, needed_for: str, *, extra: str = "sva") -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(f'{needed_for} needs {module.partition(".")[0]}: pip install "lrpx[{extra}]"') from error
+        raise ImportError(f"{needed_for} needs {module.partition('.')[0]}: {install_command(extra)}") from error
 
 
 def warn(message: str) -> None:

@@ -313,5 +313,5 @@ def test_ray_is_not_installed(sva, tmp_path, monkeypatch):
         raise ModuleNotFoundError(f"No module named {name!r}")
 
     monkeypatch.setattr(ray_cluster.importlib, "import_module", missing)
-    with pytest.raises(ImportError, match=r'pip install "lrpx\[ray\]"'):
+    with pytest.raises(ImportError, match=r'pip install "ray\[data\]"'):
         run_of(sva, tmp_path / "run", engine="ray")

@@ -25,7 +25,7 @@ OWN = ("127.0.0.1", "localhost", None)  # hosts; None: data:, blob: and file: ha
 def why_not():
     """Why there is no browser here, or ``None``."""
     if importlib.util.find_spec("playwright") is None:
-        return 'needs Playwright: pip install "lrpx[dev]"'
+        return "needs Playwright: pip install playwright"
     return None if CHROMIUM else "needs Chromium: apt-get install chromium"
 
 

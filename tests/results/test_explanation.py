@@ -294,7 +294,7 @@ def test_a_frame_of_heads_that_are_not_there_says_why(options, why):
 
 def test_frame_without_pandas(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match=r'to_frame\(\) needs pandas: pip install "lrpx\[viz\]"'):
+    with pytest.raises(ImportError, match=r"to_frame\(\) needs pandas: pip install matplotlib pandas networkx"):
         explanation().to_frame()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import heatmap
-from ..errors import InputError, nearest
+from ..errors import InputError, install_command, nearest
 from ..heatmap import Look
 from ..results.explanation import Explanation
 from ..results.explanations import Explanations
@@ -32,7 +32,7 @@ DRAWN = ("png", "pdf", "svg")  # by matplotlib
 
 def formats() -> dict[str, str]:
     """Each format, with what is missing for it: empty if nothing is."""
-    missing = "" if importlib.util.find_spec("matplotlib") else 'pip install "lrpx[viz]"'
+    missing = "" if importlib.util.find_spec("matplotlib") else install_command("viz")
     return {kind: missing if kind in DRAWN else "" for kind in TYPES}
 
 

@@ -7,7 +7,7 @@
         ...  # sample.input_ids, sample.verb_id, sample.other_id, sample.ground_truth
 
 ``build_blimp`` takes BLiMP's agreement paradigms, ``build_haystack`` makes long texts in which one sentence has the answer.
-``docs/benchmark.md`` describes the files. Reading them needs pyarrow, parsing spaCy: ``pip install "lrpx[sva]"``.
+``docs/benchmark.md`` describes the files. Reading them needs pyarrow, parsing spaCy: the extra ``sva``.
 """
 
 from .blimp_builder import build_blimp

@@ -13,7 +13,7 @@ from typing import Any, cast
 import typer
 from rich.console import Console, RenderableType
 
-from ..errors import InputError, nearest
+from ..errors import InputError, install_command, nearest
 from ..files import check_output, json_line, save_output
 from ..heatmap import Look
 from ..heatmap.latex import ENGINES
@@ -79,7 +79,7 @@ def format_of(format: str | None, output: Path | None) -> Format:
     if kind in PICTURES and output is None:
         raise InputError(f"{kind.name} needs a file: --output heatmap.{kind.name}")
     if kind in PICTURES and importlib.util.find_spec("matplotlib") is None:
-        raise InputError(f'{kind.name} needs matplotlib: pip install "lrpx[viz]"')
+        raise InputError(f"{kind.name} needs matplotlib: {install_command('viz')}")
     return kind
 
 

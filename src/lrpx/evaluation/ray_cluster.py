@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..errors import InputError
+from ..errors import InputError, install_command
 
 logger = logging.getLogger("lrpx")
 
@@ -202,4 +202,4 @@ def import_ray(module: str = "ray") -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError('engine="ray" needs Ray Data: pip install "lrpx[ray]"') from error
+        raise ImportError(f'engine="ray" needs Ray Data: {install_command("ray")}') from error

@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError
+from ..errors import InputError, install_command
 
 
 def require_packages(name: str) -> None:
@@ -17,7 +17,7 @@ def require_packages(name: str) -> None:
     """
     missing = [p for p in ("gguf", "accelerate") if importlib.util.find_spec(p) is None]
     if missing:
-        raise InputError(f'{name}: reading GGUF files needs {" and ".join(missing)}: pip install "lrpx[gguf]"')
+        raise InputError(f"{name}: reading GGUF files needs {' and '.join(missing)}: {install_command('gguf')}")
 
 
 def dequantize_options() -> dict[str, Any]:

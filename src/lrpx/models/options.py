@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from typing import Any
 
 import torch
 
-from ..errors import InputError, nearest
+from ..errors import InputError, install_command, nearest
 from . import device_map as device_maps
 
 _DTYPES = {
@@ -42,10 +43,9 @@ def parse_device(device: str | torch.device | None) -> torch.device:
     """
     if device is None or device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if isinstance(device, str):
-        device = device.lower().replace("gpu", "cuda")
+    name = re.sub(r"^gpu(?=$|:)", "cuda", device.lower()) if isinstance(device, str) else device
     try:
-        chosen = torch.device(device)
+        chosen = torch.device(name)
     except (RuntimeError, TypeError) as error:
         hint = nearest(str(device), ["auto", "cpu", "cuda", "cuda:0", "mps"])
         raise InputError(f"unknown device {str(device)!r}. {hint}") from error
@@ -69,5 +69,5 @@ def parse_places(device: Any, device_map: Any) -> str | device_maps.Places:
             f"device={str(device)!r} and device_map={device_map!r}: give one of them. A device map says where each part goes."
         )
     if importlib.util.find_spec("accelerate") is None:
-        raise InputError('device_map needs accelerate: pip install "lrpx[multi-gpu]"')
+        raise InputError(f"device_map needs accelerate: {install_command('multi-gpu')}")
     return device_maps.parse_device_map(device_map)

@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from ..errors import InputError, warn
+from ..errors import InputError, install_command, warn
 from . import hub
 from .locate import Place
 
@@ -67,7 +67,7 @@ def load_reader(place: Place, auto_class: Any, options: dict[str, Any], tokenize
     except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
         warn(
             f"the processor of {place.name} cannot be loaded, so texts can be explained, but no images: {_short(error)} "
-            'pip install "lrpx[vision]" installs what processors need.'
+            f"{install_command('vision')} installs what processors need."
         )
         return tokenizer()
 

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ...errors import InputError
+from ...errors import InputError, install_command
 from ...files import flush_to_disk, sha256
 from ..hub import bars_wanted
 
@@ -91,7 +91,7 @@ def default_model(*, progress: bool = True) -> Path:
     if _ready(folder):
         return folder
     if importlib.util.find_spec("gguf") is None:
-        raise InputError(f'the model {ALIAS} needs the package gguf: pip install "lrpx[demo]"')
+        raise InputError(f"the model {ALIAS} needs the package gguf: {install_command('demo')}")
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with _locked(cache):
