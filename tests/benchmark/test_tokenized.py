@@ -234,6 +234,15 @@ def test_a_set_is_written_and_read_back(folder):
     assert loaded.manifest["tokenizer"]["sha256"] == fingerprint(tokenizer)["sha256"]
 
 
+@pytest.mark.parametrize("name", ["counts.json", "tokenized/bpe/counts.json"])
+def test_counts_that_lack_a_number_are_refused(folder, name):
+    tokenize(folder, byte_bpe(CORPUS), name="bpe")
+    (folder / name).write_text("{}")
+    expected = rf"{name} has no 'rows', 'kept', 'steps'.*: remove the file, and run the same lrpx"
+    with pytest.raises(InputError, match=expected):
+        load_tokenized(folder, "bpe")
+
+
 def test_counts_account_for_every_sample(folder):
     with pytest.raises(
         InputError, match=r"tiny: no sample is left of 18 \(verb_tokens 18\); for instance line 1: 'is' is"

@@ -1,4 +1,4 @@
-"""What is in the output folder: a benchmark by source and parser, a run by model, samples, dtype and device."""
+"""What is in the output folder: a benchmark by source and parser, a run by its model, how it is computed, and versions."""
 
 import json
 
@@ -9,6 +9,7 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
 from lrpx.errors import InputError
 from lrpx.files import read_json, write_json
+from lrpx.models.provenance import versions
 from lrpx.report.already_there import check_benchmark_there, run_differences
 
 
@@ -30,7 +31,10 @@ def test_a_benchmark_by_checksum_and_pipeline(tmp_path):
 
 
 def test_a_run_by_its_manifest(tmp_path):
-    run = made_up(tmp_path / "run", ["lrp"])
+    device = "cpu"
+    run = made_up(
+        tmp_path / "run", ["lrp"], model={"device": device}, versions=versions(), options={"batch_tokens": 4096}
+    )
     model, limit = run.manifest["model"], run.manifest["options"]["limit"]
     same = (model["name"], limit, model["dtype"], model["device"])
     assert run_differences(tmp_path / "nothing", *same) == []
@@ -39,3 +43,8 @@ def test_a_run_by_its_manifest(tmp_path):
     there = "all" if limit is None else limit
     assert run_differences(run.path, "x", 5, *same[2:]) == [f"model {model['name']}, not x", f"samples {there}, not 5"]
     assert len(run_differences(run.path, *same[:2], "float16", model["device"])) == 1
+    assert run_differences(run.path, *same, batch_tokens=7) == ["batch tokens 4096, not 7"]
+    assert run_differences(run.path, *same, compile=True) == ["compile False, not True"]
+    older = run.manifest["versions"] | {"torch": "1.0"}
+    write_json(run.path / "manifest.json", run.manifest | {"versions": older})
+    assert run_differences(run.path, *same) == [f"torch 1.0, not {versions()['torch']}"]

@@ -8,10 +8,12 @@ from evaluation_tools import benchmark, bert, gpt2
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
+import lrpx
 from lrpx.errors import InputError
 from lrpx.evaluation.condensed import load_condensed
 from lrpx.evaluation.records import open_run
 from lrpx.files import read_json, write_json
+from lrpx.models.provenance import versions
 from lrpx.report import reproduce as module
 from lrpx.report.paper import MODELS
 from lrpx.report.reproduce import Wanted, plan, plan_text, reproduce, wanted_models
@@ -52,9 +54,10 @@ def test_names_that_are_none(given, message):
 
 
 @pytest.mark.parametrize("call", [plan, reproduce])
-def test_a_number_of_samples_that_is_none(folder, tmp_path, call):
-    with pytest.raises(InputError, match="samples=0: give a whole number, 1 or more"):
-        call(tmp_path / "out", models=["gpt2"], benchmark=folder / "sva", samples=0)
+@pytest.mark.parametrize("name", ["samples", "batch_tokens"])
+def test_a_number_that_is_none(folder, tmp_path, call, name):
+    with pytest.raises(InputError, match=f"{name}=0: give a whole number, 1 or more"):
+        call(tmp_path / "out", models=["gpt2"], benchmark=folder / "sva", **{name: 0})
     assert not (tmp_path / "out").exists()
 
 
@@ -94,6 +97,9 @@ def test_end_to_end(folder, tmp_path, monkeypatch, caplog):
     _, step = plan(tmp_path / "out", **same | {"samples": None, "dtype": None, "models": ["gpt2=another"]})
     assert "finished" not in step.what
     assert "(model gpt2, not another; samples 6, not all; dtype float32, not float64): give another" in step.missing
+    monkeypatch.setitem(versions.__globals__, "__version__", "9.9")
+    _, step = plan(tmp_path / "out", **same)
+    assert f"holds another run (lrpx {lrpx.__version__}, not 9.9): give another --output" in step.missing
 
 
 @pytest.mark.parametrize("call", [plan, reproduce])

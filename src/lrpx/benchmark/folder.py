@@ -15,6 +15,7 @@ Only pyarrow is needed to read; neither spaCy nor a tokenizer.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -23,10 +24,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, nearest
-from ..files import read_json
-from .storage import read_manifest, read_table
+from .storage import read_counts, read_manifest, read_table
 
 ROLES = ("subject", "attractor", "other", "special")
+COUNTED = ("rows", "kept", "steps")  # in the counts of every finished folder
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,8 +165,8 @@ def load_benchmark(directory: str | Path) -> Benchmark:
         InputError: The folder is not a benchmark, is not finished or has another schema version.
     """
     path = Path(directory)
-    manifest = _manifest(path, "benchmark", "lrpx benchmark build")
-    return Benchmark(path, manifest, read_json(path / "counts.json"))
+    manifest, counts = _finished(path, "benchmark", "lrpx benchmark build", (*COUNTED, "published"))
+    return Benchmark(path, manifest, counts)
 
 
 def load_tokenized(directory: str | Path, name: str) -> TokenizedSet:
@@ -190,13 +191,13 @@ def load_tokenized(directory: str | Path, name: str) -> TokenizedSet:
 
 
 def _load_set(path: Path) -> TokenizedSet:
-    manifest = _manifest(path, "tokenized", "lrpx benchmark tokenize")
-    return TokenizedSet(path, manifest, read_json(path / "counts.json"))
+    manifest, counts = _finished(path, "tokenized", "lrpx benchmark tokenize", COUNTED)
+    return TokenizedSet(path, manifest, counts)
 
 
-def _manifest(path: Path, kind: str, command: str) -> dict[str, Any]:
-    """The manifest of a finished folder."""
+def _finished(path: Path, kind: str, command: str, counted: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The manifest and the counts of a finished folder."""
     manifest = read_manifest(path, kind, command)
     if not (path / "counts.json").is_file():
         raise InputError(f"{path} is not finished: run the same {command} again to go on.")
-    return manifest
+    return manifest, read_counts(path / "counts.json", counted, command)

@@ -117,6 +117,21 @@ def read_manifest(folder: Path, kind: str, command: str, schema: int = SCHEMA) -
     return manifest
 
 
+def read_counts(path: Path, names: Sequence[str], command: str) -> dict[str, Any]:
+    """The ``counts.json`` of a finished folder that ``command`` makes, with at least the counts ``names``.
+
+    Raises:
+        InputError: The file is damaged, or lacks one of them.
+    """
+    counts = read_json(path)
+    if missing := [name for name in names if name not in counts]:
+        raise InputError(
+            f"{path} has no {', '.join(map(repr, missing))}: remove the file, and run the same {command} again, which "
+            "writes it anew."
+        )
+    return counts
+
+
 def claim(folder: Path, manifest: dict[str, Any], *, what: str) -> None:
     """Check ``folder`` as ``check_claim`` does, and write its manifest if it has none."""
     check_claim(folder, manifest, what=what)

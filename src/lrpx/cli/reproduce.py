@@ -65,14 +65,17 @@ def reproduce(
         "source": source,
         "parser": parser,
         "samples": samples,
+        "dtype": dtype,
+        "device": device,
+        "batch_tokens": batch_tokens,
+        "compile": compile,
     }
-    given |= {"dtype": dtype, "device": device}
+    set_precision(tf32)
     if plan:
         steps = module.plan(output, **given)
         typer.echo(module.plan_text(steps))
         raise typer.Exit(1 if any(step.missing for step in steps) else 0)
-    set_precision(tf32)
-    done = module.reproduce(output, **given, batch_tokens=batch_tokens, fast=fast, compile=compile)
+    done = module.reproduce(output, **given, fast=fast)
     typer.echo(done.comparison.read_text(encoding="utf-8"))
     tell(SAID, f"{done.comparison}; {len(done.missing)} models could not be evaluated")
     raise typer.Exit(1 if done.missing else 0)

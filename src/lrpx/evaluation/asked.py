@@ -18,6 +18,7 @@ from ..methods import METHODS, Method, get_method, methods_with_options
 from ..methods.alti.families import find_family
 from ..methods.rule_names import linear_rule
 from ..models.loading import load
+from ..models.precision import is_exact
 from ..models.reader import tokenizer_of
 from ..models.usable import usable_model
 from ..passes.hidden_states import resolve_at
@@ -90,6 +91,16 @@ def check_counts(**numbers: int | None) -> None:
     for name, value in numbers.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise InputError(f"{name}={value!r}: give a whole number, 1 or more.")
+
+
+def default_batch_tokens(device: str) -> int:
+    """Tokens per batch on a kind of device, where none are asked for."""
+    return 4096 if device == "cpu" else 16384
+
+
+def changes_of_digits(compile: bool) -> dict[str, bool]:
+    """What a run's manifest says of how its passes are run, since it changes digits: nothing, usually."""
+    return {name: True for name, on in (("compile", compile), ("tf32", not is_exact())) if on}
 
 
 def check_engine(engine: str, model: Any, **options: Any) -> None:

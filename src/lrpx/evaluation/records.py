@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..benchmark.storage import read_manifest, read_table, table_bytes, write_table
+from ..benchmark.storage import read_counts, read_manifest, read_table, table_bytes, write_table
 from ..errors import InputError, import_optional
-from ..files import atomic_write, read_json, write_json
+from ..files import atomic_write, write_json
 from .curves import NAMES
 
 METRICS = ("pg2", "mrr", "rma", "pta")
@@ -162,17 +162,7 @@ def open_run(path: str | Path) -> Run:
     path = Path(path)
     manifest = read_manifest(path, "run", "lrpx evaluate", SCHEMA)
     counts = path / "counts.json"
-    return Run(path, manifest, _read_counts(counts) if counts.is_file() else None)
-
-
-def _read_counts(path: Path) -> dict[str, Any]:
-    counts = read_json(path)
-    if missing := [name for name in COUNTED if name not in counts]:
-        raise InputError(
-            f"{path} has no {', '.join(map(repr, missing))}: remove the file, and run the same lrpx evaluate again, which "
-            "writes it anew."
-        )
-    return counts
+    return Run(path, manifest, read_counts(counts, COUNTED, "lrpx evaluate") if counts.is_file() else None)
 
 
 def find_runs(paths: Sequence[str | Path]) -> list[Run]:

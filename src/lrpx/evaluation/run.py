@@ -31,19 +31,20 @@ from ..errors import InputError
 from ..files import sha256
 from ..methods import METHODS
 from ..models.positions import longest_alike
-from ..models.precision import is_exact
-from ..models.provenance import card_of, model_facts, provenance
+from ..models.provenance import card_of, model_facts, versions
 from ..models.signature import task_of
 from ..passes.dispatch import PassRunner
 from ..passes.execution import Execution
 from ..text.grouping import allowed_waste
 from .asked import (
+    changes_of_digits,
     check_counts,
     check_engine,
     check_place_of_relevance,
     check_run_folder,
     computing_place,
     configured,
+    default_batch_tokens,
     in_order_of_the_table,
     loaded_model,
     paper_methods,
@@ -167,7 +168,7 @@ def evaluate(
             chosen = [chosen[n] for n in kept]
         chosen = select(chosen, limit, seed)
         if batch_tokens is None:
-            batch_tokens = 4096 if device == "cpu" else 16384
+            batch_tokens = default_batch_tokens(device)
         waste = allowed_waste(loaded, task_of(loaded))
         parts = plan(chosen, batch_tokens, waste, partial(longest_alike, loaded))
         facts = {**model_facts(loaded), "device": device, "tokenizer": samples_of.manifest["tokenizer"]["model"]}
@@ -183,13 +184,12 @@ def evaluate(
                 "at": at,
                 "batch_tokens": batch_tokens,
                 "relevances": manifest_entry(relevances, given) if relevances is not None else None,
-                # These change digits.
-                **{name: True for name, on in (("compile", compile), ("tf32", not is_exact())) if on},
+                **changes_of_digits(compile),
                 **({"rules": rules} if rules is not None else {}),
                 **({"metrics": list(measures)} if measures else {}),
             },
             "plan": {"samples": len(chosen), "parts": len(parts), "selection": _digest(s.sample_id for s in chosen)},
-            "versions": provenance(loaded, "", {})["versions"],
+            "versions": versions(),
         }
         claim(Path(out), manifest, what="run")
         this = open_run(out)

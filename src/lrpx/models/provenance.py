@@ -44,8 +44,13 @@ def provenance(
         "method": method,
         "options": {k: _written(v) for k, v in settings.items()},
         "execution": dict(execution or {}),
-        "versions": {"lrpx": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
+        "versions": versions(),
     }
+
+
+def versions() -> dict[str, str]:
+    """The versions of the packages that compute the numbers."""
+    return {"lrpx": __version__, "torch": torch.__version__, "transformers": transformers.__version__}
 
 
 def _written(option: Any) -> Any:

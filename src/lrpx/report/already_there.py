@@ -1,7 +1,8 @@
 """What the output folder of ``lrpx reproduce`` already holds: is it what is asked for now?
 
-A benchmark is known by its source and its parser, a run by its model's name, its dtype, the kind of device and how many samples
-were asked for. Both are read from the manifests; nothing is loaded. Versions and weights are compared when a run goes on.
+A benchmark is known by its source and its parser; a run by its model's name, how many samples were asked for, how they are
+computed, and the versions of the packages. Both are read from the manifests; nothing is loaded. Weights and samples are compared
+when a run goes on.
 """
 
 from __future__ import annotations
@@ -58,7 +59,16 @@ def _pipeline_name(parser: str) -> str:
     return f"{meta.get('lang', '')}_{meta.get('name', '')}"
 
 
-def run_differences(folder: Path, place: str, samples: int | None, dtype: str, device: str | None) -> list[str]:
+def run_differences(
+    folder: Path,
+    place: str,
+    samples: int | None,
+    dtype: str,
+    device: str | None,
+    *,
+    batch_tokens: int | None = None,
+    compile: bool = False,
+) -> list[str]:
     """In what the run in a folder differs from the one that is asked for; empty if there is none, or it is the same.
 
     Args:
@@ -67,21 +77,29 @@ def run_differences(folder: Path, place: str, samples: int | None, dtype: str, d
         samples: How many are asked for, ``None`` for all.
         dtype: As ``lrpx.load`` takes it; ``"auto"`` is not compared.
         device: As ``lrpx.load`` takes it.
+        batch_tokens: As ``evaluate`` takes it.
+        compile: Likewise.
 
     Raises:
         InputError: The folder holds something else, or there is no such dtype or device.
     """
     if not (folder / "manifest.json").is_file():
         return []
+    from ..evaluation.asked import changes_of_digits, default_batch_tokens
     from ..models.options import parse_device, parse_dtype
+    from ..models.provenance import versions
 
     manifest = read_manifest(folder, "run", "lrpx evaluate", SCHEMA)
-    model = manifest["model"]
+    model, options, digits = manifest["model"], manifest["options"], changes_of_digits(compile)
+    where = parse_device(device).type
     wanted = str(parse_dtype(dtype)).removeprefix("torch.")
     pairs: list[tuple[str, Any, Any]] = [
         ("model", model["name"], Path(place).resolve().name if Path(place).is_dir() else place),
-        ("samples", manifest["options"]["limit"] or "all", samples or "all"),
+        ("samples", options["limit"] or "all", samples or "all"),
         ("dtype", model["dtype"], model["dtype"] if wanted == "auto" else wanted),
-        ("device", model["device"], parse_device(device).type),
+        ("device", model["device"], where),
+        ("batch tokens", options["batch_tokens"], batch_tokens or default_batch_tokens(where)),
+        *((name, options.get(name, False), digits.get(name, False)) for name in ("compile", "tf32")),
+        *((name, manifest["versions"].get(name), version) for name, version in versions().items()),
     ]
     return [f"{name} {there}, not {now}" for name, there, now in pairs if there != now]

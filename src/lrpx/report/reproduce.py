@@ -92,13 +92,13 @@ def reproduce(
         **options: For ``evaluate``: ``device``, ``device_map``, ``batch_tokens``, ``fast``, ``compile``, ``progress``.
 
     Raises:
-        InputError: A name, ``dtype`` or device is unknown, ``samples`` is no number of samples, the benchmark cannot be
-            made, or ``output`` holds another one.
+        InputError: A name, ``dtype`` or device is unknown, ``samples`` or ``batch_tokens`` is no whole number from 1, the
+            benchmark cannot be made, or ``output`` holds another one.
         ImportError: pyarrow is not installed, or spaCy where it is needed.
     """
     from ..evaluation.run import evaluate
 
-    _check_samples(samples)
+    _check_counts(samples, options.get("batch_tokens"))
     _check_places(dtype, options.get("device"), options.get("device_map"))
     wanted, output = wanted_models(models), Path(output)
     check_above(output / "sva")
@@ -126,9 +126,10 @@ def reproduce(
     return Reproduced(output / "comparison.md", missing)
 
 
-def _check_samples(samples: int | None) -> None:
-    if samples is not None and samples < 1:
-        raise InputError(f"samples={samples}: give a whole number, 1 or more.")
+def _check_counts(samples: int | None, batch_tokens: int | None) -> None:
+    from ..evaluation.asked import check_counts
+
+    check_counts(samples=samples, batch_tokens=batch_tokens)
 
 
 def _check_places(dtype: str | None, device: Any, device_map: Any = None) -> None:
@@ -178,6 +179,8 @@ def plan(
     samples: int | None = None,
     dtype: str | None = None,
     device: str | None = None,
+    batch_tokens: int | None = None,
+    compile: bool = False,
     rate: Callable[[str, str | None], float] | None = None,
 ) -> list[Step]:
     """What ``reproduce`` would do with the same arguments, without loading or downloading anything.
@@ -191,20 +194,24 @@ def plan(
         samples: As there.
         dtype: As there.
         device: As there.
+        batch_tokens: As there.
+        compile: As there.
         rate: Floating-point operations per second for a dtype and device. Default: measured with a product of two matrices.
 
     Raises:
-        InputError: A name, ``dtype`` or ``device`` is unknown, ``samples`` is no number of samples, or ``output`` holds
-            another benchmark.
+        InputError: A name, ``dtype`` or ``device`` is unknown, ``samples`` or ``batch_tokens`` is no whole number from 1,
+            or ``output`` holds another benchmark.
     """
-    _check_samples(samples)
+    _check_counts(samples, batch_tokens)
     _check_places(dtype, device)
     output = Path(output)
     check_above(output / "sva")
     steps = [_plan_benchmark(output, benchmark, source, parser or SET_UP["parser"])]
     for model, place in wanted_models(models):
         run = output / "runs" / _folder(model)
-        steps.append(_plan_model(model, place, samples, dtype or model.dtype, device, rate or _rate, run))
+        kind = dtype or model.dtype
+        other = run_differences(run, place, samples, kind, device, batch_tokens=batch_tokens, compile=compile)
+        steps.append(_plan_model(model, place, samples, kind, device, rate or _rate, run, other))
     free = shutil.disk_usage(next(p for p in [output.absolute(), *output.absolute().parents] if p.exists())).free
     needed = sum(step.bytes for step in steps)
     if needed > free:
@@ -238,10 +245,11 @@ def _plan_model(
     device: str | None,
     rate: Callable[[str, str | None], float],
     run: Path,
+    other: list[str],
 ) -> Step:
     count = min(samples or model.samples, model.samples)
     what = f"{model.name} from {place}: {count:,} samples, {', '.join(model.scores)}, {dtype}"
-    if other := run_differences(run, place, samples, dtype, device):
+    if other:
         return Step(what, f"{run} holds another run ({'; '.join(other)}): give another --output", 0, None)
     if (run / "counts.json").exists():
         return Step(f"{what}: finished already", "", 0, None)
