@@ -144,6 +144,9 @@ def test_fragments_have_no_script_and_no_raw_text():
 def test_pictures(of, tmp_path):
     made().to_png(tmp_path / "a.png", of=of)
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    made().to_svg(tmp_path / "a.svg", of=of)
+    for side in {"layers": ("token", "layer"), "heads": ("layer", "head")}[of]:
+        assert f"<!-- {side} -->" in (tmp_path / "a.svg").read_text()  # what matplotlib says of text that it draws
 
 
 # The page in which one chooses.

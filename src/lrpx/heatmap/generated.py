@@ -63,6 +63,11 @@ class GeneratedView:
         return f"{self.method}: {self.explained} of each row's text"
 
     @property
+    def sides(self) -> tuple[str, str]:
+        """Rows and columns have texts, which say what they are."""
+        return "", ""
+
+    @property
     def whole(self) -> Row:
         """All rows together where they add up, or else the first."""
         if not (self.per_token and self.additive and len(self.rows) > 1):

@@ -64,11 +64,15 @@ class Matrix(Protocol):
     def notes(self) -> Sequence[str]:
         """The model, where relevance was taken, and the options."""
 
+    @property
+    def sides(self) -> tuple[str, str]:
+        """What the rows and the columns are; empty where their texts say it."""
+
     def text(self, cell: int, /) -> str:
         """The text of a column."""
 
 
-CELL, GAP, BAR = 0.22, 0.15, 2.4  # inches
+CELL, GAP, BAR, SIDE = 0.22, 0.15, 2.4, 0.2  # inches
 LABEL = 24  # characters of a label at most
 SIZE = 9.0  # points
 
@@ -97,7 +101,8 @@ def draw(view: Matrix, path: Path, kind: str, look: Look = Look()) -> None:  # n
     title, notes = view.title, " · ".join(view.notes)
     face = Typeface("".join([*below, *beside, title, notes]))
     left, under = (
-        max(face.width(face.text(text), SIZE) for text in texts) / DPI + 2 * GAP for texts in (beside, below)
+        max(face.width(face.text(text), SIZE) for text in texts) / DPI + 2 * GAP + SIDE * bool(side)
+        for texts, side in zip((beside, below), view.sides, strict=True)
     )
     above = max(face.width(face.text(title), SIZE + 1), face.width(face.text(notes), SIZE - 1)) / DPI
     width, height = columns * CELL, rows * CELL
@@ -122,6 +127,8 @@ def draw(view: Matrix, path: Path, kind: str, look: Look = Look()) -> None:  # n
         axes.set_xticks(range(columns), [face.text(text) for text in below], rotation=90, **style)
         axes.set_yticks(range(rows), [face.text(text) for text in beside], **style)
         axes.tick_params(length=0)
+        for label, side in zip((axes.set_ylabel, axes.set_xlabel), view.sides, strict=True):
+            label(side, fontproperties=face.font(SIZE, False), color="#5d6169")
         axes.set_xticks(np.arange(-0.5, columns), minor=True)
         axes.set_yticks(np.arange(-0.5, rows), minor=True)
         axes.grid(which="minor", color="#d4d6db", linewidth=0.4)

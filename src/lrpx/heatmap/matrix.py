@@ -57,6 +57,11 @@ class MatrixView:
         return self.width
 
     @property
+    def sides(self) -> tuple[str, str]:
+        """What the rows and the columns are."""
+        return self.corner, self.columns
+
+    @property
     def width(self) -> int:
         """How many columns there are."""
         return self.rows[0].end

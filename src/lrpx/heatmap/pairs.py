@@ -33,6 +33,7 @@ class PairsView:
     columns: tuple[Cell, ...]
     first: int
     additive: bool = True
+    sides: tuple[str, str] = ("", "")
 
     def text(self, cell: int, /) -> str:
         """The text of a column."""
