@@ -127,8 +127,8 @@ def draw(view: Matrix, path: Path, kind: str, look: Look = Look()) -> None:  # n
         axes.set_xticks(range(columns), [face.text(text) for text in below], rotation=90, **style)
         axes.set_yticks(range(rows), [face.text(text) for text in beside], **style)
         axes.tick_params(length=0)
-        for label, side in zip((axes.set_ylabel, axes.set_xlabel), view.sides, strict=True):
-            label(side, fontproperties=face.font(SIZE, False), color="#5d6169")
+        for axis, side in zip((axes.yaxis, axes.xaxis), view.sides, strict=True):
+            axis.set_label_text(side, fontproperties=face.font(SIZE, False), color="#5d6169")
         axes.set_xticks(np.arange(-0.5, columns), minor=True)
         axes.set_yticks(np.arange(-0.5, rows), minor=True)
         axes.grid(which="minor", color="#d4d6db", linewidth=0.4)
