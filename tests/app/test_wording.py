@@ -99,4 +99,4 @@ def test_an_error_that_was_pickled_says_the_same():
 def test_what_is_not_installed_is_said_with_how_to_install_it():
     with pytest.raises(ImportError) as raised:
         import_optional("no_such_module", 'method="lime"', extra="captum")
-    assert on_page(raised.value) == '“Methods” "lime" needs no_such_module: pip install "lrpx[captum]"'
+    assert on_page(raised.value) == '“Methods” "lime" needs no_such_module: pip install captum'
