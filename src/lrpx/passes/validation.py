@@ -143,8 +143,9 @@ def check_not_compiled(model: PreTrainedModel) -> None:
     if any("_orig_mod" in m._modules for m in modules_of(model)):
         part = next(n for n, m in model.named_modules() if "_orig_mod" in m._modules)
         raise UnsupportedModelError(
-            f"{part} was compiled by torch.compile, which hides its operations. Put back what that wraps: "
-            f"model.{part} = model.{part}._orig_mod. lrpx.explain(..., compile=True) fuses the pass itself."
+            f"{part} was compiled by torch.compile, which hides its operations.",
+            python=f"Put back what that wraps: model.{part} = model.{part}._orig_mod. lrpx.explain(..., compile=True) fuses the "
+            "pass itself.",
         )
     if any(m._compiled_call_impl is not None for m in modules_of(model)):
         compiled = [n or type(model).__name__ for n, m in model.named_modules() if m._compiled_call_impl is not None]
