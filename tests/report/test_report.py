@@ -411,14 +411,15 @@ def test_markdown(two):
     assert "<u>" in main
 
 
-@pytest.mark.parametrize("width", [80, 140, 400])
+@pytest.mark.parametrize("width", [50, 80, 140, 400])
 def test_terminal(two, width):
     text = report([two], width=width)
     assert "\x1b" not in text
     assert all(len(line) <= width for line in text.splitlines())
     rows_of_lrp = [line for line in text[: text.index("Norms")].splitlines() if line.startswith("LRP ")]
     assert sum(len(re.findall(r"±", line)) for line in rows_of_lrp) == 8
-    assert len(rows_of_lrp) == (2 if width == 80 else 1)  # side by side where there is room
+    assert len(rows_of_lrp) == {50: 4, 80: 2}.get(width, 1)  # side by side where there is room
+    assert "…" not in text
     assert re.search(r"\d\.\d{3}\* ", text)
     assert "Best: *, second best: +." in " ".join(text.split())
 

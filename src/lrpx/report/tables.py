@@ -71,6 +71,11 @@ class Table:
         rows = [(name, cells[start:stop]) for name, cells in self.rows]
         return Table(self.title, self.caption, self.groups[start:stop], rows, self.summary, self.warning)
 
+    def columns(self, start: int, stop: int) -> Table:
+        """Of a table of one group, its columns from ``start`` up to ``stop``."""
+        (label, columns), rows = self.groups[0], [(name, [cells[0][start:stop]]) for name, cells in self.rows]
+        return Table(self.title, self.caption, [(label, columns[start:stop])], rows, self.summary, self.warning)
+
     def blocks(self, most: int) -> Iterator[Table]:
         """The same table in pieces of at most ``most`` groups each, to stand below one another."""
         for start in range(0, len(self.groups), most):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -39,13 +39,30 @@ def terminal(results: Sequence[Result], *, color: bool, width: int) -> str:
 
 
 def _fitting(table: Table, width: int) -> Iterator[Table]:
-    """The table, in pieces with as many models side by side as fit."""
+    """The table, in pieces with as many models side by side as fit; or columns, where not even one model does."""
+    yield from _pieces(
+        table.part, len(table.groups), width, lambda one: _pieces(one.columns, len(one.groups[0][1]), width, _alone)
+    )
+
+
+def _alone(column: Table) -> Iterator[Table]:
+    yield column
+
+
+def _pieces(
+    part: Callable[[int, int], Table], count: int, width: int, divided: Callable[[Table], Iterator[Table]]
+) -> Iterator[Table]:
+    """Parts of as many of ``count`` as fit into ``width``; one that does not fit alone is ``divided``."""
     start = 0
-    for stop in range(1, len(table.groups) + 1):
-        ahead = table.part(start, stop + 1)
-        if stop == len(table.groups) or any(line.cell_len > width for line in _lines(ahead, marked=True)):
-            yield table.part(start, stop)
+    for stop in range(1, count + 1):
+        if stop == count or not _fits(part(start, stop + 1), width):
+            piece = part(start, stop)
+            yield from [piece] if _fits(piece, width) else divided(piece)
             start = stop
+
+
+def _fits(table: Table, width: int) -> bool:
+    return all(line.cell_len <= width for line in _lines(table, marked=True))
 
 
 def _lines(table: Table, *, marked: bool) -> Iterator[Text]:
