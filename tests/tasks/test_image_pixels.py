@@ -304,7 +304,10 @@ def picture_of(model, inputs):
     return torch.from_numpy(seen.pixels), (seen.rows, seen.columns)
 
 
-PACKED = ("qwen2_vl", "paddleocr_vl", "lfm2_vl", "gemma4", "minicpmv4_6", "kimi_k25")
+PACKED = (
+    *("qwen2_vl", "paddleocr_vl", "lfm2_vl", "gemma4", "minicpmv4_6", "kimi_k25", "hunyuan_vl", "hy_v4_vl"),
+    *("muse_glimmer", "muse_spark", "cosmos3_edge", "inkling2", "molmo2"),
+)
 
 
 @pytest.mark.parametrize("family", [name for name in PACKED if name in tiny_image_text.NAMES])
@@ -320,9 +323,20 @@ def test_packed_patches_are_put_together_again(family):
     }
     by_rows = [patch[row, column] for row in range(4) for column in range(4)]
     inputs = tiny_image_text.inputs(model)
+    by_squares = [(2 * a + c, 2 * b + d) for a in (0, 1) for b in (0, 1) for c in (0, 1) for d in (0, 1)]
+    frames = 1
     if family == "qwen2_vl":  # by squares that are merged; every patch twice, as two frames
-        order = [(2 * a + c, 2 * b + d) for a in (0, 1) for b in (0, 1) for c in (0, 1) for d in (0, 1)]
-        packed = torch.stack([torch.stack([patch[place]] * 2, 1).flatten() for place in order])
+        packed = torch.stack([torch.stack([patch[place]] * 2, 1).flatten() for place in by_squares])
+        frames = 2
+    elif family in ("hunyuan_vl", "hy_v4_vl", "muse_glimmer", "muse_spark"):
+        size = inputs["pixel_values"].shape[1]
+        frames = size // (3 * side**2)
+        packed = torch.stack([torch.stack([each] * frames, 0 if "muse" in family else 1).flatten() for each in by_rows])
+    elif family == "cosmos3_edge":
+        packed = torch.stack([patch[place].permute(1, 2, 0).flatten() for place in by_squares])
+    elif family == "inkling2":  # a block of two by two patches is a token
+        halves = [each for half in picture.split(2 * side, 1) for each in half.split(2 * side, 2)]
+        packed = torch.stack([each.permute(1, 2, 0) for each in halves])
     elif family in ("paddleocr_vl", "kimi_k25"):
         packed = torch.stack(by_rows)
     elif family == "minicpmv4_6":
@@ -332,7 +346,7 @@ def test_packed_patches_are_put_together_again(family):
     inputs["pixel_values"] = packed
     found, _ = picture_of(model, inputs)
     torch.testing.assert_close(found, picture)
-    [halves] = pixel_maps(model, inputs, "pixel_values", packed.numpy() / (2 if family == "qwen2_vl" else 1))
+    [halves] = pixel_maps(model, inputs, "pixel_values", packed.numpy() / frames)
     np.testing.assert_allclose(halves.pixels, picture)
     assert halves.patches.sum() == pytest.approx(float(picture.sum()))
 

@@ -61,7 +61,7 @@ TRIED = [name for name in tiny_image_text.NAMES if name not in tiny_image_text.N
 PAIRS = [name for name in TRIED if name in tiny_image_text.PAIRS]
 EXPLAINED = [name for name in TRIED if name not in PAIRS]
 MIXED = tuple(
-    "aria blip-2 deepseek_ocr2 emu3 fuyu granite4_vision idefics2 instructblip kosmos-2 kosmos-2.5 molmo2 unlimited_ocr".split()
+    "aria blip-2 deepseek_ocr2 emu3 fuyu granite4_vision idefics2 instructblip kosmos-2 kosmos-2.5 unlimited_ocr".split()
 )
 """Model types whose image tokens have no places in the image, or none that are known."""
 

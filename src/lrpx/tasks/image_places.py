@@ -2,7 +2,7 @@
 
 - A grid per image (Qwen-VL and its relatives): merged patches, ``image_grid_thw``.
 - Sizes in pixels (Pixtral, Mistral 3): ``image_sizes``, with a token at the end of each row.
-- A small whole image, then its tiles with a token at the end of each row (LLaVA-NeXT).
+- A small whole image, then its tiles with a token at the end of each row (LLaVA-NeXT), or all that its crops show (Molmo 2).
 - Patches in the order of rows, some merged into one (LFM2-VL, Gemma 4, MiniCPM-V); in Hunyuan's with a token at the end of each
   row, and others around the image.
 - Equal squares, one for each image or tile that the model is given (LLaVA, PaliGemma, Gemma 3, SmolVLM, InternVL).
@@ -64,7 +64,7 @@ def image_patches(
     tokens = image_tokens(model, ids, extras)
     if not tokens or any(_MIXES.search(type(module).__name__) for module in model.modules()):
         return None
-    for layout in (_told_grids, _told_sizes, _whole_and_tiles, _equal_squares, _merged):
+    for layout in (_told_grids, _told_sizes, _whole_and_tiles, _whole_and_crops, _equal_squares, _merged):
         grids = list(layout(model, inputs, image_processor, pictures, len(tokens)))
         if grids and sum(len(set(grid.places)) for grid in grids) <= len(tokens):
             break
@@ -126,7 +126,7 @@ def image_tokens(
     """Which of the tokens stand for images: by their ids, or by the per-token input that says so (Kosmos-2)."""
     mask = (extras or {}).get("image_embeds_position_mask")
     if mask is not None:
-        return [n for n, here in enumerate(mask) if here]
+        return [n for n, here in enumerate(mask) if here == 1]  # -1: the image begins or ends (Kosmos-2.5)
     names = ("image_token_id", "image_token_index", "image_patch_id")
     wanted = next((i for name in names if isinstance(i := getattr(model.config, name, None), int)), None)
     return [n for n, i in enumerate(ids) if i == wanted]
@@ -143,28 +143,22 @@ def _told_grids(
     grids = inputs.get("image_grid_thw")
     if grids is None:
         return
-    vision = getattr(model.config, "vision_config", model.config)
     sizes = [[int(n) for n in grid] for grid in grids.reshape(-1, 3)]
     merge = math.isqrt(max(1, sum(t * h * w for t, h, w in sizes) // max(1, count)))
     if sum(t * h * w for t, h, w in sizes) != count * merge**2 or any(h % merge or w % merge for _, h, w in sizes):
         return
-    place, first = 0, 0
+    place = 0
+    given = pictures if inputs["pixel_values"].ndim < 4 else ()  # blocks of pixels cover more than the picture
+    seen = [] if given else unpacked_pictures(model, inputs)
     for n, (frames, high, wide) in enumerate(sizes):
         rows, columns = frames * high // merge, wide // merge
-        flat = inputs["pixel_values"][first : first + frames * high * wide]
-        side = getattr(vision, "patch_size", 1)
-        picture = pictures[n] if n < len(pictures) else _unfolded(flat, high, wide, merge, side, processor)
+        if n < len(given):
+            picture = given[n]
+        else:
+            known = len(seen) == len(sizes)
+            picture = as_seen(torch.from_numpy(seen[n].pixels) if known else torch.zeros(3, high, wide), processor)
         yield _Grid(rows, columns, range(place, place + rows * columns), picture)
-        place, first = place + rows * columns, first + frames * high * wide
-
-
-def _unfolded(flat: Tensor, high: int, wide: int, merge: int, side: int, processor: Any) -> Any:
-    """Patches in the order of Qwen-VL, ``[h w, channels frames side side]``, as a picture."""
-    blocks = high // merge, wide // merge, merge, merge
-    if flat.numel() % (high * wide * 3 * side * side):
-        return as_seen(flat.new_zeros(3, high, wide), processor)
-    first = flat[: high * wide].reshape(*blocks, 3, -1, side, side)[:, :, :, :, :, 0]
-    return as_seen(first.permute(4, 0, 2, 5, 1, 3, 6).reshape(3, high * side, wide * side), processor)
+        place += rows * columns
 
 
 def _told_sizes(
@@ -215,6 +209,27 @@ def _whole_and_tiles(
         place += rows * (columns + 1)
     if place == count:
         yield from grids
+
+
+def _whole_and_crops(
+    model: PreTrainedModel, inputs: Mapping[str, Tensor], processor: Any, pictures: Sequence[Any], count: int
+) -> Iterator[_Grid]:
+    """Molmo 2: ``image_grids``, rows and columns of pooled patches of the whole image in a square, and of all crops together."""
+    sizes = inputs.get("image_grids")
+    seen = [] if sizes is None else unpacked_pictures(model, inputs)
+    if sizes is None or not seen or int((sizes[:, 0] * sizes[:, 1] + sizes[:, 2] * sizes[:, 3]).sum()) != count:
+        return
+    crops = inputs["image_num_crops"].tolist()
+    place = 0
+    for n, size in enumerate(sizes.tolist()):
+        picture = (
+            pictures[n] if n < len(pictures) else as_seen(torch.from_numpy(seen[sum(crops[:n])].pixels), processor)
+        )
+        name = f"image {n + 1}, " if len(sizes) > 1 else "image, "
+        for (rows, columns), what in zip((size[:2], size[2:]), ("whole", "in detail"), strict=True):
+            if rows * columns:
+                yield _Grid(rows, columns, range(place, place + rows * columns), picture, f"{name}{what}")
+            place += rows * columns
 
 
 def _equal_squares(

@@ -49,7 +49,8 @@ def read_image_source(model: PreTrainedModel, reader: Any, given: Any) -> Encode
     if reason := why_refused(model.config.model_type, language_model=True):
         raise UnsupportedModelError(f"{type(model).__name__} is not supported: {reason}.")
     processor = image_processor_of(reader)
-    inputs = _checked(model, _inputs(model, processor, given))
+    whole = reader is not processor and callable(reader) and hasattr(reader, "image_processor")
+    inputs = _checked(model, _inputs(model, reader if whole else processor, given))
     encoder: Any = stacks_of(model)[0].root
     with noted_patches(encoder) as seen:
         shape = encoder_places(model, inputs, "image")

@@ -31,8 +31,8 @@ from .pictures import open_picture
 
 IMAGES = ("pixel_values", "flattened_patches")
 """What images are called among the inputs of a model."""
-_PUT_BY_THE_PROCESSOR = frozenset({"Florence2Processor"})
-"""Processors that put the token for an image before the text themselves."""
+_PUT_BY_THE_PROCESSOR = frozenset({"Florence2Processor", "Kosmos2_5Processor"})
+"""Processors that put the tokens for an image before the text themselves."""
 _OTHER = ("video", "audio", "input_features")
 
 

@@ -77,12 +77,12 @@ def as_seen(pixels: Any, image_processor: Any) -> Any:
     numbers = np.asarray(pixels.detach().float().cpu().numpy(), dtype=np.float64)
     mean, std = (getattr(image_processor, f"image_{name}", None) for name in ("mean", "std"))
     normalised = image_processor is None or getattr(image_processor, "do_normalize", True)
+    white: float = 1 if image_processor is None or getattr(image_processor, "do_rescale", True) else 255
     if normalised and mean is not None and std is not None:
         numbers = numbers * np.reshape(std, (-1, 1, 1)) + np.reshape(mean, (-1, 1, 1))
     elif normalised:
-        numbers = (numbers - numbers.min()) / (np.ptp(numbers) or 1.0)
-    if not (image_processor is None or getattr(image_processor, "do_rescale", True)):
-        numbers = numbers / 255
+        numbers, white = numbers - numbers.min(), float(np.ptp(numbers)) or 1.0
+    numbers = numbers / white
     numbers = np.repeat(numbers, 3, axis=0) if len(numbers) == 1 else numbers[:3]
     return image.fromarray(np.round(numbers.clip(0, 1) * 255).astype(np.uint8).transpose(1, 2, 0))
 

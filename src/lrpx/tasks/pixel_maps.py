@@ -1,10 +1,11 @@
 """What a model of images and text is given as images, unpacked: pictures ``[3, height, width]`` and their patches.
 
-Processors pack images in five ways, which ``_unpacked`` undoes for pixel values and for their relevance alike:
+Processors pack images in seven ways, which ``_unpacked`` undoes for pixel values and for their relevance alike:
 
 - pictures or tiles ``[..., 3, height, width]`` (most);
 - all patches of all images in one list, with ``image_grid_thw`` or ``image_grid_hw``: row by row, or in squares that the model
-  merges (Qwen-VL);
+  merges (Qwen-VL); or blocks of pixels in such a list, channels last (Inkling 2);
+- the patches of crops that overlap, the whole image first, with ``image_num_crops`` (Molmo 2);
 - patches padded to one length, with the place of each (``spatial_shapes``, ``image_position_ids``) or its row and column as its
   first two numbers (Pix2Struct);
 - patches in a row of pixels, with ``target_sizes`` (MiniCPM-V).
@@ -24,9 +25,12 @@ from transformers import PreTrainedModel
 from .image_input import as_image
 from .patches import Grid, cells
 
-_ROW_BY_ROW = frozenset({"hunyuan_vl", "kimi_k25", "paddleocr_vl"})
+_ROW_BY_ROW = frozenset({"hunyuan_vl", "hy_v4_vl", "kimi_k25", "muse_glimmer", "muse_spark", "paddleocr_vl"})
 """Model types whose lists of patches are in the order of rows, also where the model merges them."""
-_CHANNELS_LAST = frozenset({"gemma4", "gemma4_unified"})
+_FRAMES_FIRST = frozenset({"muse_glimmer", "muse_spark"})
+"""Model types in whose lists a patch is ``[frames, 3, side, side]``."""
+_CHANNELS_LAST = frozenset({"cosmos3_edge"})
+"""Model types in whose lists a patch is ``[side, side, 3, frames]``; of others it is ``[3, frames, side, side]``."""
 
 Several = Callable[[np.ndarray], np.ndarray]  # copies of a pixel ``[3, copies, ...]`` -> one
 
@@ -87,7 +91,7 @@ def unpacked_pictures(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> l
 def _unpacked(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], values: np.ndarray, several: Several
 ) -> Iterator[Unpacked]:
-    for layout in (_listed, _padded, _numbered, _in_strips, _pictures):
+    for layout in (_in_blocks, _listed, _in_crops, _padded, _numbered, _in_strips, _pictures):
         found = list(layout(model, inputs, values, several))
         if found:
             yield from found
@@ -139,6 +143,31 @@ def _pictures(
         yield Unpacked(picture[:, : grid.rows * side, : grid.columns * side], grid.rows, grid.columns)
 
 
+def _in_blocks(
+    model: PreTrainedModel, inputs: Mapping[str, Tensor], values: np.ndarray, several: Several
+) -> Iterator[Unpacked]:
+    """``[blocks of all images, side, side, 3]``, row by row, with ``image_grid_thw``."""
+    grids = inputs.get("image_grid_thw")
+    if grids is None or values.ndim != 4 or values.shape[-1] != 3 or int(grids.prod(-1).sum()) != len(values):
+        return
+    side, first = values.shape[1], 0
+    for t, rows, columns in grids.reshape(-1, 3).tolist():
+        blocks = values[first : first + t * rows * columns].reshape(t * rows, columns, side, side, 3)
+        first += t * rows * columns
+        whole = blocks.transpose(4, 0, 2, 1, 3).reshape(3, t * rows * side, columns * side)
+        yield Unpacked(whole, t * rows, columns)
+
+
+def _in_crops(
+    model: PreTrainedModel, inputs: Mapping[str, Tensor], values: np.ndarray, several: Several
+) -> Iterator[Unpacked]:
+    """``[crops of all images, patches, 3 * side * side]``: a square of patches each, channels last."""
+    side = math.isqrt(values.shape[1])
+    if "image_num_crops" in inputs and values.ndim == 3 and side**2 == values.shape[1]:
+        for crop in values:
+            yield Unpacked(as_image(crop, side, side), side, side)
+
+
 def _listed(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], values: np.ndarray, several: Several
 ) -> Iterator[Unpacked]:
@@ -151,7 +180,13 @@ def _listed(
     total, merge = sum(t * h * w for t, h, w in sizes), _merged(model)
     if values.size % (total * 3 * side * side):
         return
-    flat, first = values.reshape(total, 3, -1, side, side), 0
+    if model.config.model_type in _FRAMES_FIRST:
+        flat = values.reshape(total, -1, 3, side, side).swapaxes(1, 2)
+    elif model.config.model_type in _CHANNELS_LAST:
+        flat = values.reshape(total, side, side, 3, -1).transpose(0, 3, 4, 1, 2)
+    else:
+        flat = values.reshape(total, 3, -1, side, side)
+    first = 0
     for t, h, w in sizes:
         patches = np.stack([several(patch) for patch in flat[first : first + t * h * w]])  # [P, 3, side, side]
         first += t * h * w
