@@ -11,8 +11,9 @@ import transformers
 from pictures import photo
 from PIL import Image
 
-from lrpx.tasks.image_places import image_patches
+from lrpx.tasks.image_places import image_patches, image_tokens
 from lrpx.tasks.pictures import png_of
+from lrpx.tasks.pixel_maps import pixel_maps
 
 
 def opened(patches):
@@ -121,6 +122,39 @@ def test_what_does_not_fit_has_no_places(count):
     side = model.config.vision_config.image_size
     ids = [tiny_image_text.image_token(model)] * count
     assert image_patches(model, ids, {"pixel_values": torch.rand(1, 3, side, side)}, None, ()) is None
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        name
+        for name in ("qwen2_vl", "hunyuan_vl", "hy_v4_vl", "muse_glimmer", "inkling2")
+        if name in tiny_image_text.NAMES
+    ],
+)
+def test_a_token_stands_where_the_pixels_are_that_it_is_made_of(family):
+    """Without attention a token is made of its own pixels alone, by plain autograd."""
+    model = tiny_image_text.build(family)
+    given = tiny_image_text.inputs(model)
+    for module in model.modules():
+        if "Attention" in type(module).__name__:
+            for name, layer in module.named_modules():
+                if isinstance(layer, torch.nn.Linear) and name.rpartition(".")[2] in ("out_proj", "proj", "o_proj"):
+                    torch.nn.init.zeros_(layer.weight)
+    tokens = image_tokens(model, given["input_ids"][0].tolist())
+    [image] = image_patches(model, given["input_ids"][0].tolist(), given, None, ())
+    pixels = given["pixel_values"].clone().requires_grad_()
+    of_images = {key: value for key, value in given.items() if key == "image_grid_thw"}
+    owner = model if hasattr(model, "get_image_features") else model.model
+    found = owner.get_image_features(pixel_values=pixels, **of_images).pooler_output
+    features = torch.cat([each.flatten(0, -2) for each in (found if isinstance(found, tuple | list) else [found])])
+    weights = torch.randn(features.shape[-1], generator=torch.Generator().manual_seed(0), dtype=features.dtype)
+    for place, token in enumerate(image.tokens):
+        (slope,) = torch.autograd.grad((features[tokens.index(token)] * weights).sum(), pixels, retain_graph=True)
+        [each] = pixel_maps(model, {**given, "pixel_values": pixels}, "pixel_values", slope.abs().numpy())
+        high, wide = each.pixels.shape[1] // image.rows, each.pixels.shape[2] // image.columns
+        cells = each.pixels.sum(0).reshape(image.rows, high, image.columns, wide).sum((1, 3)).ravel()
+        assert cells[place] == pytest.approx(cells.sum())
 
 
 def test_a_resampler_leaves_no_places():

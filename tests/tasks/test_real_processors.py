@@ -5,6 +5,7 @@ processor needs torchvision, the test runs where that is installed.
 """
 
 import io
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,10 +15,13 @@ import torch
 import transformers
 from pictures import photo
 from PIL import Image
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES
 from transformers.utils import is_torchvision_available
 
 import lrpx
 from lrpx.errors import InputError
+from lrpx.tasks.pixel_maps import _side, unpacked_pictures
 
 QUESTION = "What is in the picture ?"
 ALIKE = 0.98  # correlation of two pictures, which may be scaled
@@ -180,3 +184,38 @@ def test_pp_formulanet_reads_a_picture_as_its_processor_does(family, tmp_path):
         assert (e.images[0].rows, e.images[0].columns) == (8, 8)
         np.testing.assert_allclose(explainer(dict(made), target="cat", at=at).relevance, e.relevance, atol=1e-5)
         assert len(explainer.generate(str(path), continuation="a cat", at=at)) == 2
+
+
+PACKED = [
+    name
+    for name in (
+        *("cohere_compass", "cosmos3_edge", "cosmos3_omni", "dots3_note", "ernie4_5_vl_moe", "exaone4_5", "gemma4"),
+        *("gemma4_unified", "glm46v", "glm4v", "glm5_next", "glmga", "hunyuan_vl", "hy_v4_vl", "hyperclovax_vision_v2"),
+        *("kimi_k25", "kosmos-2.5", "lfm2_vl", "lfm3_vl", "minicpm_ocr", "minicpmv4_6", "minicpmv4_7", "minimax_m3_vl"),
+        *("molmo2", "muse_glimmer", "muse_spark", "nemotron_h_omni", "paddleocr_vl", "pix2struct", "qwen2_5_vl"),
+        *("qwen2_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen4_exp", "video_llama_3"),
+    )
+    if name in tiny_image_text.NAMES
+]
+"""Model types whose image processors pack patches: in lists, strips or crops."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not is_torchvision_available(), reason="needs torchvision")
+@pytest.mark.parametrize("family", PACKED)
+def test_what_a_processor_packs_is_put_together_again(family):
+    """With the sizes of the released models: a picture of few colours that fills all patches, as it was but for its size."""
+    known = IMAGE_PROCESSOR_MAPPING_NAMES[family]
+    name = known["torchvision"] if isinstance(known, dict) else known
+    model = SimpleNamespace(config=CONFIG_MAPPING[family]())
+    processor, side = getattr(transformers, name)(), _side(model)
+    if side and isinstance(getattr(processor, "patch_size", None), int) and processor.patch_size != side:
+        processor = getattr(transformers, name)(patch_size=side)  # shared with models of another size
+    colours = np.random.default_rng(0).integers(0, 255, (7, 9, 3), dtype=np.uint8)
+    picture = Image.fromarray(colours).resize((448, 336), Image.Resampling.BICUBIC)
+    made = processor(images=[picture], return_tensors="pt")
+    inputs = {key: torch.as_tensor(value) for key, value in made.items()}
+    first = torch.from_numpy(np.ascontiguousarray(unpacked_pictures(model, inputs)[0].pixels)).float()
+    found = torch.nn.functional.interpolate(first[None], size=(336, 448), mode="bilinear", antialias=True)[0]
+    for channel, expected in zip(found.numpy(), np.asarray(picture, float).transpose(2, 0, 1), strict=True):
+        assert np.corrcoef(channel.ravel(), expected.ravel())[0, 1] > 0.999
