@@ -564,13 +564,21 @@ def test_threads_that_share_a_model(as_traced, plans):
     ids=["one by one", "padded"],
 )
 def test_compiled_in_float32(family, method, lengths):
-    """In earnest, with TorchInductor. One plan serves all lengths."""
+    """In earnest, with TorchInductor, once with heads. One plan serves all lengths."""
     model = tiny.build(family, dtype=torch.float32) if family == "causal:llama" else shallow(family).float()
     rows = [tiny.inputs(model, n_tokens=n, seed=n)["input_ids"][0].tolist() for n in lengths]
-    explainer = lrpx.Explainer(model, method=method, compile=True)
-    found = explainer(rows, position=2, target=11, contrast=13)
-    expected = explained(model, rows, method=method)
+    explainer, heads = lrpx.Explainer(model, method=method, compile=True), family == "causal:llama"
+    found = explainer(rows, position=2, target=11, contrast=13, heads=heads)
+    expected = explained(model, rows, method=method, heads=heads)
     assert len(explainer._runner.compiled) == 1
     for a, b in zip(found, expected, strict=True):
         assert a.value == pytest.approx(b.value, rel=1e-5)
         np.testing.assert_allclose(a.relevance, b.relevance, rtol=1e-5, atol=1e-5 * abs(b.relevance).max())
+        assert [token.id for token, _ in a.top] == [token.id for token, _ in b.top]
+        assert [p for _, p in a.top] == pytest.approx([p for _, p in b.top], rel=1e-5)
+        assert (a.target_rank, a.contrast_rank) == (b.target_rank, b.contrast_rank)
+        probabilities = b.target_probability, b.contrast_probability
+        assert (a.target_probability, a.contrast_probability) == pytest.approx(probabilities, rel=1e-5)
+        for name in ("by_head", "by_attention", "by_mlp", "by_layer") if heads else ():
+            ours, theirs = getattr(a, name), getattr(b, name)
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4 * np.abs(theirs).max(), err_msg=name)
