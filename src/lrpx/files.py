@@ -163,7 +163,7 @@ def read_json(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise InputError(f"{path} does not exist: {path.parent} is not a complete folder of this kind.") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON: {error}.") from error
     if not isinstance(data, dict):
         raise InputError(f"{path} holds a JSON {type(data).__name__}; expected an object.")
@@ -197,7 +197,7 @@ def json_object(text: str) -> dict[str, Any]:
     """
     try:
         data = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from error
     if not isinstance(data, dict):
         raise ValueError(f"a JSON {type(data).__name__}, expected an object")

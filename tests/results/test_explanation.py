@@ -202,6 +202,10 @@ def test_a_missing_number_of_a_list_is_not_finite_either():
         (lambda d: d | {"relevance": ["a", "b", "c"]}, "a field is not what it should be"),
         (lambda d: d | {"relevance": [[1], [2, 3]]}, "a field is not what it should be"),
         (lambda d: d | {"layers": [1]}, "a field is not what it should be"),
+        (lambda d: d | {"value": None}, "a field is not what it should be"),
+        (lambda d: d | {"residual": "much"}, "a field is not what it should be"),
+        (lambda d: d | {"position": "1"}, "a field is not what it should be"),
+        (lambda d: d | {"provenance": "here"}, "a field is not what it should be"),
         (lambda d: d | {"tokens": ["a"]}, "an explanation has one of each per token"),
         (
             lambda d: [d],
@@ -220,7 +224,7 @@ def test_loading_something_else(tmp_path, change, message):
 
 def test_loading_what_is_not_json(tmp_path):
     path = tmp_path / "x.json"
-    for content in (b"", b"{", b"\xff\xfe"):
+    for content in (b"", b"{", b"\xff\xfe", b"[" * 100_000, b"9" * 5000):
         path.write_bytes(content)
         with pytest.raises(InputError, match=r"x.json is not JSON: .*Give a file written by Explanation.save\(\)"):
             Explanation.load(path)

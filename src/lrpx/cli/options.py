@@ -220,6 +220,6 @@ def method_options(given: list[str] | None) -> dict[str, Any]:
             raise InputError(f"--option {each!r}: give NAME=VALUE.")
         try:
             found[name.replace("-", "_")] = json.loads(value)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             found[name.replace("-", "_")] = value
     return found

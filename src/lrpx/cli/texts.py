@@ -107,7 +107,7 @@ def _parsed(line: str, origin: str) -> Asked:
     """One line of a JSON lines file."""
     try:
         entry = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(
             f"{origin}: no JSON: {error}. Expected a string, or an object with a text or messages."
         ) from None

@@ -37,7 +37,7 @@ def parse_device_map(given: Any) -> str | Places:
     if isinstance(given, str) and given.lstrip().startswith("{"):
         try:
             given = json.loads(given)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"device_map={given!r} is no valid JSON: {error}.") from error
     if isinstance(given, str) and given in STRATEGIES:
         return given

@@ -146,7 +146,7 @@ def _read(model: PreTrainedModel, name: str, file: str) -> Any:
         return None
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{file} of {name} is not JSON: {error}.") from error
 
 

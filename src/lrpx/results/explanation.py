@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+import operator
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -262,6 +263,10 @@ class Explanation(Shown):
             "special": tuple(fields["special"]),
             "segments": tuple(Segment(*segment) for segment in fields["segments"]),
             "images": read_images(fields["images"]),
+            "value": float(fields["value"]),
+            "residual": None if fields["residual"] is None else float(fields["residual"]),
+            "position": operator.index(fields["position"]),
+            "provenance": dict(fields["provenance"]),
             "layers": {k: np.asarray(v, dtype=np.float64) for k, v in fields["layers"].items()},
             "components": {k: _array_or_number(v) for k, v in fields["components"].items()},
         }

@@ -18,5 +18,5 @@ def read_saved(path: str | os.PathLike[str], written_by: str) -> Any:
     """
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON: {error}. Give a file written by {written_by}.") from error
