@@ -673,7 +673,9 @@ def test_png_without_matplotlib_says_what_to_install(monkeypatch, tmp_path):
 
 def test_png_of_an_endless_text_names_another_format(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    monkeypatch.setitem(lrpx.heatmap.picture.HIGHEST, "png", 500)
+    from lrpx.heatmap import picture
+
+    monkeypatch.setitem(picture.HIGHEST, "png", 500)
     with pytest.raises(InputError, match="Use HTML"):
         heatmap.to_png(long(), tmp_path / "map.png")
 
