@@ -118,7 +118,6 @@ def test_methods_texts_and_palettes_are_switched(opened):
     shows(page, cells(es[2].relevance))
     before, below = colours(page), page.locator(".flow i[style]").first.get_attribute("style")
     page.select_option("label:has-text('colours') select", index=1)
-    page.wait_for_timeout(50)
     assert colours(page) != before
     assert page.locator(".flow i[style]").first.get_attribute("style") != below
     page.select_option("label:has-text('colours') select", index=0)

@@ -116,7 +116,7 @@ def test_without_colours_the_rows_are_printed():
 def test_the_map_over_the_picture_is_pale_grey_at_0_and_the_colour_of_the_scale_at_its_end():
     picture = Image.new("RGB", (6, 4), (100, 100, 100))
     [image] = view(explanation_of_image(VALUES)).images
-    over = pixels(image, np.array([[0.0, 1.0, -1.0], [0.5, 0.0, 0.0]]), picture)
+    over = pixels(image, np.array([[0.0, 1.0, -1.0], [0.5, 0.0, 0.0]]), picture, Look())
     pale = 255 - PALE * 155
     assert over.shape == (4, 6, 3)
     np.testing.assert_allclose(over[0, 0], pale, atol=1)

@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import InputError
 from ..heatmap import Look
 from ..heatmap.cells import Cell, joined_pieces
-from ..heatmap.colours import WHITE, Rgb, colour, hex_colour, ink
+from ..heatmap.colours import WHITE, Rgb, hex_colour, ink
 from ..heatmap.grid import Grid, GridRow, grid, groups
 from ..heatmap.images import ImageMap, overlay
 from ..heatmap.matrix import positions_of
@@ -62,7 +62,7 @@ def _grid(g: Grid) -> dict[str, Any]:
     below = g.below(MINUS)
     if alone is not None:
         beside = [f"outside the tokens: {DOT.join(parts)}"] if (parts := alone.outside(MINUS)) else []
-        below = [*alone.below(MINUS), *beside]
+        below = [*alone.below(MINUS, sums=False), *beside]  # the sums stand beside the colour bar
     return {
         "columns": [_column(cell, pieces) for cell, pieces in zip(g.columns, joined_pieces(g.columns), strict=True)],
         "rtl": g.rtl,
@@ -100,7 +100,7 @@ def _row(row: GridRow) -> dict[str, Any]:
         "sums": sums,
         "scale": bool(v.scale),
         "ticks": [text for _, text in v.ticks(MINUS)] if v.scale else [],
-        "bar": [painted(colour(share)) for share in v.bar(9)],
+        "bar": [painted(v.look.colour(share)) for share in v.bar(9)],
         "legend": v.legend(MINUS),
         "numbers": [row.number(cell, MINUS) for cell in row.cells],
         "colours": [painted(WHITE if cell is None else v.fill(cell)) for cell in row.cells],
@@ -110,7 +110,7 @@ def _row(row: GridRow) -> dict[str, Any]:
 
 def _image(v: View, image: ImageMap) -> dict[str, Any]:
     def patch(value: float) -> str:
-        rgb, opacity = overlay(v.share(value))
+        rgb, opacity = overlay(v.share(value), v.look)
         return f"#{hex_colour(rgb)}{round(255 * opacity):02X}"
 
     places = list(image.places())
@@ -133,7 +133,7 @@ def painted(rgb: Rgb) -> list[str]:
     return [f"#{hex_colour(rgb)}", f"#{hex_colour(ink(rgb))}"]
 
 
-def inside(e: Explanation, positions: Sequence[int]) -> dict[str, Any]:
+def inside(e: Explanation, positions: Sequence[int], look: Look) -> dict[str, Any]:
     """Relevance of layers and heads at tokens, added up over them; of all tokens if there are no ``positions``.
 
     Raises:
@@ -158,8 +158,8 @@ def inside(e: Explanation, positions: Sequence[int]) -> dict[str, Any]:
         "positions": list(positions),
         "relevance": fixed(float(e.relevance[chosen].sum()), float(np.abs(e.relevance).max()), MINUS),
         "where": positions_of(e),
-        "layers": _table(list(layers), np.array(list(layers.values()))) if layers else None,
-        "heads": None if heads is None else _table([str(layer) for layer in range(len(heads))], heads),
+        "layers": _table(list(layers), np.array(list(layers.values())), look) if layers else None,
+        "heads": None if heads is None else _table([str(layer) for layer in range(len(heads))], heads, look),
     }
 
 
@@ -167,7 +167,7 @@ def _texts(e: Explanation, positions: Sequence[int]) -> list[str]:
     return [text for start, end, text in e.units if any(start <= i < end for i in positions)]
 
 
-def _table(names: list[str], numbers: np.ndarray) -> dict[str, Any]:
+def _table(names: list[str], numbers: np.ndarray, look: Look) -> dict[str, Any]:
     """Rows of numbers on one scale of colours, and where the scale ends."""
     largest = float(np.abs(numbers).max())
     return {
@@ -175,7 +175,7 @@ def _table(names: list[str], numbers: np.ndarray) -> dict[str, Any]:
         "largest": fixed(largest, largest, MINUS).removeprefix("+"),
         "numbers": [[fixed(value, largest, MINUS) for value in row] for row in numbers.tolist()],
         "colours": [
-            [painted(colour(value / largest) if largest else WHITE) for value in row] for row in numbers.tolist()
+            [painted(look.colour(value / largest) if largest else WHITE) for value in row] for row in numbers.tolist()
         ],
     }
 

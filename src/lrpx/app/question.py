@@ -18,6 +18,7 @@ from ..methods import get_method
 
 KINDS = ("text", "chat", "image", "sample")
 ROLES = ("system", "user", "assistant")
+LOOK = ("scale", "hide", "group", "palette")
 MOST_IMAGES = 8
 MOST_CHARACTERS = 200_000  # of all texts together; the number of tokens is limited by the desk
 Choice = int | str | None  # a token id or a label's, or its text
@@ -72,13 +73,13 @@ def question_of(data: Any) -> Question:
     """
     if not isinstance(data, Mapping):
         raise InputError("a question is a JSON object.")
-    known = {each.name for each in fields(Question)} - {"look"} | {"scale", "hide", "group"}
+    known = {each.name for each in fields(Question)} - {"look"} | {*LOOK}
     check_names(data, known)
     given = {name: value for name, value in data.items() if value is not None}
     kind = given.pop("kind", "text")
     if kind not in KINDS:
         raise InputError(f"the kind is {kind!r}: give {', '.join(KINDS)}.")
-    look = {name: given.pop(name) for name in ("scale", "hide", "group") if name in given}
+    look = {name: given.pop(name) for name in LOOK if name in given}
     if "hide" in look:
         look["hide"] = _each("hide", look["hide"], _string)
     read = {name: _READ[name](name, value) for name, value in given.items()}

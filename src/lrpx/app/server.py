@@ -206,7 +206,7 @@ async def layers_and_heads(desk: Desk, data: Any, tell: Tell) -> None:
     if not isinstance(positions, list) or not all(type(i) is int for i in positions):
         raise InputError("positions is no list of whole numbers.")
     e = await compute(desk.explanation, question, question.methods[0])
-    await tell({"event": "inside", **await compute(inside, e, positions)})
+    await tell({"event": "inside", **await compute(inside, e, positions, question.look)})
 
 
 async def go_on(desk: Desk, data: Any, tell: Tell) -> None:

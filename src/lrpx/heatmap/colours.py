@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 Rgb = tuple[int, int, int]
+Palette: TypeAlias = Literal["red and blue", "orange and purple"]
 
 RED, WHITE, BLUE = (205, 26, 38), (255, 255, 255), (28, 88, 188)
 BEYOND_RED, BEYOND_BLUE = (95, 6, 28), (8, 26, 84)  # larger than the end of the scale
 HIDDEN = (224, 226, 230)
 IMAGE = (242, 238, 220)  # stands for an image in the text
-
-
-def colour(share: float) -> Rgb:
-    """White at 0, red at 1, blue at -1, linear in between; darker beyond."""
-    if abs(share) > 1:
-        return BEYOND_RED if share > 0 else BEYOND_BLUE
-    end = RED if share > 0 else BLUE
-    r, g, b = (round(w + (c - w) * abs(share)) for w, c in zip(WHITE, end, strict=True))
-    return r, g, b
 
 
 def ink(background: Rgb) -> Rgb:
@@ -31,9 +25,18 @@ def hex_colour(rgb: Rgb) -> str:
     return "".join(f"{c:02X}" for c in rgb)
 
 
-# Of the page on which one can choose: at 1, 0 and -1, and beyond 1 and -1. The second keeps its two ends apart, in hue and in
-# lightness from white, for all common kinds of colour blindness.
-PALETTES = {
+# At 1, 0 and -1, and beyond 1 and -1. The second keeps its two ends apart, in hue and in lightness from white, for all common
+# kinds of colour blindness.
+PALETTES: dict[str, tuple[Rgb, Rgb, Rgb, Rgb, Rgb]] = {
     "red and blue": (RED, WHITE, BLUE, BEYOND_RED, BEYOND_BLUE),
     "orange and purple": ((204, 98, 0), WHITE, (84, 39, 143), (96, 40, 0), (33, 6, 74)),
 }
+
+
+def colour(share: float, palette: Palette = "red and blue") -> Rgb:
+    """White at 0, the palette's ends at 1 and -1, linear in between; darker beyond."""
+    high, zero, low, above, below = PALETTES[palette]
+    if abs(share) > 1:
+        return above if share > 0 else below
+    r, g, b = (round(w + (c - w) * abs(share)) for w, c in zip(zero, high if share > 0 else low, strict=True))
+    return r, g, b

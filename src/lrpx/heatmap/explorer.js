@@ -325,7 +325,10 @@ function recolour() {
     element.style.color = ink(rgb);
   }
   const [high, , low, above, below] = D.palettes[S.palette], page = document.documentElement.style;
-  for (const [name, rgb] of Object.entries({ high, low, above, below })) page.setProperty(`--lrpx-${name}`, hex(rgb));
+  for (const [name, rgb] of Object.entries({ high, low, above, below })) {
+    page.setProperty(`--lrpx-${name}`, hex(rgb));
+    for (const bar of document.querySelectorAll(".lrpx .bar")) bar.style.removeProperty(`--lrpx-${name}`);
+  }
 }
 root.hidden = false;
 start();

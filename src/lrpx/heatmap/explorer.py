@@ -71,7 +71,7 @@ def explorer(explanations: Sequence[Drawable], look: Look, of: str = "tokens") -
         "quantile": QUANTILE if look.scale == "robust" else 1,
         "end": look.scale if isinstance(look.scale, int | float) else None,
         "minus": MINUS,
-        "palettes": PALETTES,
+        "palettes": {look.palette: PALETTES[look.palette], **PALETTES},  # the first is that of the maps below
     }
     numbers = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     script = (Path(__file__).with_name("explorer.js")).read_text(encoding="utf-8")

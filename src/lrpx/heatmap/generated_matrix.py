@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import InputError, import_optional
 from ..files import ENDINGS
-from .colours import BEYOND_BLUE, BEYOND_RED, BLUE, RED, WHITE, hex_colour
+from .colours import PALETTES, hex_colour
 from .emoji import is_emoji
 from .fonts import DPI, Typeface
 from .look import Look
@@ -107,7 +107,8 @@ def draw(view: Matrix, path: Path, kind: str, look: Look = Look()) -> None:  # n
     above = max(face.width(face.text(title), SIZE + 1), face.width(face.text(notes), SIZE - 1)) / DPI
     width, height = columns * CELL, rows * CELL
     size = left + max(width, above, BAR + 2 * GAP) + 4 * GAP, under + height + 0.9
-    colours = [tuple(c / 255 for c in rgb) for rgb in (BLUE, WHITE, RED)]
+    highest, zero, lowest, above_all, below_all = PALETTES[look.palette]
+    colours = [tuple(c / 255 for c in rgb) for rgb in (lowest, zero, highest)]
     with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()
         matplotlib.rcParams["svg.hashsalt"] = "lrpx"  # the same matrix gives the same file
@@ -118,7 +119,7 @@ def draw(view: Matrix, path: Path, kind: str, look: Look = Look()) -> None:  # n
         axes = figure.add_axes((left / size[0], under / size[1], width / size[0], height / size[1]))
         low = -scale if view.additive else 0.0
         palette = LinearSegmentedColormap.from_list("lrpx", colours if view.additive else colours[1:]).with_extremes(
-            bad="#eceef1", over=f"#{hex_colour(BEYOND_RED)}", under=f"#{hex_colour(BEYOND_BLUE)}"
+            bad="#eceef1", over=f"#{hex_colour(above_all)}", under=f"#{hex_colour(below_all)}"
         )
         edges = (np.arange(count + 1) - 0.5 for count in (columns, rows))  # cells are shapes in PDF and SVG
         image = axes.pcolormesh(*edges, numbers, cmap=palette, vmin=low, vmax=scale)

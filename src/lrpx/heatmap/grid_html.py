@@ -11,7 +11,7 @@ from html import escape
 
 from .cells import joined_pieces
 from .grid import Grid
-from .html import cell_style, details, prose, quote
+from .html import bar_colours, cell_style, details, prose, quote
 from .numbers import MINUS
 from .text import legible
 from .view import DOT
@@ -110,7 +110,8 @@ def _bar(grid: Grid) -> str:
     one_sided = all(row.view.one_sided for row in grid.rows)
     ticks = ("0", "end of the row's scale") if one_sided else (f"{MINUS} end", "0", "+ end")
     kind = "bar one-sided" if one_sided else "bar"
-    return f'<div class="{kind}"><div><i></i></div><span>{"".join(f"<span>{t}</span>" for t in ticks)}</span></div>'
+    below = "".join(f"<span>{t}</span>" for t in ticks)
+    return f'<div class="{kind}"{bar_colours(grid.look)}><div><i></i></div><span>{below}</span></div>'
 
 
 def _numbers(grid: Grid) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .canvas import BODY, FRAME, MARGIN, ROOM, SMALL, SOFT, TINY, Canvas, unit
 from .cells import Cell, joined_pieces
-from .colours import colour, ink
+from .colours import ink
 from .fonts import Typeface
 from .grid import Grid
 from .numbers import MINUS
@@ -139,7 +139,7 @@ def _bar(canvas: Canvas, grid: Grid) -> None:
     x, y, low = float(MARGIN), canvas.y + 6, 0.0 if one_sided else -1.0
     for i in range(STEPS):
         share = low + (1 - low) * i / (STEPS - 1)
-        canvas.box(x + i * BAR / STEPS, y, BAR / STEPS + 0.5, 20, unit(colour(share)), "none", 0)
+        canvas.box(x + i * BAR / STEPS, y, BAR / STEPS + 0.5, 20, unit(grid.look.colour(share)), "none", 0)
     canvas.box(x, y, BAR, 20, "none", SOFT, 0.4, 2)
     ticks = [(0.0, "0", "left")] if one_sided else [(0.0, f"{MINUS} end", "left"), (0.5, "0", "center")]
     for place, text, ha in [*ticks, (1.0, "+ end", "right")]:

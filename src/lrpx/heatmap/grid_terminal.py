@@ -37,7 +37,7 @@ class TerminalGrid:
         if console.color_system is None or console.no_color:
             lines = _plain(grid, width)
         else:
-            lines = _Coloured(grid, lambda share: style_for(console, share), minus, dot).lines(width)
+            lines = _Coloured(grid, lambda share: style_for(console, share, grid.look), minus, dot).lines(width)
         for line in lines:
             yield from line.wrap(console, width, overflow="fold")
 

@@ -14,8 +14,9 @@ from html import escape
 import numpy as np
 
 from .cells import Cell, joined_pieces
-from .colours import BEYOND_BLUE, BEYOND_RED, BLUE, RED, WHITE, Rgb, colour, hex_colour, ink
+from .colours import BEYOND_BLUE, BEYOND_RED, BLUE, PALETTES, RED, WHITE, Rgb, hex_colour, ink
 from .image_html import figures
+from .look import Look
 from .numbers import MINUS, fixed
 from .text import around_quotes, legible
 from .view import ALL_ZERO, View
@@ -192,7 +193,15 @@ def bar(view: View) -> str:
     below, above = view.beyond
     low, high = '<i class="low"></i>' * below, '<i class="high"></i>' * above
     pad = f' style="padding:0 {14 * above}px 0 {14 * below}px"' if below or above else ""
-    return f'<div class="{kind}"><div>{low}<i></i>{high}</div><span{pad}>{ticks}</span></div>'
+    return f'<div class="{kind}"{bar_colours(view.look)}><div>{low}<i></i>{high}</div><span{pad}>{ticks}</span></div>'
+
+
+def bar_colours(look: Look) -> str:
+    """The attribute of a colour bar whose colours are not those of the style sheet."""
+    if look.palette == Look.palette:
+        return ""
+    high, _, low, above, below = map(hex_colour, PALETTES[look.palette])
+    return f' style="--lrpx-high:#{high};--lrpx-low:#{low};--lrpx-above:#{above};--lrpx-below:#{below}"'
 
 
 def details(summary: str, body: str) -> str:
@@ -217,16 +226,16 @@ def _numbers(view: View) -> str:
 def _layers(view: View) -> str:
     """A table with a row per layer: what it gave to the tokens, or what its attention and MLP added."""
     rows = itertools.zip_longest(*(column.tolist() for _, column in view.per_layer))
-    return _table("layer", [escape(name) for name, _ in view.per_layer], list(rows))
+    return _table("layer", [escape(name) for name, _ in view.per_layer], list(rows), view.look)
 
 
 def _heads(view: View) -> str:
     """A table with a row per layer and a column per head."""
     heads = np.zeros((0, 0)) if view.per_head is None else view.per_head
-    return _table("layer, head", list(map(str, range(heads.shape[1]))), heads.tolist())
+    return _table("layer, head", list(map(str, range(heads.shape[1]))), heads.tolist(), view.look)
 
 
-def _table(corner: str, columns: Sequence[str], rows: Sequence[Sequence[float | None]]) -> str:
+def _table(corner: str, columns: Sequence[str], rows: Sequence[Sequence[float | None]], look: Look) -> str:
     """Numbers on one scale of colours, with the numbers of the rows in the first column. Empty if there are none."""
     numbers = [value for row in rows for value in row if value is not None]
     if not numbers:
@@ -236,7 +245,7 @@ def _table(corner: str, columns: Sequence[str], rows: Sequence[Sequence[float | 
     def cell(value: float | None) -> str:
         if value is None:
             return "<td></td>"
-        style = cell_style(colour(value / largest) if value else WHITE)
+        style = cell_style(look.colour(value / largest) if value else WHITE)
         return f'<td class="value" style="{style}">{fixed(value, largest, MINUS)}</td>'
 
     header = "".join(f"<th>{name}</th>" for name in (corner, *columns))

@@ -46,6 +46,6 @@ def figures(view: View) -> Iterator[str]:
 
 def _patches(view: View, image: ImageMap) -> Iterator[str]:
     for row, column, token, value in image.places():
-        rgb, opacity = overlay(view.share(value))
+        rgb, opacity = overlay(view.share(value), view.look)
         tip = f"row {row + 1}, column {column + 1}   token {token}   {view.number(value, MINUS)}"
         yield f'<i style="background:#{hex_colour(rgb)}{round(255 * opacity):02X}" title="{tip}"></i>'

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from .colours import Rgb, colour
+from .colours import Rgb
 from .drawable import Drawable, Patches
+from .look import Look
 from .text import visible
 
 PALE = 0.35  # of the grey picture below a map; the rest is white
@@ -84,19 +85,19 @@ def places_in_text(images: Sequence[Patches]) -> list[tuple[int, int, str]]:
     return found
 
 
-def overlay(share: float) -> tuple[Rgb, float]:
+def overlay(share: float, look: Look) -> tuple[Rgb, float]:
     """The colour over a patch and its opacity, for a share of the scale from -1 to 1 and beyond."""
-    end = colour(share) if abs(share) > 1 else colour(1.0 if share > 0 else -1.0)
+    end = look.colour(share if abs(share) > 1 else 1.0 if share > 0 else -1.0)
     return end, OPAQUE * min(1.0, abs(share))
 
 
-def pixels(image: ImageMap, shares: np.ndarray, picture: Any) -> np.ndarray:
+def pixels(image: ImageMap, shares: np.ndarray, picture: Any, look: Look) -> np.ndarray:
     """The map over a picture (uint8 ``[height, width, 3]``), likewise."""
     grey = np.asarray(picture, dtype=np.float64) @ np.array([0.299, 0.587, 0.114])
     pale = np.repeat((255 - PALE * (255 - grey))[..., None], 3, axis=2)
     height, width = grey.shape
     rows, columns = np.arange(height) * image.rows // height, np.arange(width) * image.columns // width
-    over = [overlay(float(share)) for share in shares.flat]
+    over = [overlay(float(share), look) for share in shares.flat]
     fill = np.array([rgb for rgb, _ in over], dtype=np.float64).reshape(*shares.shape, 3)[rows][:, columns]
     opacity = np.array([alpha for _, alpha in over]).reshape(*shares.shape, 1)[rows][:, columns]
     blended: np.ndarray = np.round(pale * (1 - opacity) + fill * opacity)

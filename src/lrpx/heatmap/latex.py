@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from ..errors import InputError, nearest
 from .cells import Cell, joined_pieces
-from .colours import colour, hex_colour, ink
+from .colours import hex_colour, ink
 from .grid import Grid
 from .images import ImageMap
 from .latex_grid import COMMANDS as GRID_COMMANDS
@@ -174,7 +174,7 @@ class _Writer:
         yield rf"{{\footnotesize {self.tex(view.caption(image, MINUS))}\par}}\nobreak"
         yield r"{\offinterlineskip\parindent=0pt"
         for row in view.image_shares(image):
-            squares = (hex_colour(colour(float(share))) for share in row)
+            squares = (hex_colour(view.look.colour(float(share))) for share in row)
             rules = (rf"\textcolor[HTML]{{{fill}}}{{\rule{{{side:.2f}mm}}{{{side:.2f}mm}}}}%" for fill in squares)
             yield "\\hbox{" + "\n".join(rules) + "\n}"
         yield r"}\medskip"
@@ -214,7 +214,7 @@ class _Writer:
         below, above = view.beyond
         shares = [*([-2.0] * 2 * below), *view.bar(_BAR), *([2.0] * 2 * above)]
         steps = "".join(
-            rf"\textcolor[HTML]{{{hex_colour(colour(share))}}}{{\rule{{1.2mm}}{{2mm}}}}" for share in shares
+            rf"\textcolor[HTML]{{{hex_colour(view.look.colour(share))}}}{{\rule{{1.2mm}}{{2mm}}}}" for share in shares
         )
         (_, low), *_, (_, high) = ((place, self.tex(tick)) for place, tick in view.ticks(MINUS))
         return rf"{{\footnotesize {low} \fboxsep=0pt\fboxrule=0.3pt\fcolorbox[HTML]{{999999}}{{FFFFFF}}{{{steps}}} {high}}}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .cells import Cell, joined_pieces
-from .colours import colour, hex_colour, ink
+from .colours import hex_colour, ink
 from .grid import Grid
 from .numbers import MINUS
 from .rtl import direction, levels, visual_order
@@ -52,7 +52,7 @@ def grid_lines(grid: Grid, tex: Callable[[str], str], prose: Callable[[str], str
         yield _table(grid, columns, [tex(label) for label in labels])
     one_sided = all(row.view.one_sided for row in grid.rows)
     shares = [i / (STEPS - 1) if one_sided else 2 * i / (STEPS - 1) - 1 for i in range(STEPS)]
-    steps = "".join(rf"\textcolor[HTML]{{{hex_colour(colour(s))}}}{{\rule{{1.2mm}}{{2mm}}}}" for s in shares)
+    steps = "".join(rf"\textcolor[HTML]{{{hex_colour(grid.look.colour(s))}}}{{\rule{{1.2mm}}{{2mm}}}}" for s in shares)
     low = "0" if one_sided else "$-$"
     frame = rf"\fboxsep=0pt\fboxrule=0.3pt\fcolorbox[HTML]{{999999}}{{FFFFFF}}{{{steps}}}"
     yield rf"{{\footnotesize {low} {frame} $+$\par}}\nobreak"

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from ..errors import InputError
+from .colours import PALETTES, Palette, Rgb, colour
 
 Scale: TypeAlias = Literal["robust", "max"] | float
 Hide: TypeAlias = Literal["special", "first"] | Sequence[Literal["special", "first"]]
@@ -35,6 +36,8 @@ class Look:
             scripts without spaces the tokens stay as they are.
         numbers: Print the relevance below each token or word. ``None``: where there are at most 40, in formats that have no
             tooltips.
+        palette: ``"red and blue"``, or ``"orange and purple"``, whose ends stay apart for all common kinds of colour blindness.
+            Terminals with 16 colours have red and blue.
 
     Raises:
         InputError: A value that is none of these.
@@ -44,6 +47,7 @@ class Look:
     hide: Hide = ()
     group: Group = "tokens"
     numbers: bool | None = None
+    palette: Palette = "red and blue"
 
     def __post_init__(self) -> None:
         number = isinstance(self.scale, int | float) and not isinstance(self.scale, bool)
@@ -53,6 +57,8 @@ class Look:
             raise InputError(f"group={self.group!r}: give 'tokens' or 'words'.")
         if self.numbers not in (True, False, None):
             raise InputError(f"numbers={self.numbers!r}: give True or False.")
+        if self.palette not in PALETTES:
+            raise InputError(f"palette={self.palette!r}: give {' or '.join(map(repr, PALETTES))}.")
         for name in self.hidden:
             if name not in HIDEABLE:
                 raise InputError(f"hide={name!r}: give 'special', 'first' or both.")
@@ -61,6 +67,10 @@ class Look:
     def hidden(self) -> tuple[str, ...]:
         """``hide`` as a tuple."""
         return (self.hide,) if isinstance(self.hide, str) else tuple(self.hide)
+
+    def colour(self, share: float) -> Rgb:
+        """The colour of a share of the scale, from -1 to 1 and beyond."""
+        return colour(share, self.palette)
 
     def end_of_scale(self, values: Sequence[float]) -> float:
         """Where the colours of a map of these values end."""

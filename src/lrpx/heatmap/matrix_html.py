@@ -12,7 +12,7 @@ from html import escape
 
 import numpy as np
 
-from .colours import HIDDEN, colour
+from .colours import HIDDEN
 from .matrix import MatrixView
 from .numbers import MINUS
 from .view import DOT
@@ -56,7 +56,9 @@ def matrix(view: MatrixView) -> str:
 def png(view: MatrixView) -> bytes:
     """A PNG file with a pixel per number."""
     numbers = view.numbers
-    palette = {value: colour(view.share(value)) if np.isfinite(value) else HIDDEN for value in set(numbers.ravel())}
+    palette = {
+        value: view.look.colour(view.share(value)) if np.isfinite(value) else HIDDEN for value in set(numbers.ravel())
+    }
     lines = b"".join(b"\0" + bytes(c for value in row for c in palette.get(value, HIDDEN)) for row in numbers)
 
     def chunk(kind: bytes, data: bytes) -> bytes:

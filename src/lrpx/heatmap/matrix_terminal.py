@@ -45,7 +45,11 @@ class TerminalMatrix:
                 text = Text(set_cell_size(label, side))
                 for value in row.relevance[start:stop]:
                     shown = view.number(float(value), minus) if with_numbers and np.isfinite(value) else ""
-                    style = style_for(console, view.share(float(value))) if coloured and np.isfinite(value) else ""
+                    style = (
+                        style_for(console, view.share(float(value)), view.look)
+                        if coloured and np.isfinite(value)
+                        else ""
+                    )
                     text.append(shown.rjust(wide - 1).rjust(wide), style)
                 yield text
             yield Text()

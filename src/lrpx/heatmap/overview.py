@@ -96,7 +96,7 @@ class TerminalOverview:
             fields: Iterator[Text] = (
                 Text(
                     encodable(f"{each.text} {short(each.number, minus)}", options.encoding),
-                    style_for(console, each.share) if coloured else "",
+                    style_for(console, each.share, each.row.view.look) if coloured else "",
                 )
                 for each in found
             )

@@ -19,7 +19,7 @@ from ..errors import InputError, import_optional
 from ..files import ENDINGS, check_ending, save_output
 from .canvas import BODY, FRAME, MARGIN, ROOM, SMALL, SOFT, TINY, Canvas, unit
 from .cells import Cell, joined_pieces
-from .colours import colour, ink
+from .colours import ink
 from .fonts import DPI, Typeface
 from .grid import Grid
 from .grid_picture import draw_grid, text_of_grid
@@ -220,7 +220,7 @@ def _map(canvas: Canvas, view: View, numbers: bool) -> None:
     canvas.y += 12
     for image in view.images:
         canvas.paragraph([(view.caption(image, MINUS), False)], SMALL, SOFT)
-        (width, height), picture, over = drawn(image, view.image_shares(image))
+        (width, height), picture, over = drawn(image, view.image_shares(image), view.look)
         for x, pixels in ((float(MARGIN), picture), (MARGIN + width + BETWEEN, over)):
             canvas.picture(x, canvas.y + 14, width, height, pixels)
         canvas.y += height + 40
@@ -250,17 +250,17 @@ def _bar(canvas: Canvas, view: View) -> None:
     below, above = view.beyond
     if view.scale:
         if below:
-            canvas.box(x, y, CAP, height, unit(colour(-2.0)), SOFT, 0.4)
+            canvas.box(x, y, CAP, height, unit(view.look.colour(-2.0)), SOFT, 0.4)
             x += CAP
         for i, shade in enumerate(view.bar(steps)):
-            fill = unit(colour(shade))
+            fill = unit(view.look.colour(shade))
             canvas.box(x + i * length / steps, y, length / steps + 0.5, height, fill, "none", 0)
         canvas.box(x, y, length, height, "none", SOFT, 0.4, 2)
         for place, label in view.ticks(MINUS):
             ha = {0.0: "left", 1.0: "right"}.get(place, "center")
             canvas.text(x + place * length, y + height + 30, label, SMALL, ink=SOFT, ha=ha)
         if above:
-            canvas.box(x + length, y, CAP, height, unit(colour(2.0)), SOFT, 0.4)
+            canvas.box(x + length, y, CAP, height, unit(view.look.colour(2.0)), SOFT, 0.4)
             x += CAP
     else:
         canvas.text(x, y + height, ALL_ZERO, SMALL, ink=SOFT)

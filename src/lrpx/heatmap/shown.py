@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import InputError, check_names, nearest
 from . import html_fragment, show, to_html, to_latex, to_pdf, to_png, to_svg
+from .colours import Palette
 from .look import Group, Hide, Look, Scale
 from .matrix import Of
 
@@ -32,6 +33,7 @@ class ViewOptions(TypedDict, total=False):
     hide: Hide
     group: Group
     numbers: bool | None
+    palette: Palette
 
 
 class Shown:
@@ -43,7 +45,8 @@ class Shown:
 
     ``scale`` says where the colours end (``"robust"``, ``"max"`` or a number), ``hide`` which tokens stay without colour
     (``"special"``, ``"first"`` or both), ``group`` whether tokens are joined to ``"words"``, ``numbers`` whether each has its
-    number; see ``lrpx.heatmap.Look``. All methods raise ``InputError`` for an option that is none, and for numbers that the
+    number, ``palette`` which colours there are (``"red and blue"``, or ``"orange and purple"`` for colour blindness); see
+    ``lrpx.heatmap.Look``. All methods raise ``InputError`` for an option that is none, and for numbers that the
     explanation does not have.
     """
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from rich.cells import cell_len
 from rich.color import Color
@@ -17,8 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from .cells import Cell
-from .colours import HIDDEN, IMAGE, colour, ink
+from .colours import HIDDEN, IMAGE, ink
 from .images import ImageMap
+from .look import Look
 from .numbers import MINUS
 from .view import ALL_ZERO, View
 
@@ -39,7 +41,8 @@ class TerminalMap:
             lines = _plain(view)
         else:
             few = console.color_system in ("standard", "windows")
-            lines = _Coloured(view, _few_colours if few else _shades, *signs(options.encoding)).lines(width)
+            on = _few_colours if few else partial(_shades, look=view.look)
+            lines = _Coloured(view, on, *signs(options.encoding)).lines(width)
         for line in lines:
             yield from line.wrap(console, width, overflow="fold")
 
@@ -86,13 +89,13 @@ def in_encoding(view: View, encoding: str) -> View:
 # With colours.
 
 
-def style_for(console: Console, share: float) -> Style:
+def style_for(console: Console, share: float, look: Look = Look()) -> Style:  # noqa: B008
     """The style of a share of the scale, from -1 to 1 and beyond, on a console with colours."""
-    return (_few_colours if console.color_system in ("standard", "windows") else _shades)(share)
+    return _few_colours(share) if console.color_system in ("standard", "windows") else _shades(share, look)
 
 
-def _shades(share: float) -> Style:
-    background = colour(share)
+def _shades(share: float, look: Look) -> Style:
+    background = look.colour(share)
     return Style(color=Color.from_rgb(*ink(background)), bgcolor=Color.from_rgb(*background))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import InputError
 from .cells import Cell, cells_of, explained_span
-from .colours import HIDDEN, IMAGE, Rgb, colour
+from .colours import HIDDEN, IMAGE, Rgb
 from .drawable import Drawable, VocabularyEntry
 from .facts import begun_characters, how_likely, model_and_settings
 from .images import ImageMap, image_maps
@@ -81,7 +81,7 @@ class View:
 
     def colour(self, value: float) -> Rgb:
         """The colour of a relevance on this map's scale."""
-        return colour(self.share(value))
+        return self.look.colour(self.share(value))
 
     def fill(self, cell: Cell) -> Rgb:
         """The colour of a cell."""
@@ -171,9 +171,13 @@ class View:
         """The number that is explained, to stand after ``explains``; empty where the method is not about a logit."""
         return "" if self.measures == "mixture" else short(self.value, sign)
 
-    def below(self, sign: str = "-", dot: str = DOT) -> list[str]:
-        """The lines below the header: sums and settings, what the model predicts, and what a reader must know."""
-        lines = [dot.join([*self.sums(sign), *self.notes]), dot.join(self.predictions), *self.holds(sign)]
+    def below(self, sign: str = "-", dot: str = DOT, *, sums: bool = True) -> list[str]:
+        """The lines below the header: ``sums`` and settings, what the model predicts, and what a reader must know."""
+        lines = [
+            dot.join([*(self.sums(sign) if sums else ()), *self.notes]),
+            dot.join(self.predictions),
+            *self.holds(sign),
+        ]
         return [line for line in (*lines, *(f"note: {remark}" for remark in self.remarks)) if line]
 
     def explains(self, sign: str = "-") -> str:
