@@ -4,17 +4,19 @@ import app_tools
 import evaluation_tools
 import numpy as np
 import pytest
+import tiny_classifiers
 from benchmark_tools import byte_bpe
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import lrpx
 from lrpx.app.desk import Desk, Limits
 from lrpx.app.samples import LONG, PAGE, Filter, Samples, filter_of
-from lrpx.benchmark import build_haystack, tokenize
+from lrpx.benchmark import build_haystack, load_benchmark, tokenize
 from lrpx.benchmark.haystack import FILLER
 from lrpx.errors import InputError
 from lrpx.evaluation.records import open_run
 from lrpx.evaluation.run import evaluate
+from lrpx.evaluation.selection import tokenized_set as evaluation_set
 
 pytest.importorskip("pyarrow")
 
@@ -137,10 +139,22 @@ def test_without_records(folder, explainer):
         bare.find(Filter(method="lrp", metric="mrr"))
 
 
+def test_a_benchmark_is_tokenised_for_the_model_as_evaluate_does(tmp_path):
+    bert = lrpx.Explainer(*evaluation_tools.bert())
+    sva = evaluation_tools.benchmark(tmp_path)
+    found = Samples(bert, sva)
+    assert found.set.input == "masked"
+    assert len(found.set) == found.find(Filter())["count"] > 0
+    assert found.set.path == evaluation_set(sva, None, bert.model, bert.tokenizer).path
+    assert [*load_benchmark(sva).tokenized] == [found.set.name]
+
+
 def test_nothing_for_this_model(folder, explainer, tmp_path):
-    other = lrpx.Explainer(*evaluation_tools.bert())
-    with pytest.raises(InputError, match=r"has no tokenised set for this model\. Make it"):
-        Samples(other, folder / "sva")
+    classifier = lrpx.Explainer(tiny_classifiers.classifier("SequenceClassification"), tiny_classifiers.tokenizer())
+    with pytest.raises(
+        InputError, match=r"BertForSequenceClassification is for text-classification\. Give a causal or masked"
+    ):
+        Samples(classifier, folder / "sva")
     strange = lrpx.Explainer(evaluation_tools.gpt2(seed=1)[0], explainer.tokenizer)
     with pytest.raises(InputError, match="no records of this model on this benchmark"):
         Samples(strange, folder / "sva", folder / "run")

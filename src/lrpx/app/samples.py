@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..benchmark import TokenizedSample, TokenizedSet, fingerprint, load_benchmark
+from ..benchmark import TokenizedSample, TokenizedSet, load_benchmark
 from ..benchmark.kinds import kind_of
 from ..errors import InputError, check_names, nearest
 from ..evaluation.records import METRICS, Run, find_runs
+from ..evaluation.selection import tokenized_set
 from ..explainer import Explainer
 from ..files import sha256
 from ..models.provenance import weights_digest
@@ -52,6 +53,8 @@ class Filter:
 class Samples:
     """The tokenised set that fits a model, with the records of its evaluation if there are any.
 
+    If the benchmark was not tokenised for the model yet, this is done now, as ``lrpx evaluate`` does it.
+
     Args:
         explainer: Of the model.
         benchmark: The folder of ``lrpx benchmark build``.
@@ -62,8 +65,13 @@ class Samples:
     """
 
     def __init__(self, explainer: Explainer, benchmark: str | Path, records: str | Path | None = None) -> None:
+        if task_of(explainer.model) not in ("causal", "masked"):
+            raise InputError(
+                f"--benchmark has sentences whose next word, or a masked one, is explained, and {type(explainer.model).__name__} "
+                f"is for {task_of(explainer.model)}. Give a causal or masked language model."
+            )
         self.tokenizer = explainer.tokenizer
-        self.set = _fitting(explainer, benchmark)
+        self.set = tokenized_set(benchmark, None, explainer.model, explainer.tokenizer)
         self.by_id = {sample.sample_id: sample for sample in self.set.samples}
         whole = load_benchmark(benchmark)
         self.truth = kind_of([whole.manifest.get("task")]).truth
@@ -215,18 +223,6 @@ def filter_of(data: Any) -> Filter:
     if found.page < 0:
         raise InputError(f"page {found.page}: pages count from 0.")
     return found
-
-
-def _fitting(explainer: Explainer, folder: str | Path) -> TokenizedSet:
-    """The tokenised set of this model's tokenizer and kind of input; none is made here."""
-    task, own = task_of(explainer.model), fingerprint(explainer.tokenizer)["sha256"]
-    for found in load_benchmark(folder).tokenized.values():
-        if found.manifest["tokenizer"]["sha256"] == own and found.input == task:
-            return found
-    raise InputError(
-        f"{folder} has no tokenised set for this model. Make it, with the name of the model: "
-        f"lrpx benchmark tokenize {folder} --tokenizer NAME"
-    )
 
 
 def _run_of(explainer: Explainer, tokenized: TokenizedSet, folder: str | Path) -> Run:
