@@ -1,8 +1,10 @@
 """The page in a real browser: type, choose, click, generate, download, restore; wide and narrow, light and dark."""
 
 import json
+import re
 import time
 
+import app_kinds
 import app_tools
 import browser
 import pictures
@@ -13,7 +15,7 @@ from benchmark_tools import byte_bpe
 from transformers import CLIPProcessor, GPT2Config, GPT2LMHeadModel, ViTImageProcessor
 
 import lrpx
-from lrpx.app import server
+from lrpx.app import offered, server
 from lrpx.app.desk import Desk, Limits
 from lrpx.app.samples import Samples
 from lrpx.benchmark import build_haystack, tokenize
@@ -60,9 +62,9 @@ def problem(page):
 def test_type_choose_click_and_restore(new_page, url, desk, width, dark):
     page = explained(new_page(width, dark=dark), url)
     likeliest = desk.explainer.likeliest(TEXT, 3)
-    page.check("#likely tbody tr:nth-child(2) input[name=target]")
+    page.click("#likely tbody tr:nth-child(2) input[name=target]")
     settled(page)
-    page.check("#likely tbody tr:nth-child(3) input[name=contrast]")
+    page.click("#likely tbody tr:nth-child(3) input[name=contrast]")
     settled(page)
     target, contrast = likeliest[1].token, likeliest[2].token
     e = desk.explainer(TEXT, target=target.id, contrast=contrast.id, method="lrp")
@@ -373,3 +375,146 @@ def test_a_benchmark_is_browsed_and_its_ground_truth_underlined(new_page, tmp_pa
         assert "".join(page.locator(".column.truth .piece").all_inner_texts()) == sample.verb
         assert page.locator(".column.truth").first.get_attribute("aria-label").endswith("ground truth")
         assert not problem(settled(page))
+
+
+@pytest.mark.parametrize("kind", app_kinds.KINDS)
+def test_every_kind_of_model_is_used_like_a_person_does(new_page, kind, picture):
+    """Nothing is asked that does not apply, no error speaks Python, and after each mistake it can be done right."""
+    desk, (_, asked) = app_kinds.desk(kind), app_kinds.KINDS[kind]
+    with app_tools.served(desk) as address:
+        page = new_page(browser.PHONE)
+        page.goto(address)
+        page.click("#options summary")
+        assert page.is_visible("#position") is (desk.task in ("causal", "masked", "token-classification"))
+        assert ("tokens" in page.inner_text("#model")) is bool(desk.kinds[0] != "image")
+        said = [problem(asked_for(page))]  # nothing is filled in
+        if asked.get("kind") == "chat":
+            page.locator("#kinds label", has_text="Chat").click()
+        if asked.get("images"):
+            page.set_input_files("#images", picture)
+        fill(page, asked)
+        page.click("#explain")
+        page.wait_for_selector("#maps:not([hidden])")
+        assert not problem(settled(page))
+        cannot = offered.methods_for(desk.explainer.model, images=bool(asked.get("images")))
+        ticks = page.locator("#methods .tick:visible input").evaluate_all("boxes => boxes.map(box => box.value)")
+        assert ticks == [name for name, why in cannot.items() if not why]
+        page.fill("#target", "LABLE 🙂 مرحبا नमस्ते")
+        page.click("#choose")
+        said.append(problem(settled(page)))
+        page.fill("#target", asked.get("target", ""))
+        page.click("#choose")
+        page.wait_for_selector("#maps:not([hidden])")
+        assert not problem(settled(page))
+        for text in said:
+            assert not re.search(r"\w=|\w\(|Type:|--(?!max)", text), text
+        assert not browser.wider_than_window(page)
+
+
+def asked_for(page):
+    """The page when it has answered the question that is typed."""
+    page.click("#explain")
+    return settled(page)
+
+
+def fill(page, asked):
+    """Type a question of ``app_kinds``."""
+    fields = {name: asked[name] for name in ("text", "text_pair", "question", "target", "position") if name in asked}
+    if "choices" in asked:
+        fields["choices"] = "\n".join(asked["choices"])
+    for name, value in fields.items():
+        page.fill(f"#{name}", str(value))
+    for n, message in enumerate(asked.get("messages", ())):
+        page.fill(f".message textarea >> nth={n}", message["content"])
+
+
+def test_patches_are_reached_by_keyboard(new_page, picture):
+    with app_tools.served(app_kinds.desk("image-classification")) as address:
+        page = new_page()
+        page.goto(address)
+        page.set_input_files("#images", picture)
+        page.click("#explain")
+        page.wait_for_selector(".patch")
+        settled(page)
+        patches = page.locator(".patch")
+        assert patches.count() == 16
+        assert page.locator(".patch[tabindex='0']").count() == 1
+        patches.first.focus()
+        for key in ("ArrowRight", "ArrowDown", "ArrowRight"):
+            page.keyboard.press(key)
+        focused = page.evaluate("document.activeElement.ariaLabel")
+        assert re.fullmatch(r"row 2, column 3: [+−]?\d[\d.]*", focused)
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#inside:not([hidden])")
+        assert "[2, 3]" in page.inner_text("#inside-body")
+        pressed = page.locator(".patch[aria-pressed=true]").evaluate_all("all => all.map(each => each.ariaLabel)")
+        assert pressed == [focused]
+        assert page.evaluate("document.activeElement.ariaLabel") == focused
+
+
+def test_methods_that_cannot_explain_images_are_left_out_with_the_reason(new_page, picture):
+    with app_tools.served(app_kinds.desk("vision-language with an image")) as address:
+        page = new_page()
+        page.goto(address)
+        page.check("#methods input[value=occlusion]")
+        page.uncheck("#methods input[value=attnlrp]")
+        page.set_input_files("#images", picture)
+        page.wait_for_selector("#explain:enabled")
+        assert page.is_hidden("#methods input[value=occlusion]")
+        assert page.locator("#methods :checked").evaluate_all("boxes => boxes.map(box => box.value)") == ["attnlrp"]
+        page.click("#left-out summary")
+        assert "occlusion" in page.inner_text("#left-out li:has-text('explains texts without images')")
+        page.set_input_files("#images", [])
+        page.wait_for_selector("#explain:enabled")
+        assert page.is_visible("#methods input[value=occlusion]")
+
+
+def test_colours_for_colour_blindness_are_kept_by_the_link_and_the_downloads(new_page, url, tmp_path):
+    page = explained(new_page(), url, methods=())
+    page.click("#options summary")
+    page.select_option("#palette", "orange and purple")
+    settled(page)
+    first = "getComputedStyle(document.querySelector('.bar i:last-child')).backgroundColor"
+    assert page.evaluate(first) == "rgb(204, 98, 0)"
+    again = new_page()
+    again.goto(page.url)
+    again.wait_for_selector(".grid")
+    settled(again)
+    assert again.evaluate(first) == "rgb(204, 98, 0)"
+    assert again.input_value("#palette") == "orange and purple"
+    assert again.inner_text("#raised") == "orange" or again.is_hidden("#welcome")
+    with page.expect_download() as started:
+        page.click("[data-format=html]")
+    started.value.save_as(tmp_path / "map.html")
+    assert "--lrpx-high:#CC6200" in (tmp_path / "map.html").read_text()
+
+
+def test_sum_and_residual_are_said_once(new_page, url):
+    page = explained(new_page(), url, methods=())
+    assert page.inner_text("#maps").count("residual") == 1
+
+
+def test_reloading_going_back_and_clicking_fast(new_page, url, desk):
+    """The last question is the one that is answered; a page that is loaded anew asks it again."""
+    page = explained(new_page(), url, methods=())
+    first = page.url
+    buttons = page.locator("#likely .token")
+    page.evaluate("document.querySelectorAll('#likely .token').forEach(button => button.click())")
+    settled(page)
+    last = desk.explainer.likeliest(TEXT, buttons.count())[-1].token
+    assert page.input_value("#target") == last.shown
+    assert page.locator(".grid").count() == 1
+    page.evaluate("document.querySelector('#explain').click()")
+    page.reload()
+    page.wait_for_selector(".grid")
+    settled(page)
+    assert page.input_value("#target") == last.shown
+    page.goto("about:blank")
+    page.go_back()
+    page.wait_for_selector(".grid")
+    assert settled(page).input_value("#text") == TEXT
+    page.goto(first)  # another question of the same page
+    browser.until(page, "!location.hash.includes('target')")
+    page.wait_for_selector(".grid")
+    settled(page)
+    assert not problem(page)

@@ -77,6 +77,11 @@ class Desk:
         return self.task in ("causal", TEXT2TEXT)
 
     @property
+    def by_position(self) -> bool:
+        """Whether one says of which token the prediction is explained."""
+        return self.task in ("causal", "masked", "token-classification")
+
+    @property
     def reads_images(self) -> bool:
         """Whether images are read, alone or with a text."""
         return image_processor_of(self.explainer.reader) is not None

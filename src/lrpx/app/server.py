@@ -25,13 +25,16 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from ..errors import InputError, LrpxError
+from ..heatmap.colours import PALETTES
 from ..methods import METHODS
+from ..models.heads import IMAGE_TASKS
 from ..version import __version__
 from .desk import Desk
 from .downloads import TYPES, file_name, file_of, formats
 from .drawing import drawn, inside, look_of, predictions
 from .guard import Guard
 from .line import Line
+from .offered import methods_for
 from .question import question_of
 from .samples import filter_of
 from .wording import on_page, with_notes_of_page
@@ -87,10 +90,13 @@ def about(desk: Desk) -> dict[str, Any]:
         "kinds": desk.kinds,
         "generates": desk.generates,
         "reads_images": desk.reads_images,
-        "max_tokens": desk.limits.tokens,
+        "max_tokens": None if desk.task in IMAGE_TASKS else desk.limits.tokens,
         "max_new_tokens": desk.limits.new_tokens,
         "methods": {m.name: f"{m.summary} {m.source}" for m in METHODS.values()},
+        "cannot": {kind: methods_for(desk.explainer.model, images=kind == "images") for kind in ("text", "images")},
+        "by_position": desk.by_position,
         "formats": formats(),
+        "palettes": [*PALETTES],
         "benchmark": desk.samples and desk.samples.about(),
     }
 

@@ -57,6 +57,7 @@ class Method:
     options: dict[str, Any] = field(default_factory=dict)  # what the function takes, with defaults
     traits: Traits | None = None  # None: not told, for a method of one's own
     measures: Measures = "parts"  # what its numbers are; see ``Explanation``
+    needs: str = ""  # a package that an extra of this name installs
 
     def load(self) -> Callable[..., Any]:
         """The function ``(model, batch, **options) -> list[Attribution]``."""
@@ -210,6 +211,7 @@ _TABLE = [
         {"samples": 256, "baseline": "mean", "seed": 0},
         Traits("token", "256 x forward", None, False, True, False, in_paper=False),
         measures="scores",
+        needs="captum",
     ),
     Method(
         "kernel-shap",
@@ -218,6 +220,7 @@ _TABLE = [
         "surrogate:kernel_shap",
         {"samples": 256, "baseline": "mean", "seed": 0},
         Traits("token", "256 x forward", None, False, True, True, in_paper=False),
+        needs="captum",
     ),
     Method(
         "random",

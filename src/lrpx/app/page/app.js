@@ -11,7 +11,7 @@ let state, running = null, grids = [], picked = null, images = [], anchor = null
 const empty = () => ({
   kind: about.kinds[0], text: "", messages: [["user", ""]], sample: null, question: "", text_pair: "", choices: [], target: null,
   contrast: null, position: null, continuation: [], units: [], span: null, methods: about.methods.attnlrp ? ["attnlrp"] : [],
-  hide: [], group: "tokens", shared: false,
+  hide: [], group: "tokens", shared: false, palette: about.palettes[0],
 });
 
 // Address
@@ -32,6 +32,7 @@ function address() {
   state.hide.forEach(name => put("hide", name));
   if (state.group === "words") put("group", "words");
   if (state.shared) put("scale", "shared");
+  if (state.palette !== about.palettes[0]) put("colours", state.palette);
   if (picked) put("token", picked.positions.join("."));
   return q.toString();
 }
@@ -55,7 +56,7 @@ function restored(hash) {
     const id = number(q.get(`${role}_id`));
     found[role] = id !== null ? { id, text: `#${id}` } : q.get(role) ? { text: q.get(role) } : null;
   }
-  found.position = number(q.get("position"));
+  found.position = about.by_position ? number(q.get("position")) : null;
   found.continuation = numbers(q.get("continuation"), ".");
   const span = numbers(q.get("span"), "-");
   found.span = span.length === 2 ? span : null;
@@ -63,6 +64,7 @@ function restored(hash) {
   found.hide = q.getAll("hide").filter(name => ["first", "special"].includes(name));
   found.group = q.get("group") === "words" ? "words" : "tokens";
   found.shared = q.get("scale") === "shared";
+  if (about.palettes.includes(q.get("colours"))) found.palette = q.get("colours");
   picked = q.has("token") ? { positions: numbers(q.get("token"), ".") } : null;
   return found;
 }
@@ -70,7 +72,7 @@ function restored(hash) {
 // Questions
 
 function question(methods = state.methods) {
-  const asked = { kind: state.kind, methods, hide: state.hide, group: state.group, shared_scale: state.shared };
+  const asked = { kind: state.kind, methods, hide: state.hide, group: state.group, shared_scale: state.shared, palette: state.palette };
   if (state.kind === "text") {
     asked.text = state.text;
     for (const name of ["question", "text_pair"]) if (state[name]) asked[name] = state[name];
@@ -147,17 +149,23 @@ async function explain() {
   read();
   remember();
   $("welcome").hidden = true;
-  let drew = false, offered = false;
+  let drew = false, offered = false, failed = false;
   await ask("explain", question(), event => {
     if (event.event === "working") tell(`Explaining by ${event.method} …`);
     if (event.event === "predictions") { offered = true; showPredictions(event); }
     if (event.event === "maps") { drew = true; showMaps(event); }
-    if (event.event === "failed" && event.methods.length) problem(event.methods.map(each => `${each.method}: ${each.message}`).join("\n"));
+    if (event.event === "failed" && event.methods.length) { failed = true; problem(failures(event.methods)); }
   });
   if (running) return; // by another question
   if (!drew) $("maps").hidden = $("inside").hidden = true;
-  if (!offered) showChoice();
+  if (!offered) showChoice(failed);
   if (drew && picked?.positions.length) await showInside(picked, grids[0]?.data.rows[0].method, false);
+}
+
+function failures(methods) { // what several methods say alike is said once
+  const by = new Map();
+  for (const { method, message } of methods) by.set(message, [...(by.get(message) || []), method]);
+  return [...by].map(([message, names]) => `${names.join(", ")}: ${message}`).join("\n");
 }
 
 async function generate() {
@@ -228,8 +236,9 @@ function wireReply() {
 
 const scoresTexts = () => about.task === "zero-shot-image-classification"; // it has no predictions, only texts that are typed
 
-function showChoice() { // what was typed, without predictions: so that it can be corrected
-  $("predictions").hidden = !scoresTexts() && !state.target && !state.contrast;
+function showChoice(failed = false) { // what was typed, without predictions: so that it can be corrected
+  $("predictions").hidden = !scoresTexts() && !failed && !state.target && !state.contrast;
+  $("likely").hidden = true;
   for (const role of ["target", "contrast"]) $(role).value = state[role]?.text ?? "";
 }
 
@@ -243,10 +252,10 @@ function typed() {
 const asChoice = token => BY_TEXT.includes(about.task) ? { text: token.text } : { id: token.id, text: token.text };
 
 function showPredictions(event) {
-  $("predictions").hidden = false;
+  $("predictions").hidden = $("likely").hidden = false;
   const chosen = {};
   for (const role of ["target", "contrast"]) {
-    chosen[role] = event[role] ? event[role].id : null;
+    chosen[role] = event[role] ? event[role].id : state[role]?.id ?? null;
     if (event[role] && state[role]) state[role].text = state[role].id === undefined ? state[role].text : event[role].text;
     if (event.target) $(role).value = event[role]?.text ?? "";
   }
@@ -278,6 +287,7 @@ function pressed() {
   for (const { data, box } of grids) {
     box.querySelectorAll(".column").forEach((button, n) => button.setAttribute("aria-pressed", String(data.columns[n].positions.some(i => of.has(i)))));
   }
+  $("grids").querySelectorAll(".patch").forEach(button => button.setAttribute("aria-pressed", String(of.has(Number(button.dataset.token)))));
 }
 
 async function pickToken(column, button, data) {
@@ -297,7 +307,8 @@ async function showInside(token, method, all) {
     const where = el("select", { "aria-label": "tokens", onchange: change => showInside(token, method, change.target.value === "all") },
       el("option", { value: "one", selected: !all }, "this token"), el("option", { value: "all", selected: all }, "all tokens"));
     const place = positions.length > 1 ? `positions ${positions[0]} to ${positions.at(-1)}` : `position ${positions[0]}`;
-    const title = all ? "all tokens" : `“${event.text}” · ${place}`;
+    const text = event.text.length > 80 ? `${event.text.slice(0, 79)}…` : event.text;
+    const title = all ? "all tokens" : `“${text}” · ${place}`;
     const here = about.task === "causal" && !all && state.kind !== "sample" && !state.span && !images.length
       ? el("button", { type: "button", class: "quiet", onclick: () => explainAt(token.positions.at(-1)) }, "Explain the prediction after this token") : null;
     $("inside-body").replaceChildren(el("p", {}, el("bdi", {}, title), ` · relevance ${event.relevance}`),
@@ -352,6 +363,7 @@ function read() {
   state.hide = [...($("hide-first").checked ? ["first"] : []), ...($("hide-special").checked ? ["special"] : [])];
   state.group = $("words").checked ? "words" : "tokens";
   state.shared = $("shared").checked;
+  state.palette = $("palette").value;
   state.position = $("position").value === "" ? null : Number($("position").value);
   if (JSON.stringify(input()) !== before) newInput();
 }
@@ -373,9 +385,31 @@ function write() {
   $("hide-special").checked = state.hide.includes("special");
   $("words").checked = state.group === "words";
   $("shared").checked = state.shared;
+  $("palette").value = state.palette;
+  nameColours();
   $("position").value = state.position ?? "";
   $("kinds").querySelectorAll("input").forEach(radio => { radio.checked = radio.value === state.kind; });
   showKind();
+}
+
+function nameColours() {
+  [$("raised").textContent, $("lowered").textContent] = state.palette.split(" and ");
+}
+
+function offer() { // the methods that can explain such an input; why others cannot
+  const given = state.kind === "image" || images.length && state.kind !== "sample" ? "images" : "text", reasons = new Map();
+  const boxes = [...$("methods").querySelectorAll("input")], ticked = boxes.some(box => box.checked);
+  for (const box of boxes) {
+    const why = about.cannot[given][box.value];
+    box.closest("label").hidden = Boolean(why);
+    if (why) { box.checked = false; reasons.set(why, [...(reasons.get(why) || []), box.value]); }
+  }
+  if (ticked && !boxes.some(box => box.checked)) boxes.forEach(box => { box.checked = empty().methods.includes(box.value); });
+  state.methods = boxes.filter(box => box.checked).map(box => box.value);
+  const count = [...reasons.values()].flat().length;
+  $("left-out").hidden = !count;
+  $("left-out").querySelector("summary").textContent = `${count} ${count === 1 ? "method cannot" : "methods cannot"} explain this`;
+  $("left-out").querySelector("ul").replaceChildren(...[...reasons].map(([why, names]) => el("li", {}, el("b", {}, names.join(", ")), `: ${why}`)));
 }
 
 function message(role, text) {
@@ -391,21 +425,39 @@ function showKind() {
   document.querySelectorAll("[data-kind]").forEach(part => { part.hidden = part.dataset.kind !== state.kind; });
   $("pictures").hidden = !about.reads_images || state.kind === "sample";
   $("generation").hidden = !about.generates || state.kind === "sample" || state.kind === "image";
+  $("by-position").hidden = !about.by_position || state.kind === "sample";
+  offer();
   $("explain").hidden = state.kind === "sample" && state.sample === null;
   if ($("explain").hidden) $("predictions").hidden = $("maps").hidden = $("inside").hidden = true; // those of another input
   if (state.kind === "sample") browse();
 }
 
+let chosenImages = 0;
 async function readImages() {
-  const files = [...$("images").files];
-  images = await Promise.all(files.map(file => new Promise((done, failed) => {
-    const reader = new FileReader();
-    reader.onload = () => done(reader.result);
-    reader.onerror = () => failed(reader.error);
-    reader.readAsDataURL(file);
-  })));
-  newInput();
-  $("thumbnails").replaceChildren(...images.map((src, i) => el("img", { src, alt: files[i].name })));
+  const files = [...$("images").files], mine = ++chosenImages;
+  ready(false); // or a question that is asked at once would have no images
+  try {
+    const found = await Promise.all(files.map(asAddress));
+    if (mine !== chosenImages) return; // others were chosen since
+    images = found;
+    newInput();
+    offer();
+    $("thumbnails").replaceChildren(...images.map((src, i) => el("img", { src, alt: files[i].name })));
+  } catch (error) {
+    problem(`The image cannot be read: ${error.message}`);
+  }
+  if (mine === chosenImages) ready(true);
+}
+
+const asAddress = file => new Promise((done, failed) => {
+  const reader = new FileReader();
+  reader.onload = () => done(reader.result);
+  reader.onerror = () => failed(reader.error);
+  reader.readAsDataURL(file);
+});
+
+function ready(yes) {
+  $("explain").disabled = $("go-on").disabled = !yes;
 }
 
 // Benchmark
@@ -440,12 +492,16 @@ function open(id) {
 // Start
 
 function build() {
-  $("model").textContent = `${about.model} · ${about.architecture} · up to ${about.max_tokens} tokens · version ${about.version}`;
+  const limit = about.max_tokens === null ? [] : [`up to ${about.max_tokens} tokens`];
+  $("model").textContent = [about.model, about.architecture, ...limit, `version ${about.version}`].join(" · ");
   document.title = `lrpx · ${about.model}`;
   $("kinds").append(...about.kinds.map(kind => el("label", {}, el("input", {
     type: "radio", name: "kind", value: kind, onchange: () => { read(); state.kind = kind; newInput(); showKind(); },
   }), KINDS[kind])));
   $("kinds").hidden = about.kinds.length < 2;
+  $("palette").replaceChildren(...about.palettes.map(name => el("option", {}, name)));
+  $("position").placeholder = { masked: "the mask", "token-classification": "the most certain entity" }[about.task] || "the last token";
+  $("of-tokens").hidden = about.task === "image-classification";
   $("methods").append(el("div", { class: "ticks" }, ...Object.entries(about.methods).map(([name, summary]) => el("label", { class: "tick", title: summary },
     el("input", { type: "checkbox", value: name }), name))));
   document.querySelectorAll("[data-task]").forEach(part => { part.hidden = part.dataset.task !== about.task; });
@@ -455,7 +511,11 @@ function build() {
   $("examples").replaceChildren(...(about.task === "causal" ? EXAMPLES : []).map(text => el("button", { type: "button", class: "quiet",
     onclick: () => example(text) }, text)));
   $("space-hint").hidden = !["causal", "masked"].includes(about.task);
-  if (about.kinds[0] === "image") $("start-hint").textContent = "Choose an image";
+  if (about.kinds[0] === "image") {
+    $("start-hint").textContent = "Choose an image";
+    $("images-label").textContent = "Image";
+    $("images").multiple = false;
+  }
   if (scoresTexts()) {
     $("start-hint").textContent = "Choose an image, type a text that may describe it";
     $("target").placeholder = "a photo of a cat";
@@ -483,7 +543,7 @@ function example(text) {
 }
 
 function wire() {
-  $("ask").addEventListener("submit", event => { event.preventDefault(); read(); state.span = null; if (scoresTexts()) typed(); explain(); });
+  $("ask").addEventListener("submit", event => { event.preventDefault(); if ($("explain").disabled) return; read(); state.span = null; if (scoresTexts()) typed(); explain(); });
   $("ask").addEventListener("keydown", event => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("ask").requestSubmit(); });
   $("go-on").addEventListener("click", generate);
   $("cancel").addEventListener("click", () => { if (running) running.abort(); running = null; busy(false); tell("Cancelled."); });
@@ -494,7 +554,8 @@ function wire() {
     box.querySelector("textarea").focus();
   });
   $("images").addEventListener("change", readImages);
-  for (const id of ["hide-first", "hide-special", "words", "shared"]) $(id).addEventListener("change", again);
+  for (const id of ["hide-first", "hide-special", "words", "shared", "palette"]) $(id).addEventListener("change", again);
+  $("palette").addEventListener("change", () => { read(); nameColours(); });
   $("methods").addEventListener("change", again);
   $("choose").addEventListener("click", () => { typed(); explain(); });
   for (const role of ["target", "contrast"]) $(role).addEventListener("keydown", event => { if (event.key === "Enter") $("choose").click(); });
@@ -539,7 +600,7 @@ async function start() {
   build();
   wire();
   write();
-  $("explain").disabled = $("go-on").disabled = false;
+  ready(true);
   if (location.hash.length > 1) await restore();
 }
 

@@ -16,8 +16,8 @@ export function el(tag, properties = {}, ...children) {
 
 const paint = ([background, color]) => ({ background, color });
 
-// Buttons in a group of which one is reached by Tab, the others by the arrow keys.
-export function roving(group, selector, moved) {
+// Buttons in a group of which one is reached by Tab, the others by the arrow keys; `across` of them make a row.
+export function roving(group, selector, moved, across = 1) {
   const all = () => [...group.querySelectorAll(selector)];
   const first = all()[0];
   all().forEach(button => { button.tabIndex = button === first ? 0 : -1; });
@@ -25,7 +25,7 @@ export function roving(group, selector, moved) {
     const buttons = all(), here = buttons.indexOf(event.target.closest(selector));
     if (here < 0) return;
     const flip = getComputedStyle(group).direction === "rtl" ? -1 : 1;
-    const step = { ArrowRight: flip, ArrowLeft: -flip, ArrowDown: 1, ArrowUp: -1 }[event.key];
+    const step = { ArrowRight: flip, ArrowLeft: -flip, ArrowDown: across, ArrowUp: -across }[event.key];
     const to = step ? here + step : { Home: 0, End: buttons.length - 1 }[event.key];
     if (to === undefined || !buttons[to]) return;
     event.preventDefault();
@@ -123,12 +123,16 @@ export function pictures(data, pick) {
   return data.rows.flatMap(row => row.images.map(image => {
     const patches = el("div", { class: "patches", style: {
       gridTemplate: `repeat(${image.rows},1fr) / repeat(${image.columns},1fr)` } });
-    image.colours.forEach((background, i) => patches.append(el("i", {
-      style: { background }, title: `row ${Math.floor(i / image.columns) + 1}, column ${i % image.columns + 1}: ${image.numbers[i]}`,
-      onclick: () => pick({ positions: [image.tokens[i]] }, null) })));
+    image.colours.forEach((background, i) => {
+      const told = `row ${Math.floor(i / image.columns) + 1}, column ${i % image.columns + 1}: ${image.numbers[i]}`;
+      const patch = el("button", { type: "button", class: "patch", style: { background }, title: told, "aria-label": told, "aria-pressed": "false",
+        "data-token": image.tokens[i], onclick: () => { focusIn(patches, ".patch", patch); pick({ positions: [image.tokens[i]] }, patch); } });
+      patches.append(patch);
+    });
+    roving(patches, ".patch", null, image.columns);
     const width = Math.min(420, 420 * image.width / image.height);
     return el("figure", { class: "picture" }, el("figcaption", {}, `${row.method} · ${image.caption}`),
-      el("div", { class: "overlay", role: "img", "aria-label": `${row.method}: ${image.caption}`,
+      el("div", { class: "overlay", role: "group", "aria-label": `${row.method}: ${image.caption}`,
         style: { width: `${width}px`, aspectRatio: `${image.width} / ${image.height}` } },
       el("img", { src: image.file, alt: "" }), patches));
   }));

@@ -1,0 +1,44 @@
+"""Which methods the page offers: those that can explain the model with what it is given, and why the others cannot.
+
+What is refused is decided where it is computed; here it is said before. A test asks every method about every kind of model, and
+finds that the two agree.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from transformers import PreTrainedModel
+
+from ..errors import UnsupportedModelError
+from ..methods import METHODS, Method
+from ..methods.alti.families import find_family
+from ..models.heads import IMAGE_TASKS, TEXT2TEXT
+from ..models.signature import task_of
+from .wording import on_page
+
+
+def methods_for(model: PreTrainedModel, *, images: bool) -> dict[str, str]:
+    """Every method with why it cannot explain a text, or with ``images`` a text with images or an image: empty if it can."""
+    return {name: why_not(method, model, images=images) for name, method in METHODS.items()}
+
+
+def why_not(method: Method, model: PreTrainedModel, *, images: bool) -> str:
+    """Why a method cannot explain a model; empty if it can."""
+    task = task_of(model)
+    if (images or task in IMAGE_TASKS) and (not method.has_passes or "embedding" in method.options.get("at", ())):
+        return "explains texts without images"
+    if task not in ("causal", "masked", TEXT2TEXT, *IMAGE_TASKS) and not method.has_passes:
+        return f"is for language models, and {type(model).__name__} is for {task}"
+    if task == "multiple-choice" and method.measures != "parts":
+        return "does not decompose a logit, so what it gives for two choices cannot be subtracted"
+    if method.name == "leave-one-out" and task != "causal":
+        return "makes texts shorter, which only a causal language model reads like any other"
+    if method.needs and find_spec(method.needs) is None:
+        return f'needs {method.needs}: pip install "lrpx[{method.needs}]"'
+    if isinstance(method.function, str) and method.function.startswith("alti."):
+        try:
+            find_family(model)
+        except UnsupportedModelError as error:
+            return on_page(error)
+    return ""
