@@ -77,7 +77,7 @@ SAYS = {"InputError", "LrpxError", "UnsupportedModelError", "NonFiniteError", "I
 # What only Python has: nobody who types a command can be told of these.
 PYTHON_ONLY = set(
     "attention_type conditions count errors explains filters gamma kind layers level measures methods module n noise num_labels "
-    "num_return_sequences page predicted prompt_length skip_bad_rows spans tokenizer top unknown weights".split()
+    "num_return_sequences page palette predicted prompt_length skip_bad_rows spans tokenizer top unknown weights".split()
 )
 
 

@@ -19,6 +19,7 @@ FIELDS = {
     "images": "“Images” {}",
     "max_new_tokens": "tokens to generate: {}",
     "method": "“Methods” {}",
+    "palette": "“Colours” {}",
     "position": "“Position” {}",
     "question": "“Question about the text” {}",
     "target": "“Explain” {}",
