@@ -34,7 +34,7 @@ def test_what_is_not_installed_is_not_offered(monkeypatch):
     monkeypatch.setattr(offered, "find_spec", lambda name: None)
     cannot = offered.methods_for(app_tools.explainer().model, images=False)
     assert {name for name, why in cannot.items() if why} == {"lime", "kernel-shap"}
-    assert cannot["lime"] == 'needs captum: pip install "lrpx[captum]"'
+    assert cannot["lime"] == "needs captum: pip install captum"
 
 
 def test_what_the_page_is_told():

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 from transformers import PreTrainedModel
 
-from ..errors import UnsupportedModelError
+from ..errors import UnsupportedModelError, install_command
 from ..methods import METHODS, Method
 from ..methods.alti.families import find_family
 from ..models.heads import IMAGE_TASKS, TEXT2TEXT
@@ -35,7 +35,7 @@ def why_not(method: Method, model: PreTrainedModel, *, images: bool) -> str:
     if method.name == "leave-one-out" and task != "causal":
         return "makes texts shorter, which only a causal language model reads like any other"
     if method.needs and find_spec(method.needs) is None:
-        return f'needs {method.needs}: pip install "lrpx[{method.needs}]"'
+        return f"needs {method.needs}: {install_command(method.needs)}"
     if isinstance(method.function, str) and method.function.startswith("alti."):
         try:
             find_family(model)
