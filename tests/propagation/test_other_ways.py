@@ -586,3 +586,29 @@ def test_a_model_that_uses_its_embeddings_before_the_first_block(family, method)
         for at in ("input", "embedding")
     ]
     torch.testing.assert_close(*found, rtol=1e-5, atol=1e-7)
+
+
+# What docs/footguns.md says of a ReLU and a clamp that are written by a choice.
+CHOICES = {
+    "where": lambda g: torch.where(g > 0, g, 0.0),
+    "mask": lambda g: g * (g > 0),
+    "maximum": lambda g: torch.maximum(g, torch.zeros((), dtype=g.dtype)),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_a_relu_by_a_choice_has_its_gradient_and_makes_no_gate(name):
+    g, u, written = draw(3, 8), draw(3, 8, seed=1), CHOICES[name]
+    assert_same(written, F.relu, g, rule_set="lrp")
+    assert_same(lambda g, u: written(g) * u, lambda g, u: F.relu(g) * u, g, u, rule_set="attnlrp")
+    of_gate, of_signal = relevances(lambda g, u: written(g) * u, g, u, rule_set="lrp")
+    torch.testing.assert_close(of_gate, of_signal)  # half each, where a gate gets nothing
+
+
+def test_a_clamp_by_a_choice_loses_what_it_cuts_off():
+    x, bound = draw(3, 8), torch.full((), 0.5, dtype=torch.float64)
+    (found,), (clamped,) = (
+        relevances(f, x, rule_set="lrp") for f in (lambda x: torch.minimum(x, bound), lambda x: x.clamp(max=0.5))
+    )
+    torch.testing.assert_close(found, torch.where(x < 0.5, x, 0).detach())
+    torch.testing.assert_close(clamped, x.clamp(max=0.5).detach())
