@@ -112,7 +112,7 @@ _NAMES_BY_SIZE = {
     48: "intermediate_size moe_intermediate_size decoder_ffn_dim encoder_ffn_dim ffn_dim ffn_hidden_size n_inner "
     "expert_ffn_hidden_size dff dim_ff hidden_dim d_inner feed_forward_size intermediate_size_mlp mlp_dim "
     "shared_intermediate_size dense_intermediate_size shared_expert_intermediate_size prefix_dense_intermediate_size "
-    "moe_shared_expert_intermediate_size shared_experts_intermediate_size",
+    "moe_shared_expert_intermediate_size shared_experts_intermediate_size speech_encoder_intermediate_size",
     32: "hidden_size d_model n_embd dim emb_dim embedding_size embedding_dim input_embedding_size lru_width "
     "output_embedding_size word_embed_proj_dim attention_hidden_size prediction_head_size pooler_hidden_size d_latents "
     "true_hidden_size output_channels hidden_size_global",
@@ -133,7 +133,7 @@ _NAMES_BY_SIZE = {
     2: "num_hidden_layers n_layer n_layers num_layers decoder_layers encoder_layers num_encoder_layers num_blocks "
     "num_decoder_layers num_self_attends_per_block num_key_value_heads num_kv_heads kv_n_heads swa_num_key_value_heads "
     "linear_num_key_heads num_experts_per_tok num_experts_per_token moe_k moe_topk moe_top_k top_k_experts "
-    "zero_expert_num n_groups index_topk_blocks prompt_length num_kv_shared_layers",
+    "zero_expert_num n_groups index_topk_blocks prompt_length num_kv_shared_layers speech_encoder_layers",
     1: "first_k_dense_replace n_group topk_group num_expert_group num_dense_layers mamba_ngroups num_codebooks n_shared_experts "
     "n_input_layers n_output_layers",
 }
