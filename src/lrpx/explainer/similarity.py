@@ -11,7 +11,7 @@ whole cosine.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,7 +36,6 @@ from ..text.suspect import notes_of
 from ..text.tokenization import Encoded, encode
 from ..text.units import special_ids
 
-Metric = Literal["cosine", "dot"]
 _NAMES = {"cosine": "cosine similarity", "dot": "dot product"}
 
 
