@@ -5,7 +5,7 @@ import gc
 import pytest
 
 from lrpx.errors import InputError
-from lrpx.explainer.collected import Collected, without_collections
+from lrpx.explainer.collected import NEVER, Collected, without_collections, without_full_collections
 
 
 def several(*, collect):
@@ -36,3 +36,17 @@ def test_garbage_is_collected_again_afterwards_also_after_an_error():
     with pytest.raises(InputError), without_collections():
         raise InputError("it is empty.")
     assert gc.isenabled()
+
+
+def test_only_full_collections_are_put_off_while_passes_run_and_thresholds_come_back_also_after_an_error():
+    before = gc.get_threshold()
+    with without_full_collections():
+        assert gc.isenabled()
+        assert gc.get_threshold() == (*before[:2], NEVER)
+        with without_full_collections():  # also where it is another thread's
+            pass
+        assert gc.get_threshold()[2] == NEVER
+    assert gc.get_threshold() == before
+    with pytest.raises(InputError), without_full_collections():
+        raise InputError("it is empty.")
+    assert gc.get_threshold() == before

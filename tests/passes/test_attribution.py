@@ -1,16 +1,19 @@
 """Hidden states at any place, refusal of what cannot be explained, and theory: what relevance must satisfy."""
 
+import numpy as np
 import pytest
 import tiny
 import torch
 from torch import nn
 
+import lrpx
 from lrpx.errors import InputError, NonFiniteError, UnsupportedModelError
 from lrpx.methods import METHODS
+from lrpx.passes import attribution
 from lrpx.passes.attribution import run
 from lrpx.passes.hidden_states import layer_count, resolve_at
 from lrpx.passes.validation import check_model, foreign_nodes
-from lrpx.text.batching import Item, pad
+from lrpx.text.batching import Item, Later, pad
 
 FAMILIES = ["causal:gpt2", "causal:llama", "causal:mixtral", "masked:bert", "causal:bloom", "causal:gpt_neox"]
 RULES = ["lrp", "attnlrp", "lrp-uniform-gate"]
@@ -299,3 +302,29 @@ def test_squared_l2_and_l1_norms():
         assert found.residual is None
     with pytest.raises(InputError, match="unknown norm 'L1'"):
         METHODS["gradient"].load()(model, batch, norm="L1")
+
+
+def test_attributions_of_a_batch_are_made_while_the_next_is_computed(monkeypatch):
+    """What is left between two passes is to read the numbers and to look for objections."""
+    order, read = [], attribution.read_predictions
+    monkeypatch.setattr(attribution, "read_predictions", lambda numbers: order.append("made") or read(numbers))
+    model = tiny.build("causal:llama")
+    handle = model.register_forward_pre_hook(lambda *_: order.append("pass"))
+    texts = [[5, 7, 9, 11], [6, 8, 10, 12], [7, 9, 11, 13]]
+    together = lrpx.Explainer(model, batch_tokens=4)(texts, target=3, contrast=4, progress=False)
+    handle.remove()
+    assert order == ["pass", "pass", "made", "pass", "made", "made"]
+    for text, e in zip(texts, together, strict=True):
+        alone = lrpx.explain(model, None, text, target=3, contrast=4)
+        assert e.token_ids == text
+        np.testing.assert_array_equal(e.relevance, alone.relevance)
+        assert (e.value, e.residual, e.top) == (alone.value, alone.residual, alone.top)
+
+
+def test_a_list_made_later_is_made_once():
+    made = []
+    later = Later(3, lambda: made.append(1) or [4, 5, 6])
+    assert len(later) == 3
+    assert made == []
+    assert (list(later), later[-1], list(later)) == ([4, 5, 6], 6, [4, 5, 6])
+    assert made == [1]

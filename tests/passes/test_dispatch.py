@@ -325,3 +325,27 @@ def test_other_work_is_done_without_a_pass_and_dropped_after_an_error():
         raise RuntimeError("stopped")
     runner.use_the_wait()
     assert done == [1]
+
+
+def test_an_error_of_other_work_is_raised_after_the_pass_and_before_one_of_the_block():
+    """It belongs to what was computed before: whoever catches errors of a pass must not take it for one."""
+    runner, order = PassRunner(tiny.build("causal:llama")), []
+
+    def fails():
+        order.append("work")
+        raise ValueError("the disk is full")
+
+    def reads():
+        runner.use_the_wait()
+        order.append("read")
+
+    def stops():
+        runner.use_the_wait()
+        raise RuntimeError("stopped")
+
+    for block in (reads, stops):
+        with pytest.raises(ValueError, match="disk is full"), runner.meanwhile(fails):
+            block()
+    with runner.meanwhile(lambda: order.append("again")):
+        pass
+    assert order == ["work", "read", "work", "again"]

@@ -51,7 +51,7 @@ def test_predictions_of_a_batch(name, options):
     model = tiny.build(name)
     items = items_for(model)
     read = compute(model, pad(items, model, likeliest=7), PassSpec("attnlrp"), options).read(len(items))
-    for item, found in zip(items, read.predictions, strict=True):
+    for item, found in zip(items, read_predictions(read.predictions), strict=True):
         assert len(found.ids) == 7
         assert_predicted(found, model, item)
 
@@ -61,7 +61,7 @@ def test_the_top_prediction_as_target(contrast):
     model = tiny.build("causal:llama")
     items = items_for(model, None, contrast)
     result = run(model, pad(items, model, likeliest=5), "lrp")
-    for item, target, found in zip(items, result.targets, result.predictions, strict=True):
+    for item, target, found in zip(items, result.targets, read_predictions(result.predictions), strict=True):
         assert_predicted(found, model, item, target)
         assert found.target[1] == 1
         assert found.ids[0] == target
@@ -90,7 +90,7 @@ def test_every_method_knows_them(method):
 def test_a_vocabulary_smaller_than_what_is_asked_for():
     model = tiny.build("causal:gpt2")
     items = items_for(model)
-    found = run(model, pad(items, model, likeliest=10**6), "lrp").predictions[0]
+    found = next(read_predictions(run(model, pad(items, model, likeliest=10**6), "lrp").predictions))
     assert sorted(found.ids) == list(range(model.config.vocab_size))
     assert found.probabilities.sum() == pytest.approx(1, abs=1e-12)
 

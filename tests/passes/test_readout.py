@@ -9,6 +9,7 @@ import torch
 from lrpx.errors import NonFiniteError
 from lrpx.passes.attribution import run
 from lrpx.passes.dispatch import PassRunner
+from lrpx.passes.predictions import read_predictions
 from lrpx.text.batching import Item, Readout, pad
 
 ITEMS = [Item((11, 12, 13, 14), 3, 21, 22), Item((15, 16, 17), 2), Item((18, 19), 1, 23)]
@@ -35,7 +36,7 @@ def test_the_logits_by_a_readout_are_the_logits(family, rules):
     assert read.targets == plain.targets
     torch.testing.assert_close(torch.tensor(read.values), torch.tensor(plain.values))
     torch.testing.assert_close(torch.tensor(read.products), torch.tensor(plain.products))
-    for ours, theirs in zip(read.predictions, plain.predictions, strict=True):
+    for ours, theirs in zip(*map(read_predictions, (read.predictions, plain.predictions)), strict=True):
         assert ours.ids.tolist() == theirs.ids.tolist()
         assert ours.target == pytest.approx(theirs.target)
     assert (plain.products != 0).any()

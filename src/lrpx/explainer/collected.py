@@ -13,6 +13,8 @@ from ..errors import InputError, LrpxError, NonFiniteError, warn
 
 Found = TypeVar("Found")
 
+NEVER = 1 << 30  # collections of the middle generation before a full one
+
 
 class Collected:
     """What texts and images of a call have in common.
@@ -106,3 +108,21 @@ def without_collections() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+@contextmanager
+def without_full_collections() -> Iterator[None]:
+    """As ``without_collections`` while passes run too: garbage among what is new is collected as usual.
+
+    What is left out are collections of everything, which would look through all explanations made so far. From Python 3.14 on
+    the collector works step by step and has none, so that this changes nothing.
+    """
+    before = gc.get_threshold()
+    if before[2] == NEVER:  # a block around this one, or another thread, will restore it
+        yield
+        return
+    gc.set_threshold(*before[:2], NEVER)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)

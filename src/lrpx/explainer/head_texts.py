@@ -165,7 +165,7 @@ class HeadTexts(Texts):
 
     def _attributions(
         self, function: Explain, group: list[int], model: PreTrainedModel, settings: dict[str, Any]
-    ) -> list[Attribution]:
+    ) -> Sequence[Attribution]:
         readout = self.readouts[group[0] in self._functions]
         rows = {i: self.task.items(self.asked[i], readout) for i in group}
         everything = [row for own in rows.values() for row in own]

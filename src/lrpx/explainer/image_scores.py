@@ -129,7 +129,7 @@ class ImageScores(Images):
             return encoded
         return encoded.followed_by([self.tokenizer.pad_token_id] * (longest - len(encoded.token_ids)), self.tokenizer)
 
-    def _results(self, function: Explain, group: list[int], settings: dict[str, Any]) -> list[Attribution]:
+    def _results(self, function: Explain, group: list[int], settings: dict[str, Any]) -> Sequence[Attribution]:
         place, *others = place_first(settings["at"])
         at = (IMAGE if place == "input" else place, TEXT, *(IMAGE if name == "input" else name for name in others))
         pairs = [(i, encoded) for i in group for encoded in self.texts[i]]

@@ -6,7 +6,7 @@ patches, or at the pixels; then it is added up by patch, and the relevance of ev
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -163,7 +163,7 @@ class Images(Collected):
         """What reads the image: the model."""
         return self.model
 
-    def _results(self, function: Explain, group: list[int], settings: dict[str, Any]) -> list[Attribution]:
+    def _results(self, function: Explain, group: list[int], settings: dict[str, Any]) -> Sequence[Attribution]:
         """What the method finds for each image."""
         independent = getattr(self.model.config, "problem_type", None) == "multi_label_classification"
         batch = self._batch(group, LabelScores(independent))

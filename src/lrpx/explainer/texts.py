@@ -7,6 +7,7 @@ given so often, and explained from one forward pass where the method is one back
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -32,13 +33,13 @@ from ..text.items import check_name, lists_of, one_each
 from ..text.suspect import notes_of
 from ..text.tokenization import Encoded, encoder
 from ..text.units import predicted_token, special_ids
-from .collected import Collected, without_collections
+from .collected import Collected, without_collections, without_full_collections
 from .heads import with_heads, without_heads
 from .predictions import LIKELIEST, SHOWN, ends_with_space, likelihoods, mistakes, remarks
 from .several_tokens import Several, described, explain_several, read_item
 from .spelling import averages_in_generate, misspelt
 
-Explain = Callable[..., list[Attribution]]  # a batch and a method's options -> one for each item
+Explain = Callable[..., Sequence[Attribution]]  # a batch and a method's options -> one for each item
 
 
 class Texts(Collected):
@@ -172,7 +173,8 @@ class Texts(Collected):
         notes: list[str] = []
         doubtful: dict[int, Sequence[str]] = {}
 
-        def finish(group: list[int], results: list[Attribution]) -> None:
+        def finish(group: list[int], results: Sequence[Attribution]) -> None:
+            notes.extend(note for result in results for note in result.notes)
             for i, result in zip(group, results, strict=True):
                 with self._trying(i):
                     e = self._explanation(i, result, method, settings, about)
@@ -182,26 +184,23 @@ class Texts(Collected):
                             e = e.noted(more)
                     found[i] = e
 
-        waiting: list[tuple[list[int], list[Attribution]]] = []
+        waiting: list[tuple[list[int], Sequence[Attribution]]] = []
 
         def finish_waiting() -> None:
-            with without_collections():
-                while waiting:
-                    finish(*waiting.pop(0))
+            while waiting:
+                finish(*waiting.pop(0))
 
-        def computed(group: list[int]) -> list[Attribution]:
+        def computed(group: list[int]) -> Sequence[Attribution]:
             items = [self.items[i] for i in group]
             with runner.meanwhile(finish_waiting):  # made into explanations while a GPU is at this group
                 if together:
-                    results = explain_together(runner, method, own, items, self.objective, likeliest=LIKELIEST)
-                else:
-                    results = self._attributions(function, group, runner.model, own)
-            notes.extend(note for result in results for note in result.notes)
-            return results
+                    return explain_together(runner, method, own, items, self.objective, likeliest=LIKELIEST)
+                return self._attributions(function, group, runner.model, own)
 
-        for part in self._in_groups(groups, computed, method.name, progress):
-            waiting.append(part)
-        finish_waiting()
+        with without_full_collections() if len(groups) > 1 else nullcontext():
+            for part in self._in_groups(groups, computed, method.name, progress):
+                waiting.append(part)
+            finish_waiting()
         for i, several in self.together.items():
             if i not in self.failed:
                 with self._trying(i):
@@ -227,7 +226,7 @@ class Texts(Collected):
 
     def _attributions(
         self, function: Explain, group: list[int], model: PreTrainedModel, settings: dict[str, Any]
-    ) -> list[Attribution]:
+    ) -> Sequence[Attribution]:
         """What a method gives for a group of texts."""
         if "at" in settings:
             settings = {**settings, "at": places_with_images(self.items[group[0]], settings["at"])}

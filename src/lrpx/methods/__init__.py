@@ -1,4 +1,4 @@
-"""The methods by name. Each is one file with one function: ``(model, batch, **options) -> list[Attribution]``.
+"""The methods by name. Each is one file with one function: ``(model, batch, **options) -> Sequence[Attribution]``.
 
 ``lrpx.explain``, the command line and the benchmark find a method by its name. ``register_method`` adds one of your own.
 """
@@ -60,7 +60,7 @@ class Method:
     needs: str = ""  # a package that an extra of this name installs
 
     def load(self) -> Callable[..., Any]:
-        """The function ``(model, batch, **options) -> list[Attribution]``."""
+        """The function ``(model, batch, **options) -> Sequence[Attribution]``."""
         if callable(self.function):
             return self.function
         module, function = self.function.split(":")
@@ -71,8 +71,8 @@ class Method:
         """Whether it goes backwards through the model, so that a ``PassRunner`` says how."""
         return _takes_runner(self.load())
 
-    def run_by(self, runner: PassRunner) -> Callable[..., list[Attribution]]:
-        """The function as ``(batch, **options) -> list[Attribution]``, for the runner's model and by its passes.
+    def run_by(self, runner: PassRunner) -> Callable[..., Sequence[Attribution]]:
+        """The function as ``(batch, **options) -> Sequence[Attribution]``, for the runner's model and by its passes.
 
         It holds the model's lock meanwhile. A method without a backward pass has its own way.
 
@@ -84,7 +84,7 @@ class Method:
 
         model, function, has_passes = runner.model, self.load(), self.has_passes
 
-        def run(batch: Batch, **options: Any) -> list[Attribution]:
+        def run(batch: Batch, **options: Any) -> Sequence[Attribution]:
             with lock_of(model):
                 if has_passes:
                     return function(model, batch, runner=runner, **options)

@@ -30,7 +30,7 @@ def explain(
     norm: str = "l1",
     at: Sequence[str] = ("input",),
     runner: PassRunner | None = None,
-) -> list[Attribution]:
+) -> Sequence[Attribution]:
     """Per token, the sum over the width of ``|g|`` (``"l1"``) or ``g ** 2`` (``"l2"``), with ``g`` the plain gradient.
 
     ``at``, ``layers`` and errors are those of ``lrp.explain``. A norm does not decompose the value: ``residual`` is ``None``.
@@ -59,6 +59,6 @@ def times_input(
     at: Sequence[str] = ("input",),
     heads: bool | None = None,
     runner: PassRunner | None = None,
-) -> list[Attribution]:
+) -> Sequence[Attribution]:
     """Per token, the sum over the width of ``x * g``, with ``g`` the plain gradient: ``lrp.explain`` without rules."""
     return lrp.explain(model, batch, rules={}, at=at, heads=heads, runner=runner)

@@ -24,7 +24,7 @@ def explain(
     at: Sequence[str] = ("input",),
     heads: bool | None = None,
     runner: PassRunner | None = None,
-) -> list[Attribution]:
+) -> Sequence[Attribution]:
     """Relevance of every input token, ``R_t = sum_d x_td * (d value / d x_td)`` under the rule set, in logits.
 
     ``relevance`` ``[T]`` is at ``"input"`` or ``"embedding"``, whichever ``at`` names first, or else at the input; whatever else

@@ -16,12 +16,13 @@ from transformers import PreTrainedModel
 
 from ..propagation.propagate import Propagation
 from ..propagation.rulesets import RuleSet
-from ..text.batching import Attribution, Batch, Predictions
+from ..text.batching import Attribution, Batch, Later, Predictions
 from .dispatch import PassRunner
 from .forward_backward import CHUNK, per_token
 from .hidden_states import place_first
 from .image_inputs import APART
 from .objections import check
+from .predictions import read_predictions
 from .spec import PassSpec
 from .validation import about_cuts, about_tables
 
@@ -48,7 +49,7 @@ class Pass:
         hidden: Name in ``at`` or module name -> hidden state and gradient; first the place of the token relevance.
         mode: The rules' counters.
         notes: What has to be known to read it right.
-        predictions: Of each item, if the batch asks for them.
+        predictions: ``[B, 2 k + 4]`` for ``read_predictions``, if the batch asks for them.
         inside: Of each item, ``by_head``, ``by_attention``, ``by_mlp`` and ``by_layer`` as in an ``Attribution``, those that are
             known; ``None`` where they were not asked for.
     """
@@ -59,7 +60,7 @@ class Pass:
     hidden: dict[str, Hidden]
     mode: Propagation
     notes: tuple[str, ...] = ()
-    predictions: list[Predictions] | None = None
+    predictions: np.ndarray | None = None
     inside: list[dict[str, np.ndarray]] | None = None
 
 
@@ -109,38 +110,49 @@ def run(
     return Pass(*numbers, places, found.mode, notes, reading.predictions, reading.inside)
 
 
-def attributions(result: Pass, batch: Batch, combine: Combine = torch.mul, *, decomposes: bool) -> list[Attribution]:
+def attributions(
+    result: Pass, batch: Batch, combine: Combine = torch.mul, *, decomposes: bool
+) -> Sequence[Attribution]:
     """One attribution per item: ``combine(state, gradient)``, cut to its real tokens.
 
     The first hidden state gives the token relevance, summed over the width; the others are kept whole, in ``layers``. So are
     pixels, each of which is a token if they come first.
     ``decomposes`` says that the relevances are parts of the value, so that a residual means something.
+
+    Where no hidden state is needed, the objects are made when they are first asked for: the device can be given its next
+    batch before.
     """
     apart = {name: _whole(hidden, combine) for name, hidden in result.hidden.items() if name.startswith(APART)}
     first, *others = [name for name in result.hidden if name not in apart] or [""]
     others += ["pixels"] * (first == "pixels")  # as they are, beside their sums
     per_token = result.products if combine is torch.mul else _token_sums(first, result.hidden[first], combine)  # [B, T]
     layers = {name: _whole(result.hidden[name], combine) for name in others}  # [B, T, width]
-    found = []
-    for i, (span, target) in enumerate(zip(batch.places, result.targets, strict=True)):
-        relevance, value = per_token[i, span], float(result.values[i])
-        residual = value - float(relevance.sum()) if decomposes else None
-        parts = {name: whole[i, span] for name, whole in layers.items()} | apart  # those of one text
-        predicted = result.predictions[i] if result.predictions else None
-        inside: dict[str, Any] = result.inside[i] if result.inside else {}
-        found.append(
-            Attribution(
-                relevance=relevance,
-                value=value,
-                residual=residual,
-                target=target,
-                layers=parts,
-                predictions=predicted,
-                notes=result.notes,
-                **{name: numbers[..., span] for name, numbers in inside.items()},
+    # Not result itself, nor batch, which hold memory of the device.
+    places, values, targets, notes = batch.places, result.values, result.targets, result.notes
+    predictions, inside = result.predictions, result.inside
+
+    def made() -> list[Attribution]:
+        found, each = [], zip(places, targets, _predicted(predictions, len(targets)), strict=True)
+        for i, (span, target, predicted) in enumerate(each):
+            relevance, value = per_token[i, span], float(values[i])
+            residual = value - float(relevance.sum()) if decomposes else None
+            parts = {name: whole[i, span] for name, whole in layers.items()} | apart  # those of one text
+            rows: dict[str, Any] = inside[i] if inside else {}
+            found.append(
+                Attribution(
+                    relevance=relevance,
+                    value=value,
+                    residual=residual,
+                    target=target,
+                    layers=parts,
+                    predictions=predicted,
+                    notes=notes,
+                    **{name: numbers[..., span] for name, numbers in rows.items()},
+                )
             )
-        )
-    return found
+        return found
+
+    return made() if result.hidden else Later(len(targets), made)
 
 
 def scored(result: Pass, scores: Sequence[np.ndarray]) -> list[Attribution]:
@@ -152,10 +164,15 @@ def scored(result: Pass, scores: Sequence[np.ndarray]) -> list[Attribution]:
             residual=None,
             target=result.targets[i],
             notes=result.notes,
-            predictions=result.predictions[i] if result.predictions else None,
+            predictions=predicted,
         )
-        for i, score in enumerate(scores)
+        for i, (score, predicted) in enumerate(zip(scores, _predicted(result.predictions, len(scores)), strict=True))
     ]
+
+
+def _predicted(numbers: np.ndarray | None, count: int) -> Sequence[Predictions | None]:
+    """What the model predicts, of each item; ``None`` where it was not asked for."""
+    return [None] * count if numbers is None else list(read_predictions(numbers))
 
 
 def _token_sums(name: str, hidden: Hidden, combine: Combine) -> np.ndarray:

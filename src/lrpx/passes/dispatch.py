@@ -67,6 +67,7 @@ class PassRunner:
         self.model, self.execution = model, execution
         self._told: set[str] = set()
         self._meanwhile: Callable[[], None] | None = None
+        self._raised: Exception | None = None
         self.refresh()
 
     def refresh(self) -> None:
@@ -92,19 +93,27 @@ class PassRunner:
 
     @contextmanager
     def meanwhile(self, work: Callable[[], None]) -> Iterator[None]:
-        """Do other work once while the device is busy with a pass of this block, or after the block if it has none."""
-        self._meanwhile = work
+        """Do other work once while the device is busy with a pass of this block, or after the block if it has none.
+
+        An error of the work is no error of the pass: it is raised at the end of the block, before one of the block's own.
+        """
+        self._meanwhile, self._raised = work, None
         try:
             yield
             self.use_the_wait()
         finally:
-            self._meanwhile = None
+            self._meanwhile, raised, self._raised = None, self._raised, None
+            if raised is not None:
+                raise raised
 
     def use_the_wait(self) -> None:
         """A pass is on its way, and its result has not been asked for: do what else there is to do."""
         work, self._meanwhile = self._meanwhile, None
         if work is not None:
-            work()
+            try:
+                work()
+            except Exception as error:
+                self._raised = error
 
     def _run(self, batch: Batch, spec: PassSpec) -> PassResult:
         found = None if batch.functions else self._repeat(batch, spec)

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from ..propagation.propagate import Propagation
 from ..propagation.rulesets import RuleSet
-from ..text.batching import Predictions, Readout
+from ..text.batching import Readout
 from .branch_sums import NOTHING, Rows
 from .compiled.attention_calls import AttentionCall
-from .predictions import read_predictions
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ class PassResult:
         ends = np.cumsum([rows, rows, len(self.reasons), rows * self.predicted])
         values, targets, objections, predicted, products = np.split(numbers, ends)
         raised = [reason for reason, holds in zip(self.reasons, objections, strict=True) if holds]
-        shown = list(read_predictions(predicted.reshape(rows, -1))) if self.predicted else None
+        shown = predicted.reshape(rows, -1) if self.predicted else None
         of_tokens, *inside = products.reshape(1 + self.rows.count, rows, -1)
         parts = [self.rows.read(np.array([row[i] for row in inside])) for i in range(rows)] if inside else None
         return PassSummary(values, targets.astype(int).tolist(), of_tokens, raised, shown, parts)
@@ -119,5 +118,5 @@ class PassSummary(NamedTuple):
     targets: list[int]  # [B] explained token ids
     products: np.ndarray  # float64 [B, T]: hidden state times gradient at the first place, summed over the width
     raised: list[tuple[str, str]]  # what speaks against the result
-    predictions: list[Predictions] | None  # of each item, if the batch asks for them
+    predictions: np.ndarray | None  # [B, 2 k + 4] for ``read_predictions``, if the batch asks for them
     inside: list[dict[str, np.ndarray]] | None  # of each item, ``Rows.read``
