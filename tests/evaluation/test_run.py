@@ -608,6 +608,40 @@ def test_kill_9_in_the_middle_of_a_file(sva, tmp_path, small_parts):
     assert contents(tmp_path / "run") == contents(tmp_path / "whole")  # the half-written file is gone too
 
 
+def test_records_of_a_part_are_written_while_the_next_is_computed(sva, tmp_path, small_parts, monkeypatch):
+    order, write = [], module.write_part
+    monkeypatch.setattr(module, "write_part", lambda run, n, r: order.append(f"write {n}") or write(run, n, r))
+    model, tokenizer = gpt2()
+    handle = model.register_forward_pre_hook(lambda *_: order.append("pass"))
+    try:
+        run = evaluate(sva, model, ["lrp"], tmp_path / "run", tokenizer=tokenizer, batch_tokens=130, progress=False)
+    finally:
+        handle.remove()
+    count = run.manifest["plan"]["parts"]  # of one batch each
+    assert count > 2
+    between = [step for n in range(count - 1) for step in ("pass", f"write {n}")]
+    assert order == ["pass", *between, f"write {count - 1}"]
+
+
+def test_what_was_computed_is_written_where_a_later_batch_stops_the_run(sva, tmp_path, small_parts, register):
+    calls = []
+
+    def stops(model, batch):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return even(model, batch)
+
+    register("stops", stops)
+    with pytest.raises(KeyboardInterrupt):
+        run_of(sva, tmp_path / "run", ["stops"], batch_tokens=130)
+    assert [path.name for path in open_run(tmp_path / "run").parts] == ["part-00000.parquet", "part-00001.parquet"]
+    register("stops", even)
+    resumed = run_of(sva, tmp_path / "run", ["stops"], batch_tokens=130)
+    whole = run_of(sva, tmp_path / "whole", ["stops"], batch_tokens=130)
+    assert contents(resumed.path) == contents(whole.path)
+
+
 def test_a_full_disk(sva, tmp_path, small_parts, monkeypatch):
     import pyarrow.parquet as pq
 

@@ -201,7 +201,7 @@ def evaluate(
             for method in chosen_methods:
                 runner.log_unused_options(method.name, has_passes=method.has_passes)
             of_run = sources(chosen_methods, runner, given)
-            compute = _here(this, BatchExplainer(loaded, of_run, proven=proven, metrics=measures))
+            compute = _here(this, runner, BatchExplainer(loaded, of_run, proven=proven, metrics=measures))
         else:
             job = job_for(cluster, model, loading, loaded, chosen_methods, given, execution, measures, proven=proven)
             del loaded
@@ -250,18 +250,29 @@ def _fill(this: Run, parts: Sequence[Part], progress: bool | None, compute: _Com
             compute(missing, bar)
 
 
-def _here(this: Run, explain: BatchExplainer) -> _Compute:
-    """In this process, part by part."""
+def _here(this: Run, runner: PassRunner, explain: BatchExplainer) -> _Compute:
+    """In this process, part by part. Records of a batch are made and written while a GPU is at the next one."""
 
     def compute(parts: dict[int, Part], bar: Any) -> None:
-        for number, part in parts.items():
-            records: list[Record] = []
-            for batch in part:
-                records += explain(batch)
-                bar.update(len(batch))
-                if failures := sum(explain.failed.values()):
-                    bar.set_postfix(failed=failures, refresh=False)
-            write_part(this, number, records)
+        waiting: list[tuple[int, list[Callable[[], list[Record]]]]] = []  # parts whose passes are done
+
+        def write_waiting() -> None:
+            while waiting:
+                number, batches = waiting.pop(0)
+                write_part(this, number, [record for records in batches for record in records()])
+
+        try:
+            for number, part in parts.items():
+                batches = []
+                for batch in part:
+                    with runner.meanwhile(write_waiting):
+                        batches.append(explain.explained(batch))
+                    bar.update(len(batch))
+                    if failures := sum(explain.failed.values()):
+                        bar.set_postfix(failed=failures, refresh=False)
+                waiting.append((number, batches))
+        finally:
+            write_waiting()
 
     return compute
 

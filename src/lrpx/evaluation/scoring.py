@@ -34,7 +34,7 @@ from ..passes.attribution import Combine, attributions, run
 from ..passes.dispatch import PassRunner
 from ..passes.hidden_states import place_first
 from ..passes.scores import explained_logits
-from ..text.batching import Attribution, Batch, Item, pad
+from ..text.batching import Attribution, Batch, Item, Later, pad
 from .external import ExternalRelevances
 from .hidden_tokens import HiddenTokens
 from .metrics import score
@@ -52,7 +52,7 @@ _GRADIENTS: dict[str, tuple[Combine, bool]] = {
 }
 
 
-Explain = Callable[[Batch, Sequence[TokenizedSample]], list[tuple[Attribution, ...]]]
+Explain = Callable[[Batch, Sequence[TokenizedSample]], Sequence[tuple[Attribution, ...]]]
 
 
 class Source(NamedTuple):
@@ -95,10 +95,14 @@ def _registered(method: Method, runner: PassRunner) -> Explain:
     function = method.run_by(runner)
     at = next(iter(method.options.get("at", ())), None)
 
-    def explain(batch: Batch, _: Sequence[TokenizedSample]) -> list[tuple[Attribution, ...]]:
+    def explain(batch: Batch, _: Sequence[TokenizedSample]) -> Sequence[tuple[Attribution, ...]]:
         found = function(batch, **method.options)
-        runner.warn_once(note for attribution in found for note in attribution.notes)
-        return [(_taken(attribution, at),) for attribution in found]
+
+        def taken() -> list[tuple[Attribution, ...]]:
+            runner.warn_once(note for attribution in found for note in attribution.notes)
+            return [(_taken(attribution, at),) for attribution in found]
+
+        return Later(len(found), taken) if _is_first(at) else taken()
 
     return explain
 
@@ -115,13 +119,18 @@ def _gradients(names: Sequence[str], at: str, runner: PassRunner) -> Explain:
 
 def _taken(attribution: Attribution, at: str | None) -> Attribution:
     """The attribution with the relevance of tokens that they have at ``at``, where a method gives it beside the input's."""
-    if at is None or place_first((at,))[0] == at:
+    if _is_first(at):
         return attribution
     if at not in attribution.layers:
         raise InputError(f"at={at!r}: the method gives no relevance there. Use at='input', or another method.")
     relevance = attribution.layers[at].sum(-1)  # [T, width] -> [T]
     residual = None if attribution.residual is None else attribution.value - float(relevance.sum())
     return replace(attribution, relevance=relevance, residual=residual, layers={})
+
+
+def _is_first(at: str | None) -> bool:
+    """Whether the relevance of tokens that a method gives is the one at ``at``."""
+    return at is None or place_first((at,))[0] == at
 
 
 def _read(given: ExternalRelevances, model: PreTrainedModel) -> Explain:
@@ -171,33 +180,48 @@ class BatchExplainer:
 
     def __call__(self, samples: Sequence[TokenizedSample]) -> list[Record]:
         """The records of one batch: sample by sample, in the order of the methods."""
+        return self.explained(samples)()
+
+    def explained(self, samples: Sequence[TokenizedSample]) -> Callable[[], list[Record]]:
+        """Run all passes of one batch. What is returned makes the records, without the model: while it is at other samples."""
         context = self.signature.context
         fit = [s for s in samples if context is None or len(s.input_ids) <= context]
+        found = [self._explain(source, fit) if fit else [] for source in self.sources]
+        records = self._records(samples, fit, found) if self.measured else None  # measuring takes more passes
+        return lambda: self._records(samples, fit, found) if records is None else records
+
+    def _records(
+        self,
+        samples: Sequence[TokenizedSample],
+        fit: Sequence[TokenizedSample],
+        found: Sequence[Sequence[tuple[Attribution, ...] | str]],
+    ) -> list[Record]:
+        """Records of what each source has found for the samples that ``fit`` the model."""
         results: dict[int, list[Attribution | str]] = {s.sample_id: [] for s in samples}
-        for source in self.sources:
-            explained = self._explain(source, fit) if fit else []
+        for source, explained in zip(self.sources, found, strict=True):
             for sample, result in zip(fit, explained, strict=True):
                 many = [result] * len(source.names) if isinstance(result, str) else result
                 results[sample.sample_id] += [_checked(a, sample) for a in many]
         names = [(name, source.at) for source in self.sources for name in source.names]
+        context = self.signature.context
         for sample in samples:
             if len(sample.input_ids) > (context or len(sample.input_ids)):
                 reason = f"{len(sample.input_ids)} tokens; {self.signature.name} reads {context}"
                 results[sample.sample_id] = [reason] * len(names)
         signed = [source.signed for source in self.sources for _ in source.names]
-        found = records_of(samples, names, [results[s.sample_id] for s in samples], signed)
-        return self.measured(samples, found) if self.measured else found
+        records = records_of(samples, names, [results[s.sample_id] for s in samples], signed)
+        return self.measured(samples, records) if self.measured else records
 
-    def _explain(self, source: Source, samples: Sequence[TokenizedSample]) -> list[tuple[Attribution, ...] | str]:
+    def _explain(self, source: Source, samples: Sequence[TokenizedSample]) -> Sequence[tuple[Attribution, ...] | str]:
         """Per sample what ``source`` gives, or why it gives nothing."""
         size = len(samples) * max(len(s.input_ids) for s in samples)
         if self.largest is not None and size > self.largest and len(samples) > 1:
             return self._halves(source, samples)
-        found: list[tuple[Attribution, ...]] = []
-        reason = self._attempt(source, samples, found)
-        if reason is None:
+        found = self._attempt(source, samples)
+        if not isinstance(found, str):
             self.succeeded[source] = True
-            return list(found)
+            return found
+        reason = found
         if len(samples) > 1:
             return self._halves(source, samples)
         self.failed[source] += 1
@@ -209,16 +233,13 @@ class BatchExplainer:
 
     def _halves(self, source: Source, samples: Sequence[TokenizedSample]) -> list[tuple[Attribution, ...] | str]:
         half = (len(samples) + 1) // 2
-        return self._explain(source, samples[:half]) + self._explain(source, samples[half:])
+        return [*self._explain(source, samples[:half]), *self._explain(source, samples[half:])]
 
-    def _attempt(
-        self, source: Source, samples: Sequence[TokenizedSample], found: list[tuple[Attribution, ...]]
-    ) -> str | None:
-        """Explain ``samples`` into ``found``; why that failed, or ``None``. No tensor outlives a failure."""
+    def _attempt(self, source: Source, samples: Sequence[TokenizedSample]) -> Sequence[tuple[Attribution, ...]] | str:
+        """What ``source`` gives for ``samples``, or why that failed. No tensor outlives a failure."""
         items = [Item(tuple(s.input_ids), s.position, s.verb_id, s.other_id) for s in samples]
         try:
-            found += source.explain(pad(items, self.model), samples)
-            return None
+            return source.explain(pad(items, self.model), samples)
         except Exception as error:
             if isinstance(error, InputError | UnsupportedModelError) and not self.succeeded[source]:
                 raise  # about the model or the method, not about these samples
