@@ -80,7 +80,7 @@ class HeadTexts(Texts):
             kind: self.task.readout([one for one in self.asked.values() if (one.function is not None) == kind])
             for kind in (False, True)
         }
-        notes = self._known_notes(model)
+        notes = self._known_notes(model, list(self.encoded.values()))
         for (i, asked_of_it), known in zip(self.asked.items(), notes, strict=True):
             longest = max(asked_of_it.rows, key=lambda row: len(row.token_ids))
             own_notes = (*self._of_all, *known, *asked_of_it.notes)

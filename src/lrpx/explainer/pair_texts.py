@@ -47,7 +47,7 @@ class PairTexts(Texts):
 
     def _ask(self, model: PreTrainedModel, read: dict[int, Any], columns: dict[str, list[Any]]) -> None:
         self.encoded, self.explains = dict(read), columns.pop("explains")
-        notes = self._known_notes(model)
+        notes = self._known_notes(model, list(self.encoded.values()))
         prefixes = one_prefix_each(self._prefix, len(self.given))
         for (i, source), known in zip(read.items(), notes, strict=True):
             with self._trying(i):

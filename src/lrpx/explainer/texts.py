@@ -30,6 +30,7 @@ from ..text.batching import Attribution, Function, Item, pad
 from ..text.given import name_of, split
 from ..text.grouping import groups_of
 from ..text.items import check_name, lists_of, one_each
+from ..text.plain_ids import PlainIds
 from ..text.suspect import notes_of
 from ..text.tokenization import Encoded, encoder
 from ..text.units import predicted_token, special_ids
@@ -40,6 +41,18 @@ from .several_tokens import Several, described, explain_several, read_item
 from .spelling import averages_in_generate, misspelt
 
 Explain = Callable[..., Sequence[Attribution]]  # a batch and a method's options -> one for each item
+
+
+class Encodings(dict[int, Encoded]):
+    """Texts as tokens, by index. Plain ids are read when they are asked for, while a device computes."""
+
+    def __init__(self, given: Sequence[Any], encode: Callable[[Any], Encoded]) -> None:
+        super().__init__()
+        self._given, self._encode = given, encode
+
+    def __missing__(self, i: int) -> Encoded:
+        self[i] = self._encode(self._given[i])
+        return self[i]
 
 
 class Texts(Collected):
@@ -82,6 +95,7 @@ class Texts(Collected):
         self.failed: dict[int, LrpxError] = {}
         self.encoded: dict[int, Encoded] = {}
         self.items: dict[int, Item] = {}
+        self._plain: PlainIds | None = None
         self.together: dict[int, Several] = {}
         self._given: dict[int, dict[str, Any]] = {}  # of those, what was asked
         self.collect = collect and self.several
@@ -101,8 +115,12 @@ class Texts(Collected):
     def _read(self, model: PreTrainedModel) -> dict[int, Any]:
         """What can be read of each text before it is known what is asked of it: its tokens."""
         encode_one = encoder(self.tokenizer)
-        found = {}
+        found = Encodings(self.given, encode_one)
+        if self.several and self._images.count(None) == len(self.given):
+            self._plain = PlainIds.among(self.given, self.signature, self.tokenizer, padding_id(model, self.tokenizer))
         for i, one in enumerate(self.given):
+            if self._plain is not None and self._plain.which[i]:
+                continue
             with self._trying(i):
                 encoded = encode_with_images(model, self.reader, one, self._images[i], encode_one)
                 found[i] = encoded.without_closing() if self.signature.task == "causal" else encoded
@@ -111,9 +129,13 @@ class Texts(Collected):
     def _ask(self, model: PreTrainedModel, read: dict[int, Any], columns: dict[str, list[Any]]) -> None:
         """Find what is explained of each text: a value of each column."""
         self.encoded, self.explains = read, columns.pop("explains")
-        notes = self._known_notes(model)
-        for (i, encoded), known in zip(self.encoded.items(), notes, strict=True):
+        if self._plain is not None and self.explains.count(None) == len(self.given):
+            self.items = self._plain.items(self.given, columns, self.signature)
+        closer = [i for i in range(len(self.given)) if i not in self.items and i not in self.failed]
+        notes = self._known_notes(model, [self.encoded[i] for i in closer], others=bool(self.items))
+        for i, known in zip(closer, notes, strict=True):
             with self._trying(i):
+                encoded = self.encoded[i]
                 asked_of_it = {name: column[i] for name, column in columns.items()}
                 self._check(asked_of_it, self.explains[i])
                 item, several = read_item(self.signature, self.tokenizer, encoded, self.objective, asked_of_it)
@@ -122,11 +144,14 @@ class Texts(Collected):
                 if several is not None:
                     self.together[i] = several
                     self._given[i] = asked_of_it
+        self.items = dict(sorted(self.items.items()))
 
-    def _known_notes(self, model: PreTrainedModel) -> list[tuple[str, ...]]:
-        """What the user has to know of each text that could be tokenised."""
-        read, padding = list(self.encoded.values()), padding_id(model, self.tokenizer)
-        return notes_of(read, self.tokenizer, padding, causal=task_of(model) == "causal")
+    def _known_notes(
+        self, model: PreTrainedModel, read: Sequence[Encoded], *, others: bool = False
+    ) -> list[tuple[str, ...]]:
+        """What the user has to know of texts that could be tokenised; ``others``: there are more, which are plain ids."""
+        padding = padding_id(model, self.tokenizer)
+        return notes_of(read, self.tokenizer, padding, causal=task_of(model) == "causal", others=others)
 
     def _check(self, asked: Mapping[str, Any], explains: Any) -> None:
         """Refuse what no text can be asked.
@@ -157,9 +182,11 @@ class Texts(Collected):
         progress: bool | None,
     ) -> dict[int, Explanation]:
         """The explanation of each text by one method."""
+        pixels = "pixels" in place_first(settings.get("at") or "input")
         for i, item in self.items.items():
-            with self._trying(i):
-                check_method(runner.model, item, method, settings)
+            if item.images or pixels:
+                with self._trying(i):
+                    check_method(runner.model, item, method, settings)
         runner.log_unused_options(method.name, has_passes=method.has_passes)
         self._check_functions(method)
         about = runner.provenance(method.name, settings)

@@ -15,7 +15,9 @@ from .tokenization import Encoded
 MASKS = ("[MASK]", "<mask>")  # of BERT's and RoBERTa's relatives
 
 
-def notes_of(texts: Sequence[Encoded], tokenizer: Any, pad: int | None, *, causal: bool) -> list[tuple[str, ...]]:
+def notes_of(
+    texts: Sequence[Encoded], tokenizer: Any, pad: int | None, *, causal: bool, others: bool = False
+) -> list[tuple[str, ...]]:
     """For each text of one call, what the user has to know of it.
 
     Args:
@@ -23,8 +25,9 @@ def notes_of(texts: Sequence[Encoded], tokenizer: Any, pad: int | None, *, causa
         tokenizer: The model's, or ``None``.
         pad: The id of the padding token, if there is one.
         causal: Whether the model goes on with a text.
+        others: Whether the call has more texts, which neither begin nor end in the padding token.
     """
-    padding = _padding(texts, tokenizer, pad)
+    padding = _padding(texts, tokenizer, pad, others=others)
     masked = [_masked(text, tokenizer) if causal else () for text in texts]
     return [
         (*notes, *_doubled(text, tokenizer, pad), *more)
@@ -32,14 +35,14 @@ def notes_of(texts: Sequence[Encoded], tokenizer: Any, pad: int | None, *, causa
     ]
 
 
-def _padding(texts: Sequence[Encoded], tokenizer: Any, pad: int | None) -> list[tuple[str, ...]]:
+def _padding(texts: Sequence[Encoded], tokenizer: Any, pad: int | None, *, others: bool) -> list[tuple[str, ...]]:
     """Ids that were given without a mask, and begin or end in the padding token.
 
     Where that is a token for the beginning or the end of texts too, one is no padding, unless other texts have none.
     """
     ends = [(_run(t.token_ids, pad), _run(t.token_ids[::-1], pad)) if t.unmasked else (0, 0) for t in texts]
     limits = [0, 0]
-    if pad in _special(tokenizer, "bos", "eos", "cls", "sep"):
+    if not others and pad in _special(tokenizer, "bos", "eos", "cls", "sep"):
         limits = [int(all(counts)) for counts in zip(*ends, strict=True)]
     found: list[tuple[str, ...]] = []
     for counts in ends:

@@ -117,6 +117,11 @@ def encoder(tokenizer: Any, *, whole_chats: bool = False) -> Callable[[Any], Enc
     return partial(_encode_one, tokenizer, decode=decoder(tokenizer), whole_chats=whole_chats)
 
 
+def is_tokenizer(tokenizer: Any) -> bool:
+    """Whether it can be used as one; so can ``None``, where ids are given."""
+    return tokenizer is None or (callable(tokenizer) and hasattr(tokenizer, "convert_ids_to_tokens"))
+
+
 def check_unicode(what: str, text: str) -> None:
     """Refuse lone surrogates, which come from a command line or a file that is not UTF-8.
 
@@ -132,7 +137,7 @@ def check_unicode(what: str, text: str) -> None:
 
 
 def _encode_one(tokenizer: Any, given: Any, decode: Decode, *, whole_chats: bool = False) -> Encoded:
-    if tokenizer is not None and not (callable(tokenizer) and hasattr(tokenizer, "convert_ids_to_tokens")):
+    if not is_tokenizer(tokenizer):
         raise InputError(
             f"the tokenizer is {short(tokenizer)} ({type(tokenizer).__name__}).",
             python="Give one of transformers: AutoTokenizer.from_pretrained(name).",
