@@ -431,11 +431,18 @@ def lxt(
         **more,
     }
     found: dict[str, Any] = {}
-    if mode == "efficient":
+    if mode == "efficient" and (shape.family != "bert" or not _is_too_new_for_bert() or args.lxt_transformers is None):
         found = _work(job, [args.lxt])
-    if args.lxt_transformers and (mode == "explicit" or found.get("unsupported")):
+    if args.lxt_transformers and (not found or found.get("unsupported")):
         found = _work(job, [args.lxt_transformers, older])
     return found
+
+
+def _is_too_new_for_bert() -> bool:
+    """Whether LXT's efficient BERT does not load in the running transformers: a process less to find that out."""
+    import transformers
+
+    return int(transformers.__version__.partition(".")[0]) >= 5
 
 
 @contextmanager

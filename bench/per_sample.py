@@ -24,7 +24,9 @@ import argparse
 import functools
 import os
 import tempfile
+import time
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import common
@@ -52,22 +54,34 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     if args.smoke:
         args.shape, args.samples = ("tiny-bert" if args.shape == "bert-base" else "tiny"), 6
     torch.set_float32_matmul_precision("highest")
+    marks = [("", time.perf_counter())]
+
+    def done(what: str) -> None:
+        common.synchronise(args.device)
+        marks.append((what, time.perf_counter()))
+
     samples, origin = common.samples_of(args.shape, args.samples, args.benchmark)
     model = common.build(args.shape, args.device, torch.float32)
     facts = common.environment(args.device)
+    done("model")
     modes = modes_of(model, args)
     contenders = contenders_of(model, modes)
     lengths = [(sample, batch_of(model, sample)) for sample in common.one_of_each_length(samples)]
     before = common.reserved(args.device)
     warm_up = common.warmed_up(contenders, lengths, args.device)
     held = common.reserved(args.device) - before
+    done("warming up")
 
     work = [(sample, batch_of(model, sample)) for sample in samples]
     first, second = work[::2], work[1::2]
     parts = [common.in_turns(contenders, first, args.device)]
+    done("first half")
     theirs = {mode: compared(model, args, mode, samples[: args.lxt_samples]) for mode in ("efficient", "explicit")}
+    done("LXT")
     parts.append(common.in_turns(contenders, second, args.device))
+    done("second half")
     memory = {name: common.peak(functools.partial(run, lengths[0]), args.device) for name, run in contenders.items()}
+    done("memory")
 
     seconds = {name: in_order(*(part[name] for part in parts)) for name in contenders}  # by sample
     their_seconds = {mode: found.pop("seconds", []) for mode, found in theirs.items()}
@@ -101,6 +115,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         "graphs": sum(len(mode.explainer._runner.graphs) for mode in modes.values()),
         "reserved_by_warm_up_mib": held,
         "lxt": theirs,
+        "spent_s": {what: end - start for (_, start), (what, end) in pairwise(marks)},
         "not_as_in_the_paper": departures(args, origin, theirs),
     }
     found = common.report("per_sample", args, facts, results)
@@ -245,6 +260,7 @@ def show(found: dict[str, Any]) -> None:
     print(
         f"{results['graphs']} CUDA graphs; {results['reserved_by_warm_up_mib']:.0f} MiB more reserved after warming up"
     )
+    print("Seconds: " + ", ".join(f"{what} {seconds:.0f}" for what, seconds in results["spent_s"].items()))
     for name, value in results["speedups"].items():
         print(f"{name}: {value:.2f} times")
     if args["shape"] in PAPER:

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import runpy
 import sys
 from argparse import Namespace
@@ -96,6 +97,7 @@ def test_per_sample_says_whether_it_followed_the_paper(monkeypatch, capsys, shap
             "lxt": {"explicit": {**figures, "transformers": "4.48.1"}},
             "speedups": {"lrpx eager over LXT explicit": 1.234},
             "graphs": 0,
+            "spent_s": {"model": 1.0},
             "reserved_by_warm_up_mib": 0,
             "not_as_in_the_paper": [],
         },
@@ -105,6 +107,65 @@ def test_per_sample_says_whether_it_followed_the_paper(monkeypatch, capsys, shap
     assert "lrpx eager over LXT explicit: 1.23 times" in printed
     assert f"to be compared with lrpx eager: {low} to {high} times (V100, A100)" in printed
     assert "As in the paper: the first 1,000 samples; its row is lrpx eager." in printed
+    sys.modules.pop("common", None)
+
+
+def test_all(monkeypatch, tmp_path, capsys):
+    """What fails, or does not end in time, is reported, and the others go on."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    script = runpy.run_path(str(BENCH / "all.py"), run_name="all")
+    rows, row = script["ROWS"], script["Row"]
+    rows["fails"] = row("Section", "overhead --no-such-option", 300)
+    rows["slow"] = row("Section", "overhead", 0.01)
+    options = ["--smoke", "--device", "cpu", "--out", str(tmp_path / "out")]
+    found = script["main"]([*options, "--only", "fails", "slow", "overhead-cpu"])
+    assert found == json.loads((tmp_path / "out" / "all.json").read_text())
+    fails, slow, done = found["rows"].values()
+    assert fails["ended"] == "failed"
+    assert "unrecognized arguments: --no-such-option" in fails["why"]
+    assert slow["ended"] == "out of time"
+    assert done["ended"] == "done"
+    assert done["limit_s"] == rows["overhead-cpu"].limit
+    check_facts(done["found"], "overhead")
+    page = (tmp_path / "out" / "all.md").read_text()
+    assert page in capsys.readouterr().out
+    assert "| row " in page
+    for name in ("torch", "transformers", "lrpx"):
+        assert found["environment"][name] in page
+    assert "## Section: slow\n\n`python bench/overhead.py --device cpu --smoke`\n\n**out of time**" in page
+    assert "| explain, attnlrp " in page.split("## What the rules cost")[1]
+
+    found = script["main"]([*options, "--only", "overhead-cpu", "--limit", "1e-9"])
+    assert found["rows"]["overhead-cpu"]["why"] == "--limit 1e-09 minutes were over"
+    for wrong in (["--limit", "0"], ["--only", "nothing"]):
+        with pytest.raises(SystemExit):
+            script["main"]([*options, *wrong])
+    sys.modules.pop("common", None)
+
+
+def test_all_names_scripts_and_options_that_there_are(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCH))
+    script = runpy.run_path(str(BENCH / "all.py"), run_name="all")
+    page = (BENCH.parent / "docs" / "performance.md").read_text()
+    for row in script["ROWS"].values():
+        name, *options = row.command.split()
+        source = (BENCH / f"{name}.py").read_text() + (BENCH / "common.py").read_text()
+        missing = [o for o in options if o.startswith("--") and f'"{o.replace("--no-", "--")}"' not in source]
+        assert missing == []
+        assert f"# {row.section}\n" in page
+    sys.modules.pop("common", None)
+
+
+def test_a_row_that_is_stopped_takes_its_processes_with_it(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCH))
+    script = runpy.run_path(str(BENCH / "all.py"), run_name="all")
+    sleep = [sys.executable, "-c", "import time; time.sleep(120)"]
+    start = f"import subprocess; subprocess.Popen({sleep}); print('started', flush=True); import time; time.sleep(120)"
+    reading, writing = os.pipe()
+    with open(reading) as left, open(writing, "w") as printed:
+        assert script["ended"]([sys.executable, "-c", start], printed, 3) is None
+        printed.close()
+        left.read()  # ends when nobody can write any more
     sys.modules.pop("common", None)
 
 
