@@ -181,6 +181,21 @@ def test_overhead(bench):
     assert printed.count("give --lxt PATH") == 1
 
 
+def test_images(bench, monkeypatch):
+    from compiled_tools import unfused
+
+    pieces = unfused(monkeypatch)
+    found, printed = bench("images", "--smoke", "--device", "cpu")
+    check_facts(found, "images")
+    for name, of in found["results"].items():
+        assert name in printed
+        for how in ("eager", "compiled"):
+            check_timing(of[how], rounds=2)
+        assert of["difference"] < 1e-5
+    assert list(found["results"]) == ["ViT", "LLaVA"]
+    assert pieces
+
+
 def test_per_sample_takes_lengths_of_a_benchmark(bench, tmp_path):
     from lrpx.benchmark import tokenize
 

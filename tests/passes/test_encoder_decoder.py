@@ -146,7 +146,10 @@ def test_neither_compiled_nor_captured_and_said_so(caplog):
     with caplog.at_level(logging.INFO, logger="lrpx"):
         [same], _ = relevance_of(model, [ITEM], "lrp", compile=True)
     assert np.array_equal(plain, same)
-    assert "compile=True: T5ForConditionalGeneration has an encoder and a decoder: only texts alone are" in caplog.text
+    assert (
+        "compile=True: T5ForConditionalGeneration has an encoder and a decoder: only texts alone and images are"
+        in caplog.text
+    )
 
 
 def test_modules_of_either_stack_have_rows_of_all_tokens():

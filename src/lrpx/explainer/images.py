@@ -7,6 +7,7 @@ patches, or at the pixels; then it is added up by patch, and the relevance of ev
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -142,10 +143,15 @@ class Images(Collected):
         about = runner.provenance(method.name, settings)
         function, found, notes = method.run_by(runner), dict[int, Explanation](), list[str]()
 
+        apart = runner.execution.compile
+
         def explain(group: list[int]) -> dict[int, Explanation]:
             made = {}
-            with lock_of(self.model), noted_patches(self.tower) as seen:
+            # A compiled pass runs no code of the model, nor hooks on it.
+            with lock_of(self.model), nullcontext(Seen()) if apart else noted_patches(self.tower) as seen:
                 results = self._results(function, group, own)
+                if apart:
+                    seen = self._seen_apart(group[0], runner)
             for i, result in zip(group, results, strict=True):
                 with self._trying(i):
                     made[i] = self._explanation(i, result, seen, method, settings, about)
@@ -177,14 +183,28 @@ class Images(Collected):
         batch = replace(batch, targets=asked, contrasts=against, chosen=chosen, likeliest=SHOWN)
         return function(replace(batch, functions=functions if any(functions) else ()), **settings)
 
+    def _seen_apart(self, i: int, runner: PassRunner) -> Seen:
+        """The patches of an image, seen in a forward pass of its own, once for each size."""
+        values = self.images[i].inputs["pixel_values"]
+        key = "patches", values.shape
+        if key not in runner.noted:
+            with noted_patches(self.tower) as seen, torch.no_grad():
+                if self.images[i].patched is None:
+                    self.tower(values.to(entry_device(self.tower), self.model.dtype))
+                else:  # the processor has made them
+                    seen.length = values.shape[1]
+            runner.noted[key] = seen
+        return runner.noted[key]  # type: ignore[no-any-return]
+
     def _groups(self, batch_tokens: int) -> list[list[int]]:
         """Indices of images of one size to explain in one batch."""
         by_size: dict[Any, list[int]] = {}
         for i in self.items:
             if i not in self.failed:
-                by_size.setdefault(self.images[i].inputs["pixel_values"].shape, []).append(i)
+                image = self.images[i]
+                by_size.setdefault((image.inputs["pixel_values"].shape, image.patched), []).append(i)
         groups = []
-        for shape, indices in by_size.items():
+        for (shape, _), indices in by_size.items():
             tokens = shape[1] if len(shape) == 3 else -(-shape[2] * shape[3] // PIXELS_PER_TOKEN)
             count = max(1, batch_tokens // tokens)
             groups += [indices[n : n + count] for n in range(0, len(indices), count)]

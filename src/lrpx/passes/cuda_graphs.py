@@ -151,7 +151,11 @@ class Graphs:
 
 
 def _fits(batch: Batch) -> bool:
-    return batch.positions.device.type == "cuda" and batch.inputs["input_ids"].numel() <= MAX_TOKENS
+    return (
+        batch.is_text_alone
+        and batch.positions.device.type == "cuda"
+        and batch.inputs["input_ids"].numel() <= MAX_TOKENS
+    )
 
 
 def bucket(length: int, context: int | None) -> int:

@@ -31,6 +31,7 @@ from ..models.provenance import provenance
 from ..propagation.rulesets import get_rules
 from ..recognition.mixers import known_mixers
 from ..text.batching import Batch
+from .compiled.checks import CheckFailed
 from .compiled.plan import CompiledPasses
 from .cuda_graphs import Graphs, bucket
 from .execution import DEFAULT, Execution
@@ -60,6 +61,7 @@ class PassRunner:
         graphs, compiled: What is kept.
         whole_head: The model's logits cannot be computed one by one.
         reads_forward: Its predictions were seen to depend on no token after them.
+        noted: What a caller has found out about the model, by a key of its own.
         state: The model as it was when the first of these was made; ``None``: nothing is kept.
     """
 
@@ -78,6 +80,7 @@ class PassRunner:
     def _forget(self) -> None:
         self.graphs, self.compiled = Graphs(self.model), CompiledPasses(self.model)
         self.whole_head = self.reads_forward = False
+        self.noted: dict[Hashable, Any] = {}
         self.state: ModelState | None = None
         self._uses: Counter[Hashable] = Counter()
         self._refused: set[Hashable] = set()
@@ -135,7 +138,7 @@ class PassRunner:
 
         Nothing is checked before: on a fast GPU, what Python does takes as long as the pass.
         """
-        if self.state is None or not batch.is_text_alone:
+        if self.state is None or not batch.is_traceable:
             return None
         key, found = self._key(batch, spec), None
         if self.execution.fast is not False and not self.execution.checkpoint:
@@ -180,20 +183,8 @@ class PassRunner:
         """Captured, compiled, or as it is: the first that was asked for and applies."""
         if batch.functions:  # a captured pass would not call them again
             return compute(self.model, batch, spec, options)
-        if not batch.is_text_alone:
-            asked = [f"{name}=True" for name in ("fast", "compile") if getattr(self.execution, name)]
-            if asked:
-                reads = batch.of_images or batch.with_images
-                why = (
-                    "has an encoder and a decoder"
-                    if batch.sources
-                    else "reads images"
-                    if reads
-                    else "is given more than text"
-                )
-                name = f"{type(self.model).__name__} {why}"
-                what = f"{' and '.join(asked)}: {name}: only texts alone are captured or compiled, so it runs as usual"
-                self._tell(logging.WARNING, what)
+        self._tell_what_is_not_done(batch)
+        if not batch.is_traceable:
             return compute(self.model, batch, spec, options)
         key = self._key(batch, spec)
         found, run = None, partial(compute, self.model)
@@ -205,6 +196,27 @@ class PassRunner:
             captured = partial(self.graphs.capture, batch, spec, options, key=key, run=run, settle=self._settle)
             found = self._attempt("graph", (self.graphs.shape_of(batch), key), spec, captured) or found
         return compute(self.model, batch, spec, options) if found is None else found
+
+    def _tell_what_is_not_done(self, batch: Batch) -> None:
+        """Warn of what was asked for and is not done for such inputs."""
+        done = {"fast": batch.is_text_alone, "compile": batch.is_traceable}
+        asked = [name for name in done if getattr(self.execution, name) and not done[name]]
+        if asked:
+            images = batch.of_images or batch.with_images
+            why = (
+                "has an encoder and a decoder"
+                if batch.sources
+                else "reads images"
+                if images
+                else "is given more than text"
+            )
+            how = " or ".join({"fast": "captured", "compile": "compiled"}[name] for name in asked)
+            what = "texts alone are" if "fast" in asked else "texts alone and images are"
+            self._tell(
+                logging.WARNING,
+                f"{' and '.join(f'{name}=True' for name in asked)}: {type(self.model).__name__} {why}: only {what} {how}, "
+                "so it runs as usual",
+            )
 
     def _graph_is_due(self, batch: Batch, options: PassOptions, key: Hashable) -> bool:
         if self.execution.fast is False or options.checkpoint or not self.graphs.takes(batch):
@@ -233,11 +245,13 @@ class PassRunner:
             return function()
         except (HeadNotFollowed, LrpxError):
             raise
+        except CheckFailed:  # as usual, the model says what is wrong
+            return None
         except torch.OutOfMemoryError:
             if kind != "graph":
                 raise
             reason = "it does not fit into memory beside the graph's own"  # as it is, a pass takes less
-        except RuntimeError as error:  # also what tracing, TorchInductor and CUDA raise
+        except (RuntimeError, AssertionError) as error:  # also what tracing, TorchInductor and CUDA raise
             if strict():
                 raise
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
@@ -283,11 +297,13 @@ class PassRunner:
         return self.state
 
     def _key(self, batch: Batch, spec: PassSpec) -> Hashable:
-        """What distinguishes passes, but for the number of texts and their length."""
+        """What distinguishes passes, but for the number of texts and their length. Images have one size."""
+        shapes = [(name, t.shape, t.dtype) for name, t in batch.inputs.items() if not batch.is_per_token(t)]
         named = tuple(sorted(get_rules(spec.rules).items()))
         around = settings(batch.positions.device.type)
         return (
             tuple(batch.inputs),
+            tuple(shapes),
             batch.chosen,
             batch.likeliest,
             named,

@@ -14,7 +14,8 @@ class Execution:
     Attributes:
         fast: CUDA graphs for short texts. ``None``: from the second use of a shape on; ``True``: from the first.
         compile: Trace and fuse the pass, once for all lengths: up to a minute; worth it for long or many texts. A text alone,
-            several together, and a text of one token are traced separately, and so is every method.
+            several together, and a text of one token are traced separately, and so are every method, and every size and number
+            of images.
         checkpoint: Recompute each block in the backward pass, for a fraction of the memory and a third more time. ``None``:
             if an estimate says that it is needed.
     """

@@ -150,7 +150,8 @@ def watched(
         batch = batch.outside_inference_mode()
         seen = {k: v for k, v in batch.inputs.items() if not (options.unpadded and k == "attention_mask")}
         wanted = resolve_at(model, spec.at)
-        linked = options.static or options.linked or not (active.rules or batch.with_images)
+        # Linked, a pass looks for ways around the first block once, while it runs; image features are then no part of it.
+        linked = options.linked or (options.static and not batch.with_images) or not (active.rules or batch.with_images)
         follow = "pixels" in wanted and (batch.with_images or bool(batch.sources))
         if batch.sources:
             stack.enter_context(counting_from_the_encoder(model, active, again, follow=follow))

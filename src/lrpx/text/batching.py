@@ -97,6 +97,21 @@ class Readout(ABC):
 
 
 @dataclass(frozen=True)
+class ImageParts:
+    """The parts of an image that can be hidden, in rows and columns.
+
+    Attributes:
+        rows, columns: How many.
+        of: int64 ``[height, width]``, or ``[patches]`` of an image that is given as patches: the part of each, counted row by
+            row; -1: of none.
+    """
+
+    rows: int
+    columns: int
+    of: Tensor
+
+
+@dataclass(frozen=True)
 class Batch:
     """Padded items as tensors, on the device of the model's embedding.
 
@@ -116,6 +131,7 @@ class Batch:
         of_images: Images are explained; a text among the inputs goes to another tower of the model.
         sources: Of an encoder-decoder model, per item: the slice of its source's real tokens.
         with_images: Images are among ``inputs`` whose features stand in the text, in place of tokens.
+        parts: Of images of one size, what a method may hide of each.
     """
 
     inputs: dict[str, Tensor]
@@ -130,6 +146,7 @@ class Batch:
     of_images: bool = False
     sources: list[slice] = field(default_factory=list)
     with_images: bool = False
+    parts: ImageParts | None = None
 
     @property
     def ids(self) -> Tensor:
@@ -176,6 +193,15 @@ class Batch:
             and not self.sources
             and all(tensor.shape == self.shape for tensor in self.inputs.values())
         )
+
+    @property
+    def is_traceable(self) -> bool:
+        """Whether a pass of it can be traced: a text alone, images, or a text with images, of a model that is one stack."""
+        return self.is_text_alone or (not self.sources and (self.of_images or self.with_images))
+
+    def is_per_token(self, tensor: Tensor) -> bool:
+        """Whether an input has one number for each token of a text. All others keep their shape while a pass is traced."""
+        return not self.of_images and tensor.shape == self.shape
 
     def outside_inference_mode(self) -> Batch:
         """The same batch with tensors that autograd can save, even if it was made inside ``torch.inference_mode()``."""

@@ -19,7 +19,7 @@ from ...models.positions import context_length
 from ...models.signature import filler, task_of
 from ...text.batching import Batch
 from ..model_state import ModelState
-from ..scores import accepted
+from ..scores import accepted, read_once
 from ..spec import PassOptions, PassResult, PassSpec
 from .partition import Piece, segments_of, steps_of
 from .trace import attention_calls, constant, is_size, tensors_of, traced
@@ -52,11 +52,11 @@ class CompiledPasses:
             weights: ``ModelState.weights`` of the model.
             checkpoint: Whether blocks are recomputed.
         """
-        if self._masks is None:
+        if self._masks is None and batch.is_text_alone:
             return None
         batch = batch.outside_inference_mode()
-        rows, length = batch.inputs["input_ids"].shape
-        place = (key, rows == 1, checkpoint, self._masks.hide_nothing(batch))
+        rows, length = batch.shape
+        place = (key, rows == 1, checkpoint, self._needs_no_mask(batch))
         entry = next((e for e in self._plans if e[0] == place and e[1].fits(rows, length)), None)
         if entry is None:
             return None
@@ -80,7 +80,7 @@ class CompiledPasses:
             LrpxError, HeadNotFollowed: As ``forward_backward.compute``.
         """
         batch = batch.outside_inference_mode()
-        if self._masks is None:
+        if self._masks is None and batch.is_text_alone:
             masks = masks_of(self._model, batch)
             settle()
             self._masks = masks
@@ -88,13 +88,21 @@ class CompiledPasses:
         found = self.repeat(batch, key, state.weights, checkpoint=options.checkpoint)
         if found is not None:
             return found
-        unpadded = self._masks.hide_nothing(batch)
+        if not batch.is_text_alone:  # what a model sets up may depend on the size of an image
+            with torch.no_grad():
+                read_once(self._model, batch)
+            state = settle()
+        unpadded = self._needs_no_mask(batch)
         plan = Plan(self._model, batch, spec, replace(options, static=True, unpadded=unpadded))
         if not state.holds():
             raise RuntimeError(f"it changes itself while it runs: {state.what_changed()}")
-        place = (key, batch.inputs["input_ids"].shape[0] == 1, options.checkpoint, unpadded)
+        place = (key, batch.shape[0] == 1, options.checkpoint, unpadded)
         self._plans = [*self._plans, (place, plan)][-KEPT:]
         return plan.run(batch, state.weights)
+
+    def _needs_no_mask(self, batch: Batch) -> bool:
+        """Whether the attention mask can be left out, which is tried with text alone: image tokens may see later ones."""
+        return self._masks is not None and batch.is_text_alone and self._masks.hide_nothing(batch)
 
 
 @dataclass(frozen=True)
@@ -183,8 +191,9 @@ class Plan:
         nodes = list(trace.graph.graph.nodes)
         self._inputs = [n.name for n in nodes if n.op == "placeholder"]
         self._outputs = [n.name for n in next(n for n in nodes if n.op == "output").args[0]]
-        self._constants = {n.name: constant(trace.graph, n) for n in nodes if n.op == "get_attr"}
-        self._sizes = {n.name: trace.size_of(n.meta["val"]) for n in nodes if is_size(n)}
+        known = [*nodes, *trace.checks.inputs]
+        self._constants = {n.name: constant(trace.graph, n) for n in known if n.op == "get_attr"}
+        self._sizes = {n.name: trace.size_of(n.meta["val"]) for n in known if is_size(n)}
         self.pieces: dict[str, Any] = {}
         steps = steps_of(segments_of(nodes), self.pieces, set(self._outputs), paired=not options.checkpoint)
         last = {name: i for i, (_, inputs, outputs) in enumerate(steps) for name in (*inputs, *outputs)}
@@ -199,11 +208,16 @@ class Plan:
         return (self._longest is None or length <= self._longest) and self._trace.admits(rows, length)
 
     def run(self, batch: Batch, weights: Sequence[Tensor]) -> PassResult:
-        """Explain a batch of a shape that fits; ``weights`` are the model's parameters and buffers, each once."""
-        rows, length = batch.inputs["input_ids"].shape
+        """Explain a batch of a shape that fits; ``weights`` are the model's parameters and buffers, each once.
+
+        Raises:
+            CheckFailed: The model would refuse it.
+        """
+        rows, length = batch.shape
         values = dict(zip(self._inputs, tensors_of(weights, batch), strict=True)) | self._constants
         values |= {name: size(rows, length) for name, size in self._sizes.items()}
         with torch.no_grad():
+            self._trace.checks.run(values)
             for step in self._steps:
                 found = step.run(*[values[name] for name in step.inputs])
                 values.update(zip(step.outputs, found, strict=True))

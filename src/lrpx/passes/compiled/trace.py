@@ -36,6 +36,7 @@ from ..forward_backward import compute
 from ..scores import accepted
 from ..spec import PassOptions, PassResult, PassSpec
 from .attention_calls import AttentionCall, AttentionCalls
+from .checks import Checks, symbols_checked
 
 CUT = "lrpx_cut"  # on a node's meta: (kind, block) of what begins after it; "block", "between" or "backward"
 
@@ -115,10 +116,12 @@ def tensors_of(weights: Sequence[Tensor], batch: Batch) -> list[Tensor]:
 
 
 class Trace:
-    """A pass as one graph, a result that says what its outputs are, and for which shapes it holds."""
+    """A pass as one graph, a result that says what its outputs are, and for which shapes and numbers it holds."""
 
-    def __init__(self, graph: fx.GraphModule, result: PassResult, symbols: Sequence[Any], environment: Any) -> None:
-        self.graph, self.result = graph, result
+    def __init__(
+        self, graph: fx.GraphModule, result: PassResult, checks: Checks, symbols: Sequence[Any], environment: Any
+    ) -> None:
+        self.graph, self.result, self.checks = graph, result, checks
         self._symbols = symbols  # of rows and length; a plain number where it is the same for all shapes
         self._environment = environment
         self._known: dict[Any, Callable[[int, int], int]] = {}
@@ -182,22 +185,28 @@ def traced(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassOp
         return result.tensors()
 
     fake, environment = tensors_without_numbers()
-    rows, length = batch.inputs["input_ids"].shape
+    rows, length = batch.shape
     shift = {length: length + (rows == length > 1)}  # equal numbers would become one symbol
 
-    def symbolic(tensor: Tensor) -> Tensor:
+    def given(tensor: Tensor) -> Tensor:
+        if batch.of_images or not (batch.is_per_token(tensor) or tensor.shape == (rows,)):
+            return fake.from_tensor(tensor, static_shapes=True)  # type: ignore[no-any-return]
         return with_symbols(fake, tensor.new_zeros([rows, *(shift.get(n, n) for n in tensor.shape[1:])]))
 
     tensors = tensors_of([t.detach() for t in weights], batch)
     inputs: list[Tensor] = [fake.from_tensor(t, static_shapes=True) for t in tensors[: len(weights)]]
-    inputs += [symbolic(t) for t in tensors[len(weights) :]]
-    symbols = [n.node.expr if isinstance(n, torch.SymInt) else n for n in inputs[len(weights)].shape]
+    inputs += [given(t) for t in tensors[len(weights) :]]
+    sizes = batch.shape if batch.of_images else inputs[len(weights)].shape
+    symbols = [n.node.expr if isinstance(n, torch.SymInt) else n for n in sizes]
+
+    checked = set[Any]()
 
     def graph_of(run: Callable[..., Any]) -> fx.GraphModule:
         cuts = _Cuts()
         with fake:
             graph = traced_graph(partial(run, cuts), inputs)
         cuts.place(graph.graph)
+        checked.update(symbols_checked(graph.graph))
         return graph
 
     graph = graph_of(function)
@@ -205,11 +214,16 @@ def traced(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassOp
         _write_elsewhere(node)
     if any(overwrites(node) for node in graph.graph.nodes):
         graph = graph_of(partial(_functional, graph))
-    _drop_unused(graph.graph)
+    if unchecked := environment.deferred_runtime_asserts.keys() - checked:
+        raise RuntimeError(f"it checks numbers that are not known before it runs: {unchecked}")
     for node in graph.graph.nodes:
         if node.op == "get_attr" and "val" not in node.meta:  # before torch 2.7
             node.meta["val"] = fake.from_tensor(constant(graph, node), static_shapes=True)
-    return Trace(graph, found[0], symbols, environment)
+    for node in graph.graph.nodes:
+        _copy_alone(node)
+    checks = Checks(graph.graph, is_size)
+    _drop_unused(graph.graph)
+    return Trace(graph, found[0], checks, symbols, environment)
 
 
 def is_size(node: fx.Node) -> bool:
@@ -224,6 +238,20 @@ def _drop_unused(graph: fx.Graph) -> None:
             if CUT in node.meta:
                 node.prev.meta[CUT] = node.meta[CUT]
             graph.erase_node(node)
+
+
+def _copy_alone(node: fx.Node) -> None:
+    """Let a concatenation with nothing but empty tensors (an empty cache) be a copy.
+
+    TorchInductor would make it one too, but laid out in memory as its source is, and not as the trace says.
+    """
+    if node.target is not torch.ops.aten.cat.default:
+        return
+    parts: Any = node.args[0]
+    full = [part for part in parts if tuple(part.meta["val"].shape) != (0,)]
+    if len(full) == 1 and len(parts) > 1 and node.meta["val"].is_contiguous():
+        node.target, node.args = torch.ops.aten.clone.default, (full[0],)
+        node.kwargs = {"memory_format": torch.contiguous_format}
 
 
 def _write_elsewhere(node: fx.Node) -> None:
