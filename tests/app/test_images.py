@@ -53,6 +53,15 @@ def test_an_image_classifier(classifier):
     assert len(shown["tokens"]) == tiny_images.LABELS
 
 
+@pytest.mark.parametrize("method", ["integrated-gradients", "occlusion"])
+def test_methods_that_change_pixels(classifier, method):
+    asked = {"kind": "image", "images": [IMAGE], "target": 2, "methods": [method]}
+    [grid] = app_tools.one(app_tools.events(app_tools.client(Desk(classifier)), "explain", asked), "maps")["grids"]
+    [[image]] = [row["images"] for row in grid["rows"]]
+    v = view(classifier(PICTURE, target=2, method=method), Look())
+    assert image["numbers"] == [v.number(float(value), MINUS) for value in v.images[0].values.ravel()]
+
+
 def test_a_chat_with_an_image(llava):
     client = app_tools.client(Desk(llava, Limits(tokens=100, new_tokens=3)))
     assert client.get("/api/about").json()["kinds"] == ["text", "chat"]

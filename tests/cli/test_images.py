@@ -56,6 +56,20 @@ def test_one_image_and_several(folder):
     assert "there is no file" in " ".join(several.output.split())
 
 
+@pytest.mark.parametrize(
+    ("method", "options"), [("integrated-gradients", {"steps": 2, "baseline": "blur"}), ("occlusion", {"window": 2})]
+)
+def test_methods_that_change_pixels(folder, method, options):
+    given = [part for name, value in options.items() for part in ("--option", f"{name}={value}")]
+    asked = ("--image", folder / "a.png", "--target", "fox", "-m", folder, "--format", "json")
+    done = lrpx_explain(*asked, "--method", method, *given)
+    assert done.exit_code == 0, done.output
+    [saved] = json.loads(done.stdout)
+    expected = lrpx.Explainer(folder)(folder / "a.png", target="fox", method=method, **options)
+    np.testing.assert_allclose(saved["relevance"], expected.relevance, rtol=1e-5, atol=1e-6)
+    assert saved["components"] == pytest.approx(expected.components)
+
+
 def test_a_text_model_is_told_what_to_type(tmp_path):
     import tiny
     import tiny_files

@@ -26,7 +26,8 @@ def methods_for(model: PreTrainedModel, *, images: bool) -> dict[str, str]:
 def why_not(method: Method, model: PreTrainedModel, *, images: bool) -> str:
     """Why a method cannot explain a model; empty if it can."""
     task = task_of(model)
-    if (images or task in IMAGE_TASKS) and (not method.has_passes or "embedding" in method.options.get("at", ())):
+    with_text = images and task not in IMAGE_TASKS
+    if (task in IMAGE_TASKS and not method.reads_images) or (with_text and not method.goes_to_any_place):
         return "explains texts without images"
     if task not in ("causal", "masked", TEXT2TEXT, *IMAGE_TASKS) and not method.has_passes:
         return f"is for language models, and {type(model).__name__} is for {task}"

@@ -164,8 +164,8 @@ class ImageScores(Images):
 
     def _with_text(self, result: Attribution, text: Encoded) -> Attribution:
         """The relevance of the image's tokens and, behind them, of the text's."""
-        layers = dict(result.layers)
-        of_text, length = layers.pop(TEXT).sum(-1), len(text.token_ids)
+        layers, length = dict(result.layers), len(text.token_ids)
+        of_text = layers.pop(TEXT).sum(-1) if TEXT in layers else np.zeros(length)  # where pixels alone are changed
         if of_text[length:].any():
             raise UnsupportedModelError(
                 f"{type(self.model).__name__} lets padding of a text take part in its score. Give texts one by one."
@@ -232,4 +232,6 @@ def _sum(parts: Sequence[Attribution], weights: Sequence[float], value: float, i
     of_image = sum(weight * part.relevance[:image] for part, weight in pairs)
     relevance = np.concatenate([np.asarray(of_image), *(weight * part.relevance[image:] for part, weight in pairs)])
     layers = {name: np.asarray(sum(weight * part.layers[name] for part, weight in pairs)) for name in parts[0].layers}
-    return replace(parts[0], relevance=relevance, value=value, residual=value - float(relevance.sum()), layers=layers)
+    components = {name: sum(weight * part.components[name] for part, weight in pairs) for name in parts[0].components}
+    residual = value - float(relevance.sum()) - float(sum(components.values()))
+    return replace(parts[0], relevance=relevance, value=value, residual=residual, layers=layers, components=components)

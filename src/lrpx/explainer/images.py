@@ -31,7 +31,7 @@ from ..tasks.labels import Labels
 from ..tasks.patches import Grid, Seen, cells, default_place, noted_patches, own_tokens
 from ..tasks.pictures import png_of
 from ..tasks.text_classification import LabelScores
-from ..text.batching import Attribution, Batch, Function, Readout
+from ..text.batching import Attribution, Batch, Function, ImageParts, Readout
 from ..text.given import as_python, name_of, short
 from ..text.items import check_name, function_of, one_each
 from .collected import Collected
@@ -126,30 +126,37 @@ class Images(Collected):
         Raises:
             UnsupportedModelError: The method is for language models, or the model's tokens are no patches.
         """
-        if not method.has_passes or "embedding" in method.options.get("at", ()):
+        if not method.reads_images:
             raise UnsupportedModelError(
                 f"{method.name} is for language models, and {type(self.model).__name__} reads images.",
                 python='Type: method="attnlrp".',
                 app="Choose another method, such as attnlrp.",
             )
-        if "embedding" in place_first(settings["at"]):
+        if method.changes_pixels:
+            if (at := settings.get("at")) != method.options.get("at") and place_first(at or ()) != ["pixels"]:
+                raise InputError(
+                    f'at={at!r}: {method.name} changes the pixels of an image, and its relevance is theirs: at="pixels".'
+                )
+            settings = {**settings, "at": ("pixels",)}
+        elif "embedding" in place_first(settings["at"]):
             raise InputError(
                 f"at='embedding' is for texts, and {type(self.model).__name__} reads images. Use at=\"input\", what enters the "
                 'first block, or at="pixels".'
             )
-        if settings["at"] is method.options["at"]:  # not given
+        elif settings["at"] is method.options["at"]:  # not given
             settings = {**settings, "at": (default_place(self.tower),)}
-        runner.log_unused_options(method.name, has_passes=True)
+        runner.log_unused_options(method.name, has_passes=method.has_passes)
         about = runner.provenance(method.name, settings)
         function, found, notes = method.run_by(runner), dict[int, Explanation](), list[str]()
 
-        apart = runner.execution.compile
+        apart = runner.execution.compile or method.changes_pixels
 
         def explain(group: list[int]) -> dict[int, Explanation]:
             made = {}
-            # A compiled pass runs no code of the model, nor hooks on it.
+            # A compiled pass runs no code of the model, nor hooks on it; and what is changed by patch needs them before.
             with lock_of(self.model), nullcontext(Seen()) if apart else noted_patches(self.tower) as seen:
-                results = self._results(function, group, own)
+                run = self._by_changes(function, group[0], runner) if method.changes_pixels else function
+                results = self._results(run, group, own)
                 if apart:
                     seen = self._seen_apart(group[0], runner)
             for i, result in zip(group, results, strict=True):
@@ -196,6 +203,25 @@ class Images(Collected):
             runner.noted[key] = seen
         return runner.noted[key]  # type: ignore[no-any-return]
 
+    def _by_changes(self, function: Explain, i: int, runner: PassRunner) -> Explain:
+        """A method that changes pixels, for images of the size of one: it is told what the patches are, and knows one place."""
+        image = self.images[i]
+        grid = self._seen_apart(i, runner).grid(self.tower, image.patched)
+        if image.patched is None:
+            size = image.inputs["pixel_values"].shape[2:]
+            grid = grid or cells(*size)
+            of = torch.from_numpy(grid.numbered(*size))
+        else:
+            assert grid is not None
+            of = torch.arange(image.inputs["pixel_values"].shape[1])
+            of[grid.rows * grid.columns :] = -1
+        parts = ImageParts(grid.rows, grid.columns, of)
+
+        def explain(batch: Batch, *, at: Any = (), **settings: Any) -> Sequence[Attribution]:
+            return function(replace(batch, parts=parts), **settings)
+
+        return explain
+
     def _groups(self, batch_tokens: int) -> list[list[int]]:
         """Indices of images of one size to explain in one batch."""
         by_size: dict[Any, list[int]] = {}
@@ -233,7 +259,8 @@ class Images(Collected):
             layers["pixels"] = as_image(layers["pixels"], *image.patched)
         if place == "pixels":
             grid = cells(height, width) if grid is None else replace(grid, before=0, order=())
-            relevance = grid.sums(layers["pixels"].sum(0))
+            if "pixels" in layers:  # or they are of patches already
+                relevance = grid.sums(layers["pixels"].sum(0))
         elif grid is None or grid.tokens != len(relevance):
             raise UnsupportedModelError(
                 f"the {len(relevance)} tokens that enter the first block of {type(self.tower).__name__} are no patches of "
@@ -262,6 +289,7 @@ class Images(Collected):
             measures=method.measures,
             at=place,
             layers=layers,
+            components=result.components,
             by_layer=result.by_layer,
             by_attention=result.by_attention,
             by_mlp=result.by_mlp,

@@ -58,6 +58,17 @@ class Method:
     traits: Traits | None = None  # None: not told, for a method of one's own
     measures: Measures = "parts"  # what its numbers are; see ``Explanation``
     needs: str = ""  # a package that an extra of this name installs
+    changes_pixels: bool = False  # it reads images too: it changes their pixels, and relevance is that of the pixels
+
+    @property
+    def goes_to_any_place(self) -> bool:
+        """Whether it goes backwards to other places than word embeddings, so that it reads images beside a text too."""
+        return self.has_passes and "embedding" not in self.options.get("at", ())
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether it explains what an image alone contributes."""
+        return self.changes_pixels or self.goes_to_any_place
 
     def load(self) -> Callable[..., Any]:
         """The function ``(model, batch, **options) -> Sequence[Attribution]``."""
@@ -171,29 +182,32 @@ _TABLE = [
     ),
     Method(
         "integrated-gradients",
-        "The gradient averaged on the way from a baseline embedding to the token's, times the difference of the two.",
+        "The gradient averaged on the way from a baseline to the word embeddings, or pixels, times the difference of the two.",
         "Sundararajan et al. 2017",
         "averaged:integrated_gradients",
         {"steps": 32, "baseline": "mean", "at": ("embedding",)},
-        Traits("token", "32 x (forward + backward)", False, False, True, True, in_paper=False),
+        Traits("token, pixel", "32 x (forward + backward)", False, False, True, True, in_paper=False),
+        changes_pixels=True,
     ),
     Method(
         "smoothgrad",
-        "Norm of the gradient, averaged over copies of the text with noise on the word embeddings.",
+        "Norm of the gradient, averaged over copies of the input with noise on the word embeddings, or pixels.",
         "Smilkov et al. 2017",
         "averaged:smoothgrad",
         {"samples": 32, "noise": 0.15, "norm": "l1", "seed": 0, "at": ("embedding",)},
-        Traits("token", "32 x (forward + backward)", False, False, True, False, in_paper=False),
+        Traits("token, pixel", "32 x (forward + backward)", False, False, True, False, in_paper=False),
         measures="sensitivity",
+        changes_pixels=True,
     ),
     Method(
         "occlusion",
-        "What the value loses when a token's embedding is a baseline's.",
+        "What the value loses when a token's embedding, or a patch of an image, is a baseline's.",
         "Zeiler & Fergus 2014",
         "occlusion:occlusion",
         {"window": 1, "baseline": "mean"},
-        Traits("token", "a forward for each token", None, False, True, False, in_paper=False),
+        Traits("token, patch", "a forward for each", None, False, True, False, in_paper=False),
         measures="scores",
+        changes_pixels=True,
     ),
     Method(
         "leave-one-out",

@@ -3,7 +3,7 @@
 Source: Sundararajan et al. 2017 (integrated gradients), Smilkov et al. 2017 (SmoothGrad).
 
 Both change word embeddings, so relevance is that of the embedding, and every row of a batch is one point at which the gradient
-is taken. Which token is explained is decided once, at the text as it is.
+is taken. Which token is explained is decided once, at the text as it is. Of images, pixels are changed: ``pixels.py``.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ..passes.attribution import Pass, run, scored
 from ..passes.dispatch import PassRunner
 from ..passes.edits import Edit, at_once, decided, edited, part_of, rows_of, values
 from ..text.batching import Attribution, Batch
+from . import pixels
 from .baselines import Baseline, baseline_of, positive, seed_of
 from .gradient import norm_of
 
@@ -33,7 +34,7 @@ def integrated_gradients(
     batch: Batch,
     *,
     steps: int = 32,
-    baseline: Baseline = "mean",
+    baseline: Baseline | pixels.Baseline = "mean",
     at: Sequence[str] = PLACE,
     runner: PassRunner | None = None,
 ) -> list[Attribution]:
@@ -47,7 +48,7 @@ def integrated_gradients(
         model: In eval mode.
         batch: From ``batching.pad``.
         steps: How many gradients.
-        baseline: What each word embedding b is where nothing is said; see ``Baseline``.
+        baseline: What each word embedding b is where nothing is said; see ``Baseline``, and ``pixels.Baseline`` for images.
         at: ``("embedding",)``.
         runner: Of the model.
 
@@ -57,6 +58,8 @@ def integrated_gradients(
         NonFiniteError: NaN or infinity appeared.
     """
     steps = positive("steps", steps)
+    if batch.of_images:
+        return pixels.integrated_gradients(model, batch, steps=steps, baseline=baseline, runner=runner)
     plain, batch, runner = _first(model, batch, at, runner)
     x = plain.hidden["embedding"].state.double()
     b = baseline_of(model, baseline).to(x.device, x.dtype)
@@ -116,6 +119,9 @@ def smoothgrad(
     samples, combine = positive("samples", samples), norm_of(norm)
     if not isinstance(noise, int | float) or isinstance(noise, bool) or not 0 < noise < float("inf"):
         raise InputError(f"noise={noise!r}: give a positive number, such as 0.15.")
+    if batch.of_images:
+        own = {"samples": samples, "noise": noise, "combine": combine, "seed": seed}
+        return pixels.smoothgrad(model, batch, **own, runner=runner)  # type: ignore[arg-type]
     plain, batch, runner = _first(model, batch, at, runner)
     x = plain.hidden["embedding"].state
     places, width = batch.places, x.shape[1]

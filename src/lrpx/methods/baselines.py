@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,18 +14,21 @@ from ..models.placement import entry_device
 from ..models.signature import padding_id
 from ..models.stacks import stacks_of
 from ..text.batching import Batch
+from ..text.given import short
 
 Baseline = Literal["zero", "mean", "pad"] | int
 """``"zero"``: the vector of zeros. ``"mean"``: the mean of all word embeddings. ``"pad"``: the embedding of the padding token.
 A number: the embedding of the token with this id, such as a mask token's."""
 
 
-def baseline_of(model: PreTrainedModel, baseline: Baseline) -> Tensor:
+def baseline_of(model: PreTrainedModel, baseline: Any) -> Tensor:
     """The embedding ``[width]``, as the model's embedding gives it.
 
     Raises:
         InputError: No baseline, or a token that the model does not have.
     """
+    if not isinstance(baseline, str | int):
+        raise InputError(f'baseline={short(baseline)}: of a text, give "zero", "mean", "pad" or a token id.')
     embedding = stacks_of(model)[-1].embedding
     weight = getattr(embedding, "weight", None)
     if embedding is None or not isinstance(weight, Tensor):

@@ -18,13 +18,14 @@ from ..models.signature import task_of
 from ..passes.attribution import Pass, run, scored
 from ..passes.edits import at_once, decided, rows_of, values, values_without, width_of
 from ..text.batching import Attribution, Batch
+from . import pixels
 from .baselines import Baseline, baseline_of, positive
 
 
 def occlusion(
-    model: PreTrainedModel, batch: Batch, *, window: int = 1, baseline: Baseline = "mean"
+    model: PreTrainedModel, batch: Batch, *, window: int = 1, baseline: Baseline | pixels.Baseline = "mean"
 ) -> list[Attribution]:
-    """Per token, what the value loses when its word embedding is the baseline's.
+    """Per token, what the value loses when its word embedding is the baseline's. Of images, see ``pixels.occlusion``.
 
     With a ``window`` of w, w neighbours are hidden together, a token's score is the mean over the windows that it is in, and
     each window's loss is shared equally by its tokens.
@@ -34,7 +35,10 @@ def occlusion(
         UnsupportedModelError: The model cannot be explained correctly.
         NonFiniteError: NaN or infinity appeared.
     """
-    window, b = positive("window", window), baseline_of(model, baseline)
+    window = positive("window", window)
+    if batch.of_images:
+        return pixels.occlusion(model, batch, window=window, baseline=baseline)
+    b = baseline_of(model, baseline)
     plain, batch = as_it_is(model, batch)
     lengths = [len(indices_of(place)) for place in batch.places]
     starts = [(i, start) for i, n in enumerate(lengths) for start in range(max(1, n - window + 1))]
@@ -118,7 +122,9 @@ def as_it_is(model: PreTrainedModel, batch: Batch) -> tuple[Pass, Batch]:
         InputError: They are images.
     """
     if batch.of_images:
-        raise InputError("this method is for texts. Images are explained by attnlrp, lrp and gradient-x-input.")
+        raise InputError(
+            "this method is for texts. Images are explained by attnlrp, lrp, gradient-x-input and occlusion."
+        )
     plain = run(model, batch, {}, hidden=False)
     return plain, decided(batch, plain.targets)
 

@@ -52,14 +52,22 @@ class Grid:
         """Height and width of what the patches cover of an image."""
         return (height, width) if self.side is None else (self.rows * self.side[0], self.columns * self.side[1])
 
+    def edges(self, height: int, width: int) -> list[list[int]]:
+        """Where the patches of each row, and of each column, begin; the last patch takes what is left over."""
+        counts, covered = (self.rows, self.columns), self.covered(height, width)
+        assert covered[0] <= height
+        assert covered[1] <= width
+        return [[n * size // count for n in range(count)] for count, size in zip(counts, covered, strict=True)]
+
+    def numbered(self, height: int, width: int) -> np.ndarray:
+        """The number of the patch of each pixel, row by row, int64 ``[height, width]``."""
+        sizes = zip(self.edges(height, width), (height, width), strict=True)
+        row, column = (np.searchsorted(edges, np.arange(size), side="right") - 1 for edges, size in sizes)
+        return row[:, None] * self.columns + column
+
     def sums(self, pixels: np.ndarray) -> np.ndarray:
         """Numbers of pixels ``[height, width]``, added up by patch ``[rows * columns]``."""
-        edges = []
-        for count, size, covered in zip(
-            (self.rows, self.columns), pixels.shape, self.covered(*pixels.shape), strict=True
-        ):
-            edges.append([n * covered // count for n in range(count)])  # the last patch takes what is left over
-            assert covered <= size
+        edges = self.edges(*pixels.shape)
         summed: np.ndarray = np.add.reduceat(np.add.reduceat(pixels, edges[0], axis=0), edges[1], axis=1)
         return summed.ravel()
 
