@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from tqdm.auto import tqdm
 
 from ..errors import InputError, LrpxError, NonFiniteError, warn
+from ..text.batching import Attribution
 
 Found = TypeVar("Found")
 
@@ -126,3 +127,6 @@ def without_full_collections() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
+
+
+Explain = Callable[..., Sequence[Attribution]]  # a batch and a method's options -> one for each item

@@ -23,7 +23,8 @@ from ..tasks.head_task import AskedScore, HeadTask
 from ..text.batching import Attribution, Item, Readout, pad
 from ..text.items import check_name, function_of
 from ..text.tokenization import Encoded
-from .texts import Explain, Texts
+from .collected import Explain
+from .texts import Texts
 
 
 class HeadTexts(Texts):

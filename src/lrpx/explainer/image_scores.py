@@ -33,8 +33,8 @@ from ..text.given import name_of, short
 from ..text.items import function_of
 from ..text.tokenization import Encoded, encoder
 from ..text.units import special_ids
+from .collected import Explain
 from .images import Images
-from .texts import Explain
 
 TEXT = "text_model:input"  # what enters the first block of the text's tower
 IMAGE = "vision_model:input"

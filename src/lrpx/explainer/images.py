@@ -34,9 +34,9 @@ from ..tasks.text_classification import LabelScores
 from ..text.batching import Attribution, Batch, Function, ImageParts, Readout
 from ..text.given import as_python, name_of, short
 from ..text.items import check_name, function_of, one_each
-from .collected import Collected
+from .collected import Collected, Explain
 from .heads import with_heads, without_heads
-from .texts import Explain, other_rules
+from .predictions import other_rules
 
 SHOWN = 5  # of the likeliest labels
 PIXELS_PER_TOKEN = 256  # a patch of 16 x 16

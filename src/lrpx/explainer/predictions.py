@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..methods import Method
 from ..results.explanation import Explanation
 from ..results.tokens import Prediction, Token
 from ..text.batching import Predictions
@@ -97,3 +98,11 @@ def remarks(e: Explanation) -> list[str]:
 def _spelt(piece: str) -> str:
     """``Ġare`` -> `` are``."""
     return f" {piece[1:]}" if piece.startswith(("Ġ", "▁")) else piece
+
+
+def other_rules(method: Method, settings: dict[str, Any]) -> list[str]:
+    """A note where the rules are not those that the method is known for."""
+    rules = settings.get("rules")
+    if rules == method.options.get("rules"):
+        return []
+    return [f"the rules are {rules}." if isinstance(rules, str) else "the rules are the caller's own."]

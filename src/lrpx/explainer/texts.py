@@ -6,7 +6,7 @@ given so often, and explained from one forward pass where the method is one back
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -34,25 +34,12 @@ from ..text.plain_ids import PlainIds
 from ..text.suspect import notes_of
 from ..text.tokenization import Encoded, encoder
 from ..text.units import predicted_token, special_ids
-from .collected import Collected, without_collections, without_full_collections
+from .collected import Collected, Explain, without_collections, without_full_collections
+from .encodings import Encodings
 from .heads import with_heads, without_heads
-from .predictions import LIKELIEST, SHOWN, ends_with_space, likelihoods, mistakes, remarks
+from .predictions import LIKELIEST, SHOWN, ends_with_space, likelihoods, mistakes, other_rules, remarks
 from .several_tokens import Several, described, explain_several, read_item
 from .spelling import averages_in_generate, misspelt
-
-Explain = Callable[..., Sequence[Attribution]]  # a batch and a method's options -> one for each item
-
-
-class Encodings(dict[int, Encoded]):
-    """Texts as tokens, by index. Plain ids are read when they are asked for, while a device computes."""
-
-    def __init__(self, given: Sequence[Any], encode: Callable[[Any], Encoded]) -> None:
-        super().__init__()
-        self._given, self._encode = given, encode
-
-    def __missing__(self, i: int) -> Encoded:
-        self[i] = self._encode(self._given[i])
-        return self[i]
 
 
 class Texts(Collected):
@@ -360,11 +347,3 @@ class Texts(Collected):
             provenance={**about, **ids},
             **told,
         )
-
-
-def other_rules(method: Method, settings: dict[str, Any]) -> list[str]:
-    """A note where the rules are not those that the method is known for."""
-    rules = settings.get("rules")
-    if rules == method.options.get("rules"):
-        return []
-    return [f"the rules are {rules}." if isinstance(rules, str) else "the rules are the caller's own."]
