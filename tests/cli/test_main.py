@@ -728,6 +728,10 @@ def test_views_are_chosen_on_the_command_line(lrpx_command):
     assert out.count("<small>") > 2
     _, plain, _ = lrpx_command("explain", TEXT, "--group", "words", "--scale", "max")
     assert '"the"' in plain  # of the tokens "t" and "he"
+    ends = {"red and blue": "CD1A26", "orange and purple": "CC6200"}
+    for palette, end in ends.items():
+        _, text, _ = lrpx_command("explain", TEXT, "--palette", palette, "--format", "latex")
+        assert [colour for colour in ends.values() if colour in text.upper()] == [end]
 
 
 @pytest.mark.parametrize(
@@ -736,6 +740,7 @@ def test_views_are_chosen_on_the_command_line(lrpx_command):
         (("--scale", "high"), "--scale high: give 'robust', 'max' or a number above 0."),
         (("--hide", "last"), "--hide last: give 'special', 'first' or both."),
         (("--group", "letters"), "--group letters: give 'tokens' or 'words'."),
+        (("--palette", "green"), "--palette green: give 'red and blue' or 'orange and purple'."),
     ],
 )
 def test_a_wrong_view_is_refused_before_a_model_is_loaded(lrpx_command, given, message):

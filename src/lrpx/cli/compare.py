@@ -19,6 +19,7 @@ def compare(
     hide: options.HideOption = None,
     group: options.GroupOption = "tokens",
     numbers: options.NumbersOption = None,
+    palette: options.PaletteOption = "red and blue",
     format: options.FormatOption = None,
     fragment: options.FragmentOption = False,
     engine: options.EngineOption = None,
@@ -35,7 +36,7 @@ def compare(
     kind, output = destination(format, output)
     check_document(kind, fragment=fragment, engine=engine)
     of, places = view_of(kind, of, head)
-    look = look_of(scale, hide, group, numbers)
+    look = look_of(scale, hide, group, numbers, palette)
 
     from ..results.compare import compare as side_by_side
 

@@ -128,6 +128,7 @@ def explain(
     hide: options.HideOption = None,
     group: options.GroupOption = "tokens",
     numbers: options.NumbersOption = None,
+    palette: options.PaletteOption = "red and blue",
     format: options.FormatOption = None,
     fragment: options.FragmentOption = False,
     engine: options.EngineOption = None,
@@ -173,7 +174,7 @@ def explain(
     kind, output = destination(format, output)
     check_document(kind, fragment=fragment, engine=engine)
     of, places = view_of(kind, of, head)
-    look = look_of(scale, hide, group, numbers)
+    look = look_of(scale, hide, group, numbers, palette)
     named = [name.strip() for given in method or ["attnlrp"] for name in given.split(",")]
     methods = list(dict.fromkeys(named))
     given: dict[str, Any] = {"at": at, "norm": norm, "rules": rules, "direct": direct, "heads": heads}

@@ -122,6 +122,9 @@ GroupOption = Annotated[
 NumbersOption = Annotated[
     bool | None, _view("--numbers/--no-numbers", help="Numbers below the tokens. Default: for up to 40 of them.")
 ]
+PaletteOption = Annotated[
+    str, _view("--palette", metavar="COLOURS", help='"red and blue", or "orange and purple" for colour blindness.')
+]
 OfOption = Annotated[
     str,
     _view(

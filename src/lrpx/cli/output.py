@@ -120,7 +120,7 @@ def view_of(kind: Format, of: str, head: str | None) -> tuple[str, tuple[int, ..
     return of, places
 
 
-def look_of(scale: str, hide: list[str] | None, group: str, numbers: bool | None) -> Look:
+def look_of(scale: str, hide: list[str] | None, group: str, numbers: bool | None, palette: str) -> Look:
     """How maps are drawn, as asked for.
 
     Raises:
@@ -129,7 +129,7 @@ def look_of(scale: str, hide: list[str] | None, group: str, numbers: bool | None
     end: Any = scale
     with contextlib.suppress(ValueError):
         end = float(scale)
-    return Look(end, cast("Any", tuple(hide or ())), cast("Any", group), numbers)
+    return Look(end, cast("Any", tuple(hide or ())), cast("Any", group), numbers, cast("Any", palette))
 
 
 def write(

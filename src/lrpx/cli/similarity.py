@@ -49,6 +49,7 @@ def similarity(
     hide: options.HideOption = None,
     group: options.GroupOption = "tokens",
     numbers: options.NumbersOption = None,
+    palette: options.PaletteOption = "red and blue",
     format: options.FormatOption = None,
     fragment: options.FragmentOption = False,
     engine: options.EngineOption = None,
@@ -67,7 +68,7 @@ def similarity(
     check_document(kind, fragment=fragment, engine=engine)
     if pairs and kind not in (Format.json, Format.jsonl, Format.png):
         raise InputError(f"--pairs are written as json, jsonl or png (a matrix), and the format is {kind.name}.")
-    look = look_of(scale, hide, group, numbers)
+    look = look_of(scale, hide, group, numbers, palette)
     given: dict[str, Any] = {"at": at, "rules": rules}
     methods_with_options([method], given)  # refused before a model is loaded
 
