@@ -149,6 +149,16 @@ def test_pictures(of, tmp_path):
         assert f"<!-- {side} -->" in (tmp_path / "a.svg").read_text()  # what matplotlib says of text that it draws
 
 
+@pytest.mark.parametrize("of", ["tokens", "layers"])
+def test_pdf_has_no_type_3_fonts_which_journals_reject(of, tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    several = [made(), made(method="lrp")] if of == "tokens" else [made()]
+    Explanations(several).to_pdf(tmp_path / "a.pdf", of=of)
+    written = (tmp_path / "a.pdf").read_bytes()
+    assert b"/Subtype /Type3" not in written
+    assert b"/FontFile2" in written
+
+
 # The page in which one chooses.
 
 

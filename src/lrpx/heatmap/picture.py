@@ -85,8 +85,11 @@ METADATA = {
 
 def save_figure(figure: Any, path: Path, kind: str) -> None:
     """Write a figure of matplotlib, drawn completely before the file is touched."""
+    import matplotlib
+
     whole = io.BytesIO()
-    figure.savefig(whole, format=kind, dpi=DPI, metadata=METADATA[kind])
+    with matplotlib.rc_context({"pdf.fonttype": 42}):  # TrueType: many journals and conferences reject Type 3 fonts
+        figure.savefig(whole, format=kind, dpi=DPI, metadata=METADATA[kind])
     save_output(path, whole.getvalue())
 
 
