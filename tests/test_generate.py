@@ -175,6 +175,13 @@ def test_spans_of_other_scores(explainer, asked):
     np.testing.assert_allclose(one[0].relevance, rows.span(0, 2).relevance, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("pair", [(0, 2), [0, 2], (0, -1)])
+def test_a_pair_of_integers_is_one_span(explainer, pair):
+    [one] = explainer.generate(PROMPT, continuation=" cabinet are here", spans=pair)
+    [listed] = explainer.generate(PROMPT, continuation=" cabinet are here", spans=[pair])
+    assert one.to_dict() == listed.to_dict()
+
+
 def test_spans_of_a_short_text_with_inputs_beside_its_ids(explainer):
     """The prompt's token types go on over what is read, which is all but the last token."""
     prompt = BatchEncoding({"input_ids": [7], "attention_mask": [1], "token_type_ids": [4]})
@@ -293,6 +300,7 @@ REFUSED = {
     "empty span": ({"continuation": " are here", "spans": [(1, 1)]}, "is empty or .* at most 2"),
     "no spans": ({"continuation": " are", "spans": []}, r"spans=\[\]: no span"),
     "no span": ({"continuation": " are", "spans": [3]}, "the span 3: give"),
+    "a number for spans": ({"continuation": " are", "spans": 3}, r"spans=3: no span. Give some, such as spans=\[\(0, 1\)\]"),
     "weights": ({"continuation": " are", "spans": [(0, 1)], "weights": [1, 2]}, "give 1 numbers"),
     "weights of rows": ({"continuation": " are", "weights": [1]}, "give spans="),
     "contrasts": ({"continuation": " are here", "contrast": [1]}, "1 contrasts for 2 generated tokens"),

@@ -28,7 +28,7 @@ from ..passes.many_targets import FEW, ManyTargets, check_reads_forward, explain
 from ..passes.scoring import AVERAGES, LIKE_AVERAGES, Average, Objective, Scoring
 from ..passes.spec import PassSpec
 from ..results.generation import GenerationExplanation
-from ..results.spans import checked_span, checked_weights, hop, hop_notes
+from ..results.spans import checked_spans, checked_weights, hop, hop_notes
 from ..results.tokens import Token
 from ..tasks.image_text import check_method
 from ..tasks.text2text import target_side
@@ -48,7 +48,7 @@ class Asked:
 
     objective: Objective
     contrast: Any
-    spans: Sequence[tuple[int, int]] | None
+    spans: Sequence[tuple[int, int]] | tuple[int, int] | None
     weights: Any
     hops: int
     notes: tuple[str, ...] = ()
@@ -83,12 +83,7 @@ def explain_continuation(
         raise InputError(
             f"{method.name} does not decompose the explained value, so there is nothing to pass on. Leave out hops."
         )
-    if asked.spans is not None and len(asked.spans) == 0:
-        raise InputError(
-            f"spans={asked.spans!r}: no span. Give some, such as [(0, {count})], or leave it out for each token."
-        )
-    each = [(i, i + 1) for i in range(count)] if asked.spans is None else asked.spans
-    spans = [checked_span(span, count) for span in each]
+    spans = [(i, i + 1) for i in range(count)] if asked.spans is None else checked_spans(asked.spans, count)
     if asked.weights is not None and asked.spans is None:
         raise InputError("weights= are those of the tokens in a span: give spans=[(start, stop)] too.")
     weights = checked_weights(asked.weights, count)

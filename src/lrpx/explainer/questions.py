@@ -93,7 +93,7 @@ class Questions:
         objective: Literal["logit", "logprob"] = "logit",
         contrast: Target = None,
         target_prefix: Prefix = None,
-        spans: Sequence[tuple[int, int]] | None = None,
+        spans: Sequence[tuple[int, int]] | tuple[int, int] | None = None,
         weights: Sequence[float] | None = None,
         hops: int = 0,
         progress: bool | None = None,
@@ -113,7 +113,8 @@ class Questions:
             contrast: Subtracted from the logit at each position: ``"mean"``, the mean of all logits; ``"top10"``, the mean of the
                 ten largest (any number); a token or one per position. With hops, ``"mean"`` by default.
             target_prefix: As in a call.
-            spans: Explain these spans of generated tokens, as (start, stop), each by one backward pass. Default: each token.
+            spans: Explain these spans of generated tokens, as (start, stop) or a list of such pairs, each by one backward
+                pass. Default: each token.
             weights: One per generated token, by which its score is multiplied in spans.
             hops: Pass on what generated tokens took to the tokens before them, so many times; one backward pass each.
             progress: Show a progress bar.

@@ -60,13 +60,28 @@ def hop_notes(hops: int, kept: Sequence[int]) -> tuple[str, ...]:
     return tuple(notes)
 
 
+def checked_spans(spans: Any, generated: int) -> list[tuple[int, int]]:
+    """Several spans of generated tokens; a pair of integers is one span.
+
+    Raises:
+        InputError: There is none, or one of them cannot be used.
+    """
+    if _is_pair(spans):
+        spans = [spans]
+    if not isinstance(spans, list | tuple) or not spans:
+        raise InputError(
+            f"spans={spans!r}: no span. Give some, such as spans=[(0, {generated})], or leave it out for each token."
+        )
+    return [checked_span(span, generated) for span in spans]
+
+
 def checked_span(span: Any, generated: int) -> tuple[int, int]:
     """Start and stop of a span of generated tokens, not negative.
 
     Raises:
         InputError: There is no such span, or it is empty.
     """
-    if not (isinstance(span, list | tuple) and len(span) == 2 and all(isinstance(i, int | np.integer) for i in span)):
+    if not _is_pair(span):
         raise InputError(
             f"the span {span!r}: give (start, stop), counted over the generated tokens, such as (0, {generated})."
         )
@@ -77,6 +92,10 @@ def checked_span(span: Any, generated: int) -> tuple[int, int]:
             f"start counts from 0, and stop is the first after the span, at most {generated}."
         )
     return start, stop
+
+
+def _is_pair(given: Any) -> bool:
+    return isinstance(given, list | tuple) and len(given) == 2 and all(isinstance(i, int | np.integer) for i in given)
 
 
 def checked_weights(weights: Any, count: int) -> np.ndarray:
