@@ -171,6 +171,22 @@ def test_nothing_is_written_over_what_was_typed_first(new_page, url, monkeypatch
     assert page.locator("#reply button").count() == 5
 
 
+def test_a_link_fills_the_form_before_anything_is_computed(new_page, url):
+    new_page.expected = ("net::ERR_FAILED",)
+    page = new_page(browser.PHONE)
+    page.route("**/api/explain", lambda route: route.abort())
+    page.goto(f"{url}/#kind=text&text={TEXT}&target=+are&contrast=+is&method=lrp")
+    browser.until(page, "document.querySelector('#problem').checkVisibility()")
+    assert (page.input_value("#target"), page.input_value("#contrast")) == (" are", " is")
+
+
+def test_labels_stand_beside_their_boxes(new_page, url):
+    page = explained(new_page(browser.PHONE), url)
+    for role in ("target", "contrast"):
+        label, box = page.locator(f"label[for={role}]").bounding_box(), page.locator(f"#{role}").bounding_box()
+        assert box["y"] < label["y"] + label["height"] / 2 < box["y"] + box["height"]
+
+
 def test_by_keyboard_alone(new_page, url):
     page = new_page()
     page.goto(url)

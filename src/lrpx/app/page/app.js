@@ -388,6 +388,7 @@ function write() {
   $("palette").value = state.palette;
   nameColours();
   $("position").value = state.position ?? "";
+  for (const role of ["target", "contrast"]) $(role).value = state[role]?.text ?? "";
   $("kinds").querySelectorAll("input").forEach(radio => { radio.checked = radio.value === state.kind; });
   showKind();
 }

@@ -160,7 +160,7 @@ function table(numbers, colours, names, what, caption) {
   const small = numbers[0].length > 16;
   return el("div", { class: "inside", tabindex: "0", role: "group", "aria-label": caption }, el("table", { class: small ? "small" : "" },
     el("caption", { class: "read" }, caption),
-    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, what),
+    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, what === "head" ? "layer ↓ head →" : "layer →"),
       ...numbers[0].map((_, i) => el("th", { scope: "col" }, small && i % 4 ? "" : String(i))))),
     el("tbody", {}, ...numbers.map((row, y) => el("tr", {}, el("th", { scope: "row" }, names[y]),
       ...row.map((number, x) => el("td", { style: paint(colours[y][x]), title: `${what === "head" ? `layer ${names[y]}, head ${x}` : `${names[y]}, layer ${x}`}: ${number}` },
