@@ -244,6 +244,7 @@ def test_real_tokenizers():
         ("byte_level", " keyskeys", r"or explain the first piece: target=\d+ \('Ġkeys'\)\.$"),
         ("byte_level", "  are", r"is 2 tokens here: 'Ġ', 'Ġare'\. .* Give target=' are', which is one token, or"),
         ("byte_level", " x", r"is 2 tokens here: 'Ġ', 'x'\. .* Give target='x', which is one token"),
+        ("byte_level", "  are", r"'Ġare'\. Most likely there is a space too many\. Give"),
         ("byte_level", "🤗", r"is 4 tokens here: "),
         ("byte_level", "", "target='' is no token. Give a word, with its leading space if it starts one."),
         ("metaspace", " keyskeys", r"is 2 tokens here: '▁keys', 'keys'"),
@@ -257,6 +258,20 @@ def test_real_tokenizers():
 def test_says_what_the_string_is(tokenizers, kind, given, message):
     with pytest.raises(InputError, match=message):
         token(tokenizers[kind], TEXT, given)
+
+
+def test_says_that_the_space_is_at_the_end_of_the_text():
+    gpt2 = AutoTokenizer.from_pretrained(SHARED / "tokenizers" / "gpt2")
+    pieces = r"target='piano' is 2 tokens here: 'p', 'iano'\. "
+    with pytest.raises(
+        InputError, match=pieces + "Most likely a space was forgotten. Give target=' piano', which is one"
+    ):
+        token(gpt2, "She plays the", "piano")
+    with pytest.raises(
+        InputError, match=pieces + "The text ends with a space, .* leave it out there, and give target=' pi"
+    ):
+        token(gpt2, "She plays the ", "piano")
+    assert token(gpt2, "She plays the", " piano") == "Ġpiano"
 
 
 @pytest.mark.parametrize(

@@ -83,10 +83,15 @@ def resolve_token(
     word = given.lstrip(" ")
     near = [w for w in (" " + word, word) if w != given and word]
     close = next((w for w in near if _is_one_token(_ids_of(w, encoded, position, tokenizer, task), w, tokenizer)), None)
-    not_one = _not_one_token(f"{role}={given!r}", role, ids, close, tokenizer)
+    not_one = _not_one_token(f"{role}={given!r}", role, ids, close, tokenizer, task)
+    continues = goes_on(task) and position == len(encoded.token_ids) - 1 and encoded.text is not None
+    if continues and encoded.text.endswith(" ") and len(ids) > 1:
+        spaced = _with_one_space(given, encoded.text, tokenizer)
+        if spaced is not None and len(spaced[1]) == 1:
+            raise InputError(not_one.problem, **_move_space(role, spaced[0]))
     if not goes_on(task) or close is not None or len(ids) < 2:
         raise not_one
-    if position == len(encoded.token_ids) - 1 and encoded.text is not None:  # or else it was tokenised alone
+    if continues:  # or else it was tokenised alone
         ids = list(resolve_continuation(given, role, encoded, tokenizer, vocabulary))
     raise SeveralTokens(str(not_one), tuple(ids))
 
@@ -152,6 +157,20 @@ def _changes_its_context(given: str, role: str, text: str, tokenizer: Any) -> In
         python=f"{move}, or give ids.",
         app=f"{move}.",
     )
+
+
+def _with_one_space(given: str, text: str, tokenizer: Any) -> tuple[str, list[int]] | None:
+    """``given`` with one leading space, and its ids after ``text`` without spaces at its end; ``None`` if tokens change."""
+    spaced = " " + given.lstrip(" ")
+    before = _plain(text.rstrip(" "), tokenizer)
+    after = _plain(text.rstrip(" ") + spaced, tokenizer)
+    return (spaced, after[len(before) :]) if spaced != " " and after[: len(before)] == before else None
+
+
+def _move_space(role: str, spaced: str) -> dict[str, str]:
+    """What to do if the space before a word stands at the end of the text."""
+    why = "The text ends with a space, which belongs to the next token: leave it out there, and give"
+    return {"python": f"{why} {role}={spaced!r}.", "app": f"{why} {spaced!r}."}
 
 
 def _ids_of(given: str, encoded: Encoded, position: int, tokenizer: Any, task: str) -> list[int]:
@@ -231,7 +250,7 @@ def _plain(text: str, tokenizer: Any) -> list[int]:
     return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
 
-def _not_one_token(what: str, role: str, ids: list[int], close: str | None, tokenizer: Any) -> InputError:
+def _not_one_token(what: str, role: str, ids: list[int], close: str | None, tokenizer: Any, task: str) -> InputError:
     """The error that says why a string cannot be a target, and what to give instead."""
     if not ids:
         return InputError(f"{what} is no token. Give a word, with its leading space if it starts one.")
@@ -241,6 +260,11 @@ def _not_one_token(what: str, role: str, ids: list[int], close: str | None, toke
     if len(ids) == 1:
         problem, other = f"{what} is not in the vocabulary: the tokenizer reads it as {shown}.", "give a token id"
     else:
-        problem = f"{what} is {len(ids)} tokens here: {shown}. A logit belongs to one token."
+        problem = f"{what} is {len(ids)} tokens here: {shown}."
+        if close is None or not goes_on(task):
+            hint = f"A logit belongs to one token. {hint}"
+        else:
+            space = "a space was forgotten" if what.count(" ") < close.count(" ") else "there is a space too many"
+            hint = f"Most likely {space}. {hint}"
         other = f"explain the first piece: {role}={ids[0]} ({pieces[0]!r})"
     return InputError(problem, python=f"{hint}, or {other}.", app=f"{hint}, or choose one in the list.")
