@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, GPT2Config, GPT2Model, T5Config, T5Model
 
 from lrpx.errors import InputError, UnsupportedModelError
 from lrpx.models.signature import task_of
-from lrpx.text.targets import resolve_position, resolve_token
+from lrpx.text.targets import resolve_continuation, resolve_position, resolve_token
 from lrpx.text.tokenization import encode
 
 TEXT = tiny_tokenizers.TEXT
@@ -260,6 +260,7 @@ def test_says_what_the_string_is(tokenizers, kind, given, message):
         token(tokenizers[kind], TEXT, given)
 
 
+@needs_shared(SHARED / "tokenizers")
 def test_says_that_the_space_is_at_the_end_of_the_text():
     gpt2 = AutoTokenizer.from_pretrained(SHARED / "tokenizers" / "gpt2")
     pieces = r"target='piano' is 2 tokens here: 'p', 'iano'\. "
@@ -272,6 +273,27 @@ def test_says_that_the_space_is_at_the_end_of_the_text():
     ):
         token(gpt2, "She plays the ", "piano")
     assert token(gpt2, "She plays the", " piano") == "Ġpiano"
+
+
+@needs_shared(SHARED / "tokenizers")
+@pytest.mark.parametrize(
+    ("text", "given", "message"),
+    [
+        (
+            "The recipe needs",
+            "two eggs",
+            r"the text ends with ' needs', and with the continuation this becomes ' need', 'st', 'wo', ' eggs'\. Most likely a "
+            r"space was forgotten: give continuation=' two eggs'\. Or move .*, or give ids\.$",
+        ),
+        ("The recipe needs ", "two eggs", r"The text ends with a space, .* and give continuation=' two eggs'\.$"),
+        ("The rec", "ipe needs", r"Or move the piece of a word to the other side, or give ids\.$"),
+    ],
+)
+def test_says_which_continuation_keeps_the_text(text, given, message):
+    gpt2 = AutoTokenizer.from_pretrained(SHARED / "tokenizers" / "gpt2")
+    (encoded,) = encode(gpt2, text)
+    with pytest.raises(InputError, match=message):
+        resolve_continuation(given, "continuation", encoded, gpt2, len(gpt2))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from ..errors import InputError
 from ..models.signature import goes_on
 from .given import as_python
 from .tokenization import Encoded, check_unicode
+from .units import predicted_token
 
 TokenChoice = Any  # a token id (also of numpy or torch), a string, or None
 
@@ -149,14 +150,25 @@ def _changes_its_context(given: str, role: str, text: str, tokenizer: Any) -> In
     """The error that says why a string is no continuation of a text."""
     before, after = _plain(text, tokenizer), _plain(text + given, tokenizer)
     same = next((i for i, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1]), len(before) - 1)
-    pieces = tokenizer.convert_ids_to_tokens
-    move = "Move the space or the piece of a word to the other side"
-    return InputError(
-        f"{role}={given!r} changes the tokens before it: the text ends with {pieces(before[same:])}, and with the "
-        f"{role} this becomes {pieces(after[same:])[:8]}.",
-        python=f"{move}, or give ids.",
-        app=f"{move}.",
+    ending, becomes = (_shown(ids, same, tokenizer) for ids in (before, after[: same + 8]))
+    problem = (
+        f"{role}={given!r} changes the tokens before it: the text ends with {ending}, and with the {role} this becomes "
+        f"{becomes}."
     )
+    spaced = _with_one_space(given, text, tokenizer)
+    if spaced is not None and text.endswith(" "):
+        return InputError(problem, **_move_space(role, spaced[0]))
+    if spaced is not None and spaced[0] != given:
+        why, move = "Most likely a space was forgotten: give", "Or move the piece of a word to the other side"
+        python, app = f"{why} {role}={spaced[0]!r}. {move}, or give ids.", f"{why} {spaced[0]!r}. {move}."
+        return InputError(problem, python=python, app=app)
+    move = "Move the space or the piece of a word to the other side"
+    return InputError(problem, python=f"{move}, or give ids.", app=f"{move}.")
+
+
+def _shown(ids: list[int], start: int, tokenizer: Any) -> str:
+    """The tokens from ``start`` on, as text."""
+    return ", ".join(repr(predicted_token(tokenizer, ids[i], ids[:i]).shown) for i in range(start, len(ids)))
 
 
 def _with_one_space(given: str, text: str, tokenizer: Any) -> tuple[str, list[int]] | None:
