@@ -127,8 +127,10 @@ def test_target_and_contrast_are_the_same(gpt2, same):
 
 def test_the_contrast_is_the_top_prediction(gpt2):
     model, tokenizer = gpt2
-    top = lrpx.explain(model, tokenizer, TEXT).target.id
-    refused(gpt2, InputError, "the model's top prediction is the contrast itself, .*Say which target", contrast=top)
+    first, second = (prediction.token for prediction in lrpx.explain(model, tokenizer, TEXT).top[:2])
+    top, example = first.id, re.escape(f"target={second.id} ({second.shown!r})")
+    message = rf"the contrast itself, {re.escape(repr(first.shown))}: .*Say which target, such as {example}"
+    refused(gpt2, InputError, message, contrast=top)
     refused(
         gpt2, InputError, r"text\[1\]: the model's top prediction is the contrast", ["The", TEXT], contrast=[None, top]
     )

@@ -199,7 +199,9 @@ def test_bad_input(explainer, what):
 
 
 def test_the_top_label_as_contrast(explainer):
-    with pytest.raises(InputError, match=r"the model's top label is the contrast itself, .*Say which target"):
+    with pytest.raises(
+        InputError, match=r"the model's top label is the contrast itself, .*Say which target, such as target='"
+    ):
         explainer(TEXT, contrast=int(logits_of(explainer, TEXT).argmax()))
 
 

@@ -22,7 +22,7 @@ from ..text.suspect import notes_of
 from ..text.targets import SeveralTokens
 from ..text.tokenization import encode
 from ..text.units import predicted_token, special_ids
-from .predictions import LIKELIEST, misspelt_token
+from .predictions import LIKELIEST, likeliest_is_contrast, misspelt_token
 from .spelling import averages_in_generate
 
 
@@ -78,12 +78,11 @@ def explain_flow(
     batch = pad([item], model, likeliest=LIKELIEST if signature.task == "causal" else 0)
     with lock_of(model):
         found = flow_of(runner, batch, spec, keep, between=between, layers=asked.layers)
-    if found.target == item.contrast:
-        raise InputError(
-            "the model's top prediction is the contrast itself: their difference is 0. Say which target: target=."
-        )
     before = encoded.token_ids[: item.position + 1]
     target = predicted_token(tokenizer, found.target, before)
+    if found.target == item.contrast:
+        others = [] if found.predictions is None else found.predictions.ids[1:2].tolist()
+        raise likeliest_is_contrast(target, predicted_token(tokenizer, others[0], before) if others else None)
     contrast = None if item.contrast is None else predicted_token(tokenizer, item.contrast, before)
     doubts = _doubts(
         found.predictions, {role: given[role] for role in ("target", "contrast")}, (target, contrast), tokenizer

@@ -37,7 +37,16 @@ from ..text.units import predicted_token, special_ids
 from .collected import Collected, Explain, without_collections, without_full_collections
 from .encodings import Encodings
 from .heads import with_heads, without_heads
-from .predictions import LIKELIEST, SHOWN, ends_with_space, likelihoods, mistakes, other_rules, remarks
+from .predictions import (
+    LIKELIEST,
+    SHOWN,
+    ends_with_space,
+    likeliest_is_contrast,
+    likelihoods,
+    mistakes,
+    other_rules,
+    remarks,
+)
 from .several_tokens import Several, described, explain_several, read_item
 from .spelling import averages_in_generate, misspelt
 
@@ -280,13 +289,9 @@ class Texts(Collected):
 
         contrast = None if item.contrast is None else token(item.contrast)
         target = token(result.target) if item.function is None else self._named_function(i, item.function)
-        if result.target == item.contrast:
-            raise InputError(
-                f"the model's top prediction is the contrast itself, {target.text!r}: their difference is 0.",
-                python="Say which target: target=.",
-                app="Choose another one in “Explain”.",
-            )
         top = [] if result.predictions is None else [token(i) for i in result.predictions.ids[:SHOWN].tolist()]
+        if result.target == item.contrast:
+            raise likeliest_is_contrast(target, top[1] if len(top) > 1 else None)
         told: dict[str, Any] = {"target": target, "contrast": contrast}
         told |= likelihoods(result.predictions, top, of_target=item.function is None)
         told["explains"] = "function" if item.function else explained(self.objective, None, 1)

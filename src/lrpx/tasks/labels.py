@@ -96,9 +96,10 @@ class Labels:
     def told(self, target: int, contrast: int | None, predicted: Predictions | None) -> dict[str, Any]:
         """Fields of an ``Explanation``: target and contrast, their probabilities and ranks, and the likeliest labels."""
         if target == contrast:
+            other = self.names[target - 1 if target else 1]
             raise InputError(
                 f"the model's top label is the contrast itself, {self.names[target]!r}: their difference is 0.",
-                python=f'Say which target: target="...". Labels: {self.listed()}.',
+                python=f"Say which target, such as target={other!r}. Labels: {self.listed()}.",
                 app=f"Choose another one in “Explain”. Labels: {self.listed()}.",
             )
         likely = (None, None) if predicted is None else (predicted.target, predicted.contrast)
