@@ -85,14 +85,14 @@ def resolve_token(
     near = [w for w in (" " + word, word) if w != given and word]
     close = next((w for w in near if _is_one_token(_ids_of(w, encoded, position, tokenizer, task), w, tokenizer)), None)
     not_one = _not_one_token(f"{role}={given!r}", role, ids, close, tokenizer, task)
-    continues = goes_on(task) and position == len(encoded.token_ids) - 1 and encoded.text is not None
-    if continues and encoded.text.endswith(" ") and len(ids) > 1:
-        spaced = _with_one_space(given, encoded.text, tokenizer)
+    before = encoded.text if goes_on(task) and position == len(encoded.token_ids) - 1 else None
+    if before is not None and before.endswith(" ") and len(ids) > 1:
+        spaced = _with_one_space(given, before, tokenizer)
         if spaced is not None and len(spaced[1]) == 1:
             raise InputError(not_one.problem, **_move_space(role, spaced[0]))
     if not goes_on(task) or close is not None or len(ids) < 2:
         raise not_one
-    if continues:  # or else it was tokenised alone
+    if before is not None:  # or else it was tokenised alone
         ids = list(resolve_continuation(given, role, encoded, tokenizer, vocabulary))
     raise SeveralTokens(str(not_one), tuple(ids))
 
