@@ -871,6 +871,18 @@ def test_terminal_stacks_methods_and_lists_components():
     assert "MLPs +0.375 (3 layers), biases of attention" in printed(decomposed(), width=200, colours=None)
 
 
+def test_the_header_leaves_out_biases_that_the_model_does_not_have():
+    e = decomposed()
+    e.components.update(final_norm_bias=0.0, mlp_norm_bias=np.zeros(3), baseline=0.0, mlp=np.array([1.0, -1.0]))
+    assert view(e).outside() == [
+        "MLPs 0 (2 layers)",  # their sum, not a part that does not exist
+        "biases of attention +0.5 (3 layers)",
+        "embedding at the explained position -0.75",
+        "baseline 0",
+    ]
+    assert e.components["final_norm_bias"] == 0
+
+
 @pytest.mark.parametrize("colours", ["truecolor", "standard"])
 def test_terminal_of_nothing_but_zeros_says_so(colours):
     assert "every relevance is 0" in printed(zero(), colours=colours)

@@ -276,7 +276,7 @@ def view(e: Drawable, look: Look = Look(), units: Sequence[tuple[int, int, str]]
         look=look,
         scale=look.end_of_scale(shown),
         rtl=mostly_rtl("".join(text for _, _, text in e.units)),
-        components=tuple(_component(name, part) for name, part in e.components.items()),
+        components=tuple(_component(name, part) for name, part in e.components.items() if not _absent(name, part)),
         per_layer=tuple(_per_layer(e)),
         per_head=None if e.by_head is None else np.asarray(e.by_head, dtype=np.float64).sum(axis=-1),
         images=tuple(images),
@@ -314,6 +314,11 @@ def _per_layer(e: Drawable) -> Iterator[tuple[str, np.ndarray]]:
     for name, _, layers in (_component(name, part) for name, part in e.components.items()):
         if layers is not None:
             yield name, layers
+
+
+def _absent(name: str, part: Any) -> bool:
+    """Whether a component is that of biases that the model does not have: exactly 0."""
+    return name in _IN_WORDS and name.endswith("bias") and not np.any(part)
 
 
 def _component(name: str, part: Any) -> tuple[str, float, np.ndarray | None]:
