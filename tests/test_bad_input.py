@@ -145,7 +145,7 @@ def test_a_target_outside_the_vocabulary(gpt2, given):
 @pytest.mark.parametrize("name", ["target", "contrast", "position"])
 def test_another_number_of_values_than_texts(gpt2, name):
     refused(
-        gpt2, InputError, f"1 values of {name} for 2 texts. Give one for all, or one each", ["a", "b"], **{name: [3]}
+        gpt2, InputError, f"^1 value of {name} for 2 texts. Give one for all, or one each", ["a", "b"], **{name: [3]}
     )
 
 

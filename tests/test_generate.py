@@ -301,7 +301,7 @@ REFUSED = {
     "no spans": ({"continuation": " are", "spans": []}, r"spans=\[\]: no span"),
     "no span": ({"continuation": " are", "spans": [3]}, "the span 3: give"),
     "a number for spans": ({"continuation": " are", "spans": 3}, r"spans=3: no span. Give some, such as spans=\[\(0, 1\)\]"),
-    "weights": ({"continuation": " are", "spans": [(0, 1)], "weights": [1, 2]}, "give 1 numbers"),
+    "weights": ({"continuation": " are", "spans": [(0, 1)], "weights": [1, 2]}, "give 1 number,"),
     "weights of rows": ({"continuation": " are", "weights": [1]}, "give spans="),
     "contrasts": ({"continuation": " are here", "contrast": [1]}, "1 contrasts for 2 generated tokens"),
     "itself": ({"continuation": " are", "contrast": " are"}, "is generated token 0 itself"),

@@ -54,6 +54,11 @@ class NonFiniteError(LrpxError, ArithmeticError):
     """A NaN or an infinity appeared where a number was needed."""
 
 
+def counted(count: int, noun: str) -> str:
+    """``1 text``, ``2 texts``."""
+    return f"{count} {noun}" + "s" * (count != 1)
+
+
 class LrpxWarning(UserWarning):
     """Something that a user has to know to read a result right. It is in ``Explanation.notes`` too."""
 

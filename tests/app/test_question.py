@@ -55,7 +55,7 @@ def test_how_it_is_drawn_changes_no_explanation():
         ({"text": "A", "position": 1 << 50}, "position is .* expected a whole number"),
         ({"text": "A", "continuation": [1, "2"]}, r"continuation\[1\] is '2'"),
         ({"text": "A", "span": [0, 1]}, "the continuation has 0 tokens"),
-        ({"text": "A", "continuation": [1], "span": [1, 0]}, "the continuation has 1 tokens"),
+        ({"text": "A", "continuation": [1], "span": [1, 0]}, "the continuation has 1 token[.]"),
         ({"text": "A", "continuation": [1], "span": [1]}, "expected start and stop"),
         ({"text": "A", "hide": ["last"]}, "hide='last'"),
         ({"text": "A", "scale": "big"}, "scale='big'"),

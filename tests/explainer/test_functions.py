@@ -232,7 +232,7 @@ def test_it_is_neither_captured_nor_compiled():
         ({"target": some, "method": "alti"}, "Functions are explained by lrp, attnlrp"),
         ({"target": " are", "explains": "x"}, "explains='x': a name for the function"),
         ({"target": some, "explains": 3}, "explains=3: a name"),
-        ({"target": some, "explains": ["x", "y"]}, "2 values of explains for 1 texts. Give one for all, or one each.$"),
+        ({"target": some, "explains": ["x", "y"]}, "2 values of explains for 1 text. Give one for all, or one each.$"),
         ({"target": [some, " are"], "explains": "x"}, r"^target\[1\]: explains='x'"),
         ({"target": []}, r"target=\[\] is empty. Give at least one target"),
         (

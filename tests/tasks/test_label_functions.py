@@ -75,7 +75,7 @@ def test_of_regression_with_several_values():
         ({"target": "bad", "contrast": two_against_one}, "the contrast is the function two_against_one"),
         ({"target": lambda logits: logits}, r"returned a tensor of shape \[3\]"),
         ({"target": "good", "explains": "x"}, "explains='x': a name for the function"),
-        ({"target": ["bad", "good"], "contrast": ["good"]}, "2 values of target and 1 values of contrast"),
+        ({"target": ["bad", "good"], "contrast": ["good"]}, "2 values of target and 1 value of contrast"),
         ({"target": two_against_one, "method": "alti-logit"}, "alti-logit is for language models"),
     ],
 )

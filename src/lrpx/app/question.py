@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from ..errors import InputError, check_names
+from ..errors import InputError, check_names, counted
 from ..heatmap import Look
 from ..methods import get_method
 
@@ -93,7 +93,9 @@ def question_of(data: Any) -> Question:
         raise InputError(f"the text has {count:,} characters, and at most {MOST_CHARACTERS:,} are read.")
     start, stop = found.span or (0, 1)
     if found.span and not 0 <= start < stop <= len(found.continuation):
-        raise InputError(f"the span is {list(found.span)}: the continuation has {len(found.continuation)} tokens.")
+        raise InputError(
+            f"the span is {list(found.span)}: the continuation has {counted(len(found.continuation), 'token')}."
+        )
     return found
 
 

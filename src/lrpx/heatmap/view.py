@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, counted
 from .cells import Cell, cells_of, explained_span
 from .colours import HIDDEN, IMAGE, Rgb
 from .drawable import Drawable, VocabularyEntry
@@ -256,7 +256,7 @@ def view(e: Drawable, look: Look = Look(), units: Sequence[tuple[int, int, str]]
     images = image_maps(e)
     shown = _coloured(cells, images)
     if not shown:
-        raise InputError(f"hide={list(look.hidden)!r} leaves nothing to show of these {len(e.tokens)} tokens.")
+        raise InputError(f"hide={list(look.hidden)!r} leaves nothing to show of {counted(len(e.tokens), 'token')}.")
     return View(
         method=e.method,
         target=entry(e.target),

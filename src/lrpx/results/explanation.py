@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 
 from .. import heatmap
-from ..errors import InputError, NonFiniteError, import_optional
+from ..errors import InputError, NonFiniteError, counted, import_optional
 from ..files import check_ending, json_line, save_output
 from ..heatmap.shown import TOP, Shown
 from .images import ImagePatches, check_images, plain_images, read_images
@@ -156,7 +156,7 @@ class Explanation(Shown):
         tokens = [token.shown or token.text for token in (self.target, self.contrast) if token]
         what = " - ".join(map(repr, filter(None, tokens)))
         what = f"{self.explains} {what}".rstrip() if self.explains else what
-        return f"<Explanation {self.method} of {what}: value {self.value:.4g}, {len(self.tokens)} tokens>"
+        return f"<Explanation {self.method} of {what}: value {self.value:.4g}, {counted(len(self.tokens), 'token')}>"
 
     def head(self, layer: int, head: int) -> Explanation:
         """The relevance of one head as an explanation of its own: where it wrote; of ALTI-Logit, from where it read.

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .. import heatmap
-from ..errors import InputError, NonFiniteError, import_optional, names_checked
+from ..errors import InputError, NonFiniteError, counted, import_optional, names_checked
 from ..files import check_ending, json_line, save_output
 from .explanation import Explanation, Measures
 from .images import ImagePatches, check_images, plain_images, read_images
@@ -242,7 +242,8 @@ class GenerationExplanation:
 
     def __repr__(self) -> str:
         beginning = self.generated_text[:40]
-        return f"<GenerationExplanation {self.method} of {beginning!r}: {len(self)} rows, {len(self.tokens)} tokens>"
+        size = f"{counted(len(self), 'row')}, {counted(len(self.tokens), 'token')}"
+        return f"<GenerationExplanation {self.method} of {beginning!r}: {size}>"
 
     def to_frame(self) -> Any:
         """One row per generated token (or span) and token before, as a pandas ``DataFrame``.

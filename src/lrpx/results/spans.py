@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, counted
 
 Passes = Callable[[np.ndarray], np.ndarray]  # weights of the G scores -> relevance [N - 1] of their weighted sum
 
@@ -111,5 +111,5 @@ def checked_weights(weights: Any, count: int) -> np.ndarray:
     except (TypeError, ValueError):
         given = np.full(0, np.nan)
     if given.shape != (count,) or not np.isfinite(given).all():
-        raise InputError(f"weights={weights!r}: give {count} numbers, one for each token.")
+        raise InputError(f"weights={weights!r}: give {counted(count, 'number')}, one for each token.")
     return given

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..errors import InputError, UnsupportedModelError
+from ..errors import InputError, UnsupportedModelError, counted
 from ..methods import Method
 from ..models.reader import image_processor_of, tokenizer_of
 from ..models.refused import REFUSED_WITH_IMAGES, why_refused
@@ -48,7 +48,7 @@ def images_of_each(images: Any, several: bool, count: int) -> list[Any]:
         return [list(images) if isinstance(images, list | tuple) else [images]]
     if not isinstance(images, list | tuple) or len(images) != count:
         given = f"{len(images)} entries" if isinstance(images, list | tuple) else short(images)
-        raise InputError(f"images={given} for {count} texts: give a list of images, or None, for each.")
+        raise InputError(f"images={given} for {counted(count, 'text')}: give a list of images, or None, for each.")
     return [list(each) if isinstance(each, list | tuple) else None if each is None else [each] for each in images]
 
 

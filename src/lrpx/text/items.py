@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import InputError, UnsupportedModelError
+from ..errors import InputError, UnsupportedModelError, counted
 from ..models.signature import ModelSignature
 from .batching import Function, Item
 from .given import as_python, name_of
@@ -164,7 +164,7 @@ def lists_of(asked: Mapping[str, Any]) -> dict[str, list[Any]]:
         if not values:
             raise InputError(f"{name}=[] is empty. Give at least one {name}, or leave it out.")
     if len({len(values) for values in lists.values()}) > 1:
-        counts = " and ".join(f"{len(values)} values of {name}" for name, values in lists.items())
+        counts = " and ".join(f"{counted(len(values), 'value')} of {name}" for name, values in lists.items())
         raise InputError(f"{counts} for one text. Give equally many of each, or one for all.")
     return lists
 
@@ -183,6 +183,8 @@ def one_each(given: Any, name: str, count: int) -> list[Any]:
                 if count > 1 or name == "explains"
                 else f" Of one text several can be explained: explainer(text, {name}=[...])."
             )
-            raise InputError(f"{len(given)} values of {name} for {count} texts. Give one for all, or one each.{hint}")
+            raise InputError(
+                f"{counted(len(given), 'value')} of {name} for {counted(count, 'text')}. Give one for all, or one each.{hint}"
+            )
         return given
     return [given] * count

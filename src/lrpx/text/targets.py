@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import InputError
+from ..errors import InputError, counted
 from ..models.signature import goes_on
 from .given import as_python
 from .tokenization import Encoded, check_unicode
@@ -30,7 +30,8 @@ def resolve_position(encoded: Encoded, position: Any, task: str, mask_id: int | 
             )
         if not -length <= position < length:
             raise InputError(
-                f"position {position} is outside the text, which has {length} tokens: 0 to {length - 1}, or -{length} to -1."
+                f"position {position} is outside the text, which has {counted(length, 'token')}: 0 to {length - 1}, "
+                f"or -{length} to -1."
             )
         return position % length
     if goes_on(task):
