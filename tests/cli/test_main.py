@@ -321,6 +321,13 @@ def test_a_line_has_its_own_target(lrpx_command, tmp_path):
     assert (found[2]["target"][0], found[2]["position"]) == (9, 0)
 
 
+def test_a_line_that_cannot_be_read_stops_the_whole_file(lrpx_command, tmp_path):
+    (tmp_path / "x.jsonl").write_text(f"{json.dumps(TEXT)}\n{{no JSON\n")
+    code, out, err = lrpx_command("explain", "--file", str(tmp_path / "x.jsonl"), "--format", "jsonl")
+    assert (code, out) == (2, "")
+    assert "line 2: no JSON" in err
+
+
 @pytest.mark.parametrize("how", ["arguments", "file"])
 def test_of_several_texts_those_that_can_be_explained_are(lrpx_command, tmp_path, how):
     """The others are named, each by its line, and the exit status says so."""
