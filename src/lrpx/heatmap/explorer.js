@@ -41,6 +41,13 @@ const end = values => {
   const sizes = values.map(Math.abs).sort((a, b) => a - b);
   return sizes.length ? sizes[Math.ceil(D.quantile * (sizes.length - 1))] || sizes[sizes.length - 1] : 0;
 };
+// What MatrixView.legend says.
+const ofScale = (values, scale) => {
+  if (!scale) return "every relevance is 0";
+  const sizes = values.map(Math.abs), beyond = sizes.filter(v => v > scale), text = v => `±${signed(v, 3).slice(1)}`;
+  const darkest = `; darkest: beyond it, ${beyond.length} of ${sizes.length}, up to ${text(Math.max(...beyond))}`;
+  return `colours to ${text(scale)}${beyond.length ? darkest : ""}`;
+};
 const signed = (v, digits) => v ? ((v > 0 ? "+" : "") + String(Number(v.toPrecision(digits)))).replace("-", D.minus) : "0";
 
 // Colours.
@@ -174,8 +181,9 @@ function drawMap() {
   bar.className = low ? "bar one-sided" : "bar";
   bar.lastChild.replaceChildren(...(low ? [] : [make("span", "", signed(-scale, 4))]), make("span", "", "0"),
                                 make("span", "", signed(scale, 4)));
-  const beyond = shown.filter(v => Math.abs(v) > scale).length;
-  scaleOfMap.textContent = beyond ? `darkest: beyond the scale (${beyond} of ${shown.length})` : "";
+  const beyond = shown.filter(v => Math.abs(v) > scale).sort((a, b) => Math.abs(b) - Math.abs(a));
+  scaleOfMap.textContent = !beyond.length ? "" :
+    `darkest: beyond the scale (${beyond.length} of ${shown.length}, up to ${signed(beyond[0], S.pick ? 3 : 4)})`;
 }
 
 function plot(height, width, value, wide, high, colour) {
@@ -222,17 +230,17 @@ function drawHeads() {
   const all = (from, to) => {
     const found = [];
     for (let l = 0; l < layers; l++) for (let c = from; c < to; c++) found.push(value(l, c));
-    return end(found);
+    return found;
   };
-  const scales = [all(0, parts.length), all(parts.length, count)], scaleOf = c => scales[c < parts.length ? 0 : 1];
+  const groups = [all(0, parts.length), all(parts.length, count)], scales = groups.map(end), scaleOf = c => scales[c < parts.length ? 0 : 1];
   plot(layers, count, value, wide, high, (v, c) => mix(scaleOf(c) ? v / scaleOf(c) : 0));
   const top = Array.from({ length: count }, (_, c) => c < parts.length ? ["A", "B", "C"][c] : (c - parts.length) % 5 ? "" : c - parts.length);
   frame("layer", top, Array.from({ length: layers }, (_, l) => [String(l), S.pick?.layer === l]));
   mark(S.pick ? S.pick.layer : null, S.pick?.column, wide, high);
   const of = S.token < 0 ? "summed over all tokens" : `of ${nameOfToken(S.token)}`;
   const named = parts.map((part, i) => `${["A", "B", "C"][i]}: ${part === "all" ? "all that the layer adds" : part}`).join(", ");
-  hint.textContent = [`Layers × heads, ${of}.`, named && `${named} (colours to ±${signed(scales[0], 3).slice(1)}).`,
-    heads && `0 to ${heads - 1}: heads (colours to ±${signed(scales[1], 3).slice(1)}).`,
+  hint.textContent = [`Layers × heads, ${of}.`, named && `${named} (${ofScale(groups[0], scales[0])}).`,
+    heads && `0 to ${heads - 1}: heads (${ofScale(groups[1], scales[1])}).`,
     "Click a field, or move with the arrow keys, to see its tokens above; click a token to see its layers and heads. Escape: all."]
     .filter(Boolean).join(" ");
   plane.setAttribute("aria-label", `layers by heads, ${of}; arrow keys move, Escape leaves`);
@@ -241,15 +249,15 @@ function drawHeads() {
 function drawLayers() {
   const { layers, cells } = row(), wide = roomFor(layers + 3), high = 20;
   const value = (i, layer) => at(vectorOf({ layer, column: S.part }), i);
-  const found = [];
-  cells.forEach((cell, i) => { if (!cell.h) for (let l = 0; l < layers; l++) found.push(value(i, l)); });
-  const scale = end(found);
+  const all = [], shown = [];  // hidden cells are drawn, but do not set the scale
+  cells.forEach((cell, i) => { for (let l = 0; l < layers; l++) { all.push(value(i, l)); if (!cell.h) shown.push(value(i, l)); } });
+  const scale = end(shown);
   plot(cells.length, layers, value, wide, high, v => mix(scale ? v / scale : 0));
   frame("token", Array.from({ length: layers }, (_, l) => l % 5 ? "" : l),
         cells.map((cell, i) => [cell.t.replaceAll("\n", ""), i === S.token]));
   const picked = S.pick && S.pick.column === S.part && S.token >= 0;
   mark(picked ? S.token : null, S.pick?.layer, wide, high);
-  hint.textContent = `Tokens × layers, ${row().where} (colours to ±${signed(scale, 3).slice(1)}). Click a field, or move with the ` +
+  hint.textContent = `Tokens × layers, ${row().where} (${ofScale(all, scale)}). Click a field, or move with the ` +
     "arrow keys, to see that layer above. Escape: all.";
   plane.setAttribute("aria-label", "tokens by layers; arrow keys move, Escape leaves");
 }

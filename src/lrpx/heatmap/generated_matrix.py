@@ -16,7 +16,7 @@ from .colours import PALETTES, hex_colour
 from .emoji import is_emoji
 from .fonts import DPI, Typeface
 from .look import Look
-from .numbers import MINUS, fixed
+from .numbers import MINUS, darkest, fixed
 from .picture import HIGHEST, save_figure
 from .text import characters, code_point
 
@@ -106,7 +106,9 @@ def draw(view: Matrix, path: Path, kind: str, look: Look = Look()) -> None:  # n
     )
     above = max(face.width(face.text(title), SIZE + 1), face.width(face.text(notes), SIZE - 1)) / DPI
     width, height = columns * CELL, rows * CELL
-    size = left + max(width, above, BAR + 2 * GAP) + 4 * GAP, under + height + 0.9
+    told = darkest(numbers, scale, "±" if view.additive else "+")
+    legend = BAR + 2 * GAP + face.width(told, SIZE - 1) / DPI
+    size = left + max(width, above, legend) + 4 * GAP, under + height + 0.9
     highest, zero, lowest, above_all, below_all = PALETTES[look.palette]
     colours = [tuple(c / 255 for c in rgb) for rgb in (lowest, zero, highest)]
     with matplotlib.rc_context(), warnings.catch_warnings():
@@ -139,14 +141,22 @@ def draw(view: Matrix, path: Path, kind: str, look: Look = Look()) -> None:  # n
         _head(figure, face, size, left, title, notes)
         beyond = (np.nanmin(numbers) < low, np.nanmax(numbers) > scale)
         _bar(figure, face, image, size, left, (low, scale), beyond)
+        middle = 0.66 - 0.09 / 2  # of the bar, which the text stands beside
+        _write(figure, face, size, left + BAR + 2 * GAP, [(told, SIZE - 1, "#5d6169", middle)] * bool(told))
         save_figure(figure, path, kind)
 
 
 def _head(figure: Any, face: Typeface, size: tuple[float, float], left: float, title: str, notes: str) -> None:
-    lines = [(title, SIZE + 1, "black", 0.2), (notes, SIZE - 1, "#5d6169", 0.4)]
+    _write(figure, face, size, left, [(title, SIZE + 1, "black", 0.2), (notes, SIZE - 1, "#5d6169", 0.4)])
+
+
+def _write(
+    figure: Any, face: Typeface, size: tuple[float, float], x: float, lines: Sequence[tuple[str, float, str, float]]
+) -> None:
+    """Lines that begin at ``x``: a text, its points, its colour, and the inches from the top to its middle."""
     for text, points, ink, down in lines:
         figure.text(
-            left / size[0], 1 - down / size[1], face.text(text), fontproperties=face.font(points, False), color=ink,
+            x / size[0], 1 - down / size[1], face.text(text), fontproperties=face.font(points, False), color=ink,
             va="center", parse_math=False,
         )  # fmt: skip
 

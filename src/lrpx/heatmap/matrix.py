@@ -13,7 +13,7 @@ from .cells import cells_of
 from .drawable import Drawable, Made
 from .facts import model_and_settings
 from .look import Look
-from .numbers import MINUS, fixed
+from .numbers import MINUS, darkest, fixed
 from .text import mostly_rtl
 from .view import checked, view
 
@@ -81,13 +81,11 @@ class MatrixView:
 
     def legend(self, sign: str = "-") -> str:
         """Where the colours end, and what lies beyond."""
-        shown = np.abs(self.numbers[np.isfinite(self.numbers)])
-        beyond = shown[shown > self.scale]
         if not self.scale:
             return "every relevance is 0"
         text = f"colours to ±{self.number(self.scale)[1:]}"
-        largest = self.number(float(beyond.max()))[1:] if beyond.size else ""
-        return text + f", darkest: beyond it ({beyond.size} of {shown.size}, up to ±{largest})" * bool(beyond.size)
+        beyond = darkest(self.numbers, self.scale)
+        return text + f", {beyond}" * bool(beyond)
 
     def text(self, cell: int, /) -> str:
         """The text of a column."""

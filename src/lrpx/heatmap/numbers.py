@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 MINUS = "\N{MINUS SIGN}"
 
 
@@ -16,6 +18,15 @@ def fixed(value: float, scale: float, sign: str = "-") -> str:
         rounded = round(value, decimals)
         text = f"{rounded:+.{decimals}f}" if rounded else "0"
     return text.replace("-", sign)
+
+
+def darkest(numbers: np.ndarray, scale: float, sign: str = "±") -> str:
+    """How many of the finite ``numbers`` are beyond the scale, and the largest of them; empty where none is."""
+    sizes = np.abs(numbers[np.isfinite(numbers)])
+    beyond = sizes[sizes > scale]
+    if not beyond.size:
+        return ""
+    return f"darkest: beyond it ({beyond.size} of {sizes.size}, up to {sign}{fixed(float(beyond.max()), scale)[1:]})"
 
 
 def probability(p: float) -> str:
