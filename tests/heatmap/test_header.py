@@ -1,6 +1,7 @@
 """What stands above a map: what is explained, what the model predicts, and what a reader must know."""
 
 import io
+import re
 
 import numpy as np
 import pytest
@@ -64,6 +65,32 @@ def test_probability_and_rank_of_target_and_contrast(written):
     page = write(explanation(top=TOP))
     for part in ('" are" p = .41, rank 1', '" is" p = .031, rank 1,234', 'likeliest: " are" .41, " is" .031'):
         assert in_format(part) in page
+
+
+@pytest.mark.parametrize("settings", [{}, {"color_system": "truecolor"}])
+@pytest.mark.parametrize("several", [False, True])
+def test_no_line_ends_in_a_token_or_before_its_probability(settings, several):
+    words = ("Ġare", " the keys", "'s", "Ġpiano", ":")
+    top = tuple(
+        Prediction(Token(n, word), p)
+        for n, (word, p) in enumerate(zip(words, (0.41, 0.2, 0.999, 1e-5, 0.1), strict=True))
+    )
+    drawn = [explanation(top=top), explanation(top=top, method="lrp")] if several else explanation(top=top)
+    parts = ['" are" p = .41', '" is" p = .031', '" the keys" .20', '"\'s" > .99', '" piano" < .001', '":" .10']
+    for width in range(24, 80, 3):
+        console = Console(file=io.StringIO(), width=width, **settings)
+        console.print(heatmap.render(drawn))
+        lines = re.sub(r"\x1b\[[0-9;]*m", "", console.file.getvalue()).splitlines()
+        assert max(map(len, lines)) <= width
+        for part in parts:
+            assert any(part in line for line in lines), (width, part)
+
+
+def test_a_token_that_is_longer_than_a_line_is_not_lost():
+    long = Token(9, " " + "word " * 12)
+    console = Console(file=io.StringIO(), width=30)
+    console.print(heatmap.render(explanation(top=(Prediction(long, 0.5),))))
+    assert console.file.getvalue().count("word") == 12
 
 
 def test_nothing_is_said_of_probabilities_that_are_not_known(written):

@@ -18,7 +18,7 @@ from .cells import Cell
 from .colours import HIDDEN, ink
 from .grid import Grid, GridRow
 from .numbers import MINUS
-from .terminal import BAR, encodable, in_encoding, signs, style_for
+from .terminal import BAR, encodable, in_encoding, signs, style_for, unbroken, wrapped
 
 LABEL = 24  # columns of a row's label at most
 BETWEEN = 2  # columns between the label and the text, and before the numbers at the end
@@ -39,7 +39,7 @@ class TerminalGrid:
         else:
             lines = _Coloured(grid, lambda share: style_for(console, share, grid.look), minus, dot).lines(width)
         for line in lines:
-            yield from line.wrap(console, width, overflow="fold")
+            yield from wrapped(line, console, width)
 
 
 def _encodable(grid: Grid, encoding: str) -> tuple[Grid, tuple[str, str]]:
@@ -88,9 +88,11 @@ class _Coloured:
         """Header, grid, colour bar and legend."""
         grid = self.grid
         labels, explained = grid.short_labels(max(4, min(LABEL, width // 4)))
-        head = [text for text in (grid.method(), grid.explains(self.minus)) if text]
+        head = [unbroken(text, width) for text in (grid.method(), grid.explains(self.minus)) if text]
         lines = [Text("  ").join([Text(text, "bold" if i == 0 else "") for i, text in enumerate(head)])] if head else []
-        lines += [Text(line, "dim") for line in [*explained, *grid.below(self.minus, self.dot, labels)]]
+        lines += [
+            Text(unbroken(line, width), "dim") for line in [*explained, *grid.below(self.minus, self.dot, labels)]
+        ]
         lines.append(Text())
         for columns in self._wrapped(width - max(map(cell_len, labels)) - BETWEEN):
             lines += [*self._line(columns, labels), Text()]
@@ -172,7 +174,8 @@ def _plain(grid: Grid, width: int) -> list[Text]:
     """A header and one line per column of the grid; ``*`` marks the explained position. Rows that do not fit stand below."""
     head = ": ".join(text for text in (grid.method(), grid.explains()) if text)
     labels, explained = grid.short_labels(LABEL)
-    lines = [*[head] * bool(head), *explained, *grid.below(dot=", ", labels=labels), f"*: {grid.marked()}"]
+    header = [*[head] * bool(head), *explained, *grid.below(dot=", ", labels=labels)]
+    lines = [*(unbroken(line, width) for line in header), f"*: {grid.marked()}"]
     left = ["position"]
     right = ["text"]
     columns = [[label] for label in labels]

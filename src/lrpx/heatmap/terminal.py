@@ -6,6 +6,7 @@ with 16 colours, and a plain table without colours.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,9 +23,13 @@ from .colours import HIDDEN, IMAGE, ink
 from .images import ImageMap
 from .look import Look
 from .numbers import MINUS
+from .text import around_quotes
 from .view import ALL_ZERO, View
 
 BAR = 33  # columns of the colour bar, odd
+# Stands for a space that must not end a line: rich breaks lines at no-break spaces too. No visible text has it.
+_NO_BREAK = "\ue000"
+_PROBABILITY = re.compile(r"(?: p)?(?: [=<>])? \.\d+")
 
 
 class TerminalMap:
@@ -38,13 +43,32 @@ class TerminalMap:
         width = min(self.width or options.max_width, options.max_width)
         view = in_encoding(self.view, options.encoding)
         if console.color_system is None or console.no_color:
-            lines = _plain(view)
+            lines = _plain(view, width)
         else:
             few = console.color_system in ("standard", "windows")
             on = _few_colours if few else partial(_shades, look=view.look)
             lines = _Coloured(view, on, *signs(options.encoding)).lines(width)
         for line in lines:
-            yield from line.wrap(console, width, overflow="fold")
+            yield from wrapped(line, console, width)
+
+
+def unbroken(line: str, width: int) -> str:
+    """A line of a header for ``wrapped``, which breaks no quoted token that fits a line, and not before its probability."""
+    words, *rest = around_quotes(line)
+    for token, after in zip(rest[::2], rest[1::2], strict=True):
+        found = _PROBABILITY.match(after)
+        end = found.end() if found else 0
+        whole = token + after[:end]
+        words += whole.replace(" ", _NO_BREAK) if cell_len(whole) < width else whole  # a comma may follow
+        words += after[end:]
+    return words
+
+
+def wrapped(line: Text, console: Console, width: int) -> Iterator[Text]:
+    """Lines of at most ``width`` columns."""
+    for part in line.wrap(console, width, overflow="fold"):
+        part.plain = part.plain.replace(_NO_BREAK, " ")  # of the same length, so styles stay in place
+        yield part
 
 
 def unclipped(*headings: str) -> Table:
@@ -130,10 +154,10 @@ class _Coloured:
         lines = [
             Text.assemble(
                 (view.method, "bold"),
-                f"  {view.explains(self.minus)}" + " = " * bool(view.equals()),
+                f"  {unbroken(view.explains(self.minus), width)}" + " = " * bool(view.equals()),
                 (view.equals(self.minus), "bold"),
             ),
-            *(Text(line, "dim") for line in view.below(self.minus, self.dot)),
+            *(Text(unbroken(line, width), "dim") for line in view.below(self.minus, self.dot)),
             Text(),
             *(self._grid(width) if view.with_numbers else [self._flow(), Text()]),
             *(line for image in view.images for line in self._image(image, width)),
@@ -229,11 +253,11 @@ class _Coloured:
 # Without colours.
 
 
-def _plain(view: View) -> list[Text]:
+def _plain(view: View, width: int) -> list[Text]:
     """A header and one row per unit: position, id, relevance, text; ``*`` marks the explained position."""
+    head = f"{view.method}: {view.explains()}" + f" = {view.equals()}" * bool(view.equals())
     lines = [
-        f"{view.method}: {view.explains()}" + f" = {view.equals()}" * bool(view.equals()),
-        *view.below(dot=", "),
+        *(unbroken(line, width) for line in (head, *view.below(dot=", "))),
         *[f"*: {view.marked()}"] * bool(view.marked()),
     ]
     rows = [("position", "id", "relevance", "text")]
