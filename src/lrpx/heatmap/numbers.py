@@ -26,7 +26,7 @@ def darkest(numbers: np.ndarray, scale: float, sign: str = "±") -> str:
     beyond = sizes[sizes > scale]
     if not beyond.size:
         return ""
-    return f"darkest: beyond it ({beyond.size} of {sizes.size}, up to {sign}{fixed(float(beyond.max()), scale)[1:]})"
+    return f"darkest: beyond the scale ({beyond.size} of {sizes.size}, up to {sign}{fixed(float(beyond.max()), scale)[1:]})"
 
 
 def probability(p: float) -> str:
