@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from html.parser import HTMLParser
 
+import browser
 import numpy as np
 import pytest
 from rich.cells import cell_len
@@ -16,7 +17,7 @@ from rich.console import Console
 
 from lrpx import Explanation, Explanations, heatmap
 from lrpx.errors import InputError
-from lrpx.heatmap import Look
+from lrpx.heatmap import Look, grid_picture
 from lrpx.heatmap.alignment import aligned_cells, common_units, text_of
 from lrpx.heatmap.colours import colour, hex_colour
 from lrpx.heatmap.grid import Grid, grid, parts
@@ -340,3 +341,36 @@ def test_the_table_of_several_texts_is_not_cut_in_a_narrow_terminal():
     table = shown[: shown.index("The strongest token")]
     assert "…" not in table
     assert max(map(len, table.splitlines())) <= 60
+
+
+def test_numbers_at_the_ends_of_rows_stay_together_in_a_picture():
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    from lrpx.heatmap.fonts import Typeface
+
+    drawn = grid(several(WORDS * 2), Look())
+    names = [name for name, _ in drawn.ends()]
+    face, alone = Typeface(""), 0
+    for room in range(700, 1500, 50):  # pixels; the numbers need some 600
+        lines = [[column.text for column in line] for line in grid_picture._lines(face, drawn, room)]
+        assert lines[-1][-len(names) :] == names
+        assert sum(map(len, lines)) == len(drawn.columns) + len(names)
+        alone += lines[-1] == names
+    assert alone
+
+
+@pytest.mark.browser
+def test_numbers_at_the_ends_of_rows_stay_together_on_a_page(new_page, tmp_path):
+    several(WORDS * 2).to_html(tmp_path / "page.html")
+    page = new_page()
+    page.goto((tmp_path / "page.html").as_uri())
+    lasts, ends = page.locator(".flow > .c"), page.locator(".flow .end")
+    top = "found => found.map(each => Math.round(each.getBoundingClientRect().top))"
+    alone = 0
+    for width in range(500, 1000, 25):
+        page.set_viewport_size({"width": width, "height": 800})
+        tops = ends.evaluate_all(top)
+        assert len(set(tops)) == 1, width
+        alone += tops[0] > max(lasts.evaluate_all(top))
+    assert alone
+    page.set_viewport_size({"width": browser.PHONE, "height": 800})
+    assert not browser.wider_than_window(page)

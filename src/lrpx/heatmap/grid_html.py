@@ -33,6 +33,7 @@ font-variant-numeric:tabular-nums;white-space:pre;direction:ltr;box-shadow:0 0 0
 print-color-adjust:exact;-webkit-print-color-adjust:exact;forced-color-adjust:none}
 .lrpx .flow .c>i.at{box-shadow:0 0 0 2px #111 inset,0 0 0 3px #fff inset}
 .lrpx .flow .c:hover>b{text-decoration:underline}
+.lrpx .flow .after{display:flex;flex-wrap:wrap;max-width:100%}
 .lrpx .flow .end{text-align:right;color:#33363b;margin-inline-start:14px}
 .lrpx .flow .end>b{font-size:12px;color:#5d6169}
 .lrpx .flow .end>i{box-shadow:none;font-size:12px;padding:0}
@@ -101,9 +102,11 @@ def _columns(grid: Grid) -> Iterator[str]:
         )
         if len(cell.pieces) > 1:
             yield '<span class="nl"></span>'
+    yield '<span class="after">'
     for name, numbers in grid.ends(MINUS):
         rows = "".join(f"<i>{escape(number)}</i>" for number in numbers)
         yield f'<span class="c end"><b>{name}</b>{rows}</span>'
+    yield "</span>"
 
 
 def _bar(grid: Grid) -> str:

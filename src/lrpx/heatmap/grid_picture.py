@@ -66,9 +66,14 @@ def draw_grid(canvas: Canvas, grid: Grid) -> None:
 
 
 def _lines(face: Typeface, grid: Grid, room: float) -> Iterator[list[_Column]]:
+    """The columns in lines. The numbers at the ends of the rows stay together where a line holds them."""
     line: list[_Column] = []
-    for column in _columns(face, grid):
-        if column is None or (line and sum(c.width + c.gap for c in (*line, column)) > room):
+    columns = list(_columns(face, grid))
+    first = len(columns) - len(grid.ends())
+    together = sum(c.width + c.gap for c in columns[first:] if c)
+    for n, column in enumerate(columns):
+        wide = 0.0 if column is None else together if n == first else column.width + column.gap
+        if column is None or (line and sum(c.width + c.gap for c in line) + wide > room):
             yield from [line] * bool(line)
             line = []
         if column is not None:
