@@ -351,7 +351,9 @@ def test_numbers_at_the_ends_of_rows_stay_together_in_a_picture():
     names = [name for name, _ in drawn.ends()]
     face, alone = Typeface(""), 0
     for room in range(700, 1500, 50):  # pixels; the numbers need some 600
-        lines = [[column.text for column in line] for line in grid_picture._lines(face, drawn, room)]
+        found = list(grid_picture._lines(face, drawn, room))
+        assert not any(line[0].gap for line in found)  # no line is indented
+        lines = [[column.text for column in line] for line in found]
         assert lines[-1][-len(names) :] == names
         assert sum(map(len, lines)) == len(drawn.columns) + len(names)
         alone += lines[-1] == names
@@ -370,6 +372,10 @@ def test_numbers_at_the_ends_of_rows_stay_together_on_a_page(new_page, tmp_path)
         page.set_viewport_size({"width": width, "height": 800})
         tops = ends.evaluate_all(top)
         assert len(set(tops)) == 1, width
+        left = lasts.evaluate_all(
+            "found => found.map(e => [e.getBoundingClientRect().top, e.getBoundingClientRect().left])"
+        )
+        assert len({min(x for y, x in left if y == line) for line, _ in left}) == 1, width  # no line is indented
         alone += tops[0] > max(lasts.evaluate_all(top))
     assert alone
     page.set_viewport_size({"width": browser.PHONE, "height": 800})

@@ -25,7 +25,7 @@ padding:6px 12px 0;margin:10px 0}
 user-select:none;line-height:18px;width:calc(var(--label)*7px + 4px)}
 .lrpx .flow{display:flex;flex-wrap:wrap;margin-left:calc(var(--label)*7px + 10px)}
 .lrpx .flow .c{display:flex;flex-direction:column;height:calc((var(--rows) + 2)*18px);text-align:center;position:relative}
-.lrpx .flow .c.gap{margin-inline-start:.4em}
+.lrpx .flow .c.gap{margin-inline-end:.4em}
 .lrpx .flow .c>b{font-weight:400;font-size:15px;line-height:24px;height:24px;padding:0 1px;white-space:pre}
 .lrpx .flow .c.name>b{color:#5d6169;font-size:12px;padding-inline-end:.5em}
 .lrpx .flow .c>i{height:18px;line-height:18px;font-style:normal;font-size:11px;min-width:.7em;padding:0 3px;
@@ -95,7 +95,8 @@ def _columns(grid: Grid) -> Iterator[str]:
             at = ' class="at"' * found.explained
             strips.append(f'<i{at} style="{cell_style(row.view.fill(found))}">{shown}</i>')
             tips.append(f"{row.label}   {number or 'hidden'}")
-        kind = "c gap" if cell.gap else "c"
+        # A space is the margin of the column before it, so that it does not indent a line.
+        kind = "c gap" if n + 1 < len(grid.columns) and grid.columns[n + 1].gap else "c"
         yield (
             f'<span class="{kind}" title="{"&#10;".join(map(escape, tips))}"><b><bdi>{escape(text)}</bdi></b>'
             f"{''.join(strips)}</span>"

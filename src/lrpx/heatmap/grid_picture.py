@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .canvas import BODY, FRAME, MARGIN, ROOM, SMALL, SOFT, TINY, Canvas, unit
 from .cells import Cell, joined_pieces
@@ -77,7 +77,7 @@ def _lines(face: Typeface, grid: Grid, room: float) -> Iterator[list[_Column]]:
             yield from [line] * bool(line)
             line = []
         if column is not None:
-            line.append(column)
+            line.append(column if line else replace(column, gap=0.0))
     yield from [line] * bool(line)
 
 
