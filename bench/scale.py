@@ -161,7 +161,8 @@ def save_benchmark(folder: Path, model: Path, shape: str, count: int) -> str:
         folder / "manifest.json",
         {"kind": "benchmark", "schema": SCHEMA, "source": made_up, "ground_truth": {"file": made_up}},
     )
-    write_json(folder / "counts.json", {"kept": count, "published": None})
+    counts = {"rows": count, "kept": count, "steps": []}
+    write_json(folder / "counts.json", counts | {"published": None})
     manifest = {
         "kind": "tokenized",
         "schema": SCHEMA,
@@ -193,7 +194,7 @@ def save_benchmark(folder: Path, model: Path, shape: str, count: int) -> str:
                 n_attractors=0,
             )
         )
-    _write(place, kept, [], {"kept": count})
+    _write(place, kept, [], counts)
     return f"{lengths}, seed 0"
 
 
