@@ -644,8 +644,9 @@ def test_png_cuts_a_unit_that_is_longer_than_a_line():
 
 
 @pytest.mark.parametrize("name", ["hard", "zero", "bert", "decomposed"])
-def test_png_gives_no_warning_and_leaves_settings_alone(tmp_path, name):
+def test_png_gives_no_warning_and_leaves_settings_alone(monkeypatch, tmp_path, name):
     matplotlib = pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)  # which Captum imports
     with matplotlib.rc_context({"figure.autolayout": True, "text.usetex": True, "font.size": 40}):
         before = matplotlib.rcParams.copy()  # a copy does not look for a backend
         heatmap.to_png(ALL[name](), tmp_path / "map.png")  # warnings are errors here
