@@ -19,7 +19,7 @@ from ..errors import InputError, LrpxError, UnsupportedModelError
 from ..methods import Method
 from ..models.heads import IMAGE_TASKS, TEXT2TEXT
 from ..models.lock import lock_of
-from ..models.placement import entry_device
+from ..models.placement import entry_device, execution_device
 from ..models.signature import Source, task_of
 from ..passes.dispatch import PassRunner
 from ..passes.hidden_states import place_first
@@ -197,7 +197,7 @@ class Images(Collected):
         if key not in runner.noted:
             with noted_patches(self.tower) as seen, torch.no_grad():
                 if self.images[i].patched is None:
-                    self.tower(values.to(entry_device(self.tower), self.model.dtype))
+                    self.tower(values.to(execution_device(self.tower), self.model.dtype))
                 else:  # the processor has made them
                     seen.length = values.shape[1]
             runner.noted[key] = seen
