@@ -22,6 +22,7 @@ from ..models.lock import lock_of
 from ..models.placement import entry_device, execution_device
 from ..models.signature import Source, task_of
 from ..passes.dispatch import PassRunner
+from ..passes.edits import image_tokens
 from ..passes.hidden_states import place_first
 from ..results.explanation import Explanation
 from ..results.images import ImagePatches
@@ -39,7 +40,6 @@ from .heads import with_heads, without_heads
 from .predictions import other_rules
 
 SHOWN = 5  # of the likeliest labels
-PIXELS_PER_TOKEN = 256  # a patch of 16 x 16
 PATCHES_MOST = 256  # of an image of 256 x 256 in patches of 16 x 16
 
 
@@ -231,8 +231,7 @@ class Images(Collected):
                 by_size.setdefault((image.inputs["pixel_values"].shape, image.patched), []).append(i)
         groups = []
         for (shape, _), indices in by_size.items():
-            tokens = shape[1] if len(shape) == 3 else -(-shape[2] * shape[3] // PIXELS_PER_TOKEN)
-            count = max(1, batch_tokens // tokens)
+            count = max(1, batch_tokens // image_tokens(shape))
             groups += [indices[n : n + count] for n in range(0, len(indices), count)]
         return groups
 

@@ -19,11 +19,12 @@ from transformers import PreTrainedModel
 from ..errors import InputError
 from ..passes.attribution import Pass, run, scored
 from ..passes.dispatch import PassRunner
-from ..passes.edits import Edit, at_once, decided, edited, part_of, rows_of, values
+from ..passes.edits import Edit, edited, part_of, values
 from ..text.batching import Attribution, Batch
 from . import pixels
 from .baselines import Baseline, baseline_of, positive, seed_of
 from .gradient import norm_of
+from .points import as_given, over_points
 
 PLACE = ("embedding",)
 EditOf = Callable[[Batch, np.ndarray, np.ndarray], Edit]  # a part's batch, its items, its points -> what is changed
@@ -148,39 +149,26 @@ def smoothgrad(
 def _first(
     model: PreTrainedModel, batch: Batch, at: Sequence[str], runner: PassRunner | None
 ) -> tuple[Pass, Batch, PassRunner]:
-    """The pass of the texts as they are, the batch with the targets that it found, and a runner for changed ones.
-
-    A captured or compiled pass would not run the hooks that change embeddings, so the runner has none.
-    """
+    """``as_given``, of texts."""
     if tuple(at) != PLACE:
         raise InputError(
             f'at={list(at)}: this method changes word embeddings, and its relevance is theirs: at="embedding".'
         )
     with edited(model, batch, lambda _, embeddings: embeddings):  # refuses what is no text
         pass
-    given = PassRunner(model) if runner is None else runner
-    own = PassRunner(model, replace(given.execution, fast=False, compile=False))
-    plain = run(model, batch, {}, PLACE, runner=own)
-    return plain, decided(batch, plain.targets), own
+    return as_given(model, batch, PLACE, runner)
 
 
 def _over_points(
     model: PreTrainedModel, batch: Batch, runner: PassRunner, edit_of: EditOf, shares: np.ndarray
 ) -> Tensor:
-    """The gradients at the points of each item, added up with their shares, float64 ``[B, T, width]``."""
-    count, points = len(batch.spans), len(shares)
-    items, numbers = np.repeat(np.arange(count), points), np.tile(np.arange(points), count)
-    total: Tensor | None = None
-    for part in at_once(batch, count * points):
-        some = rows_of(batch, items[part].tolist())
-        with edited(model, some, edit_of(some, items[part], numbers[part])):
-            found = run(model, some, {}, PLACE, runner=runner)
-        gradient = found.hidden["embedding"].gradient.double()
-        gradient = gradient * torch.from_numpy(shares[numbers[part]]).to(gradient)[:, None, None]
-        total = gradient.new_zeros(count, *gradient.shape[1:]) if total is None else total
-        total.index_add_(0, torch.from_numpy(items[part]).to(gradient.device), gradient)
-    assert total is not None
-    return total
+    """``over_points`` with edits of the word embeddings, ``[B, T, width]``."""
+
+    def gradient_at(some: Batch, items: np.ndarray, numbers: np.ndarray) -> Tensor:
+        with edited(model, some, edit_of(some, items, numbers)):
+            return run(model, some, {}, PLACE, runner=runner).hidden["embedding"].gradient
+
+    return over_points(batch, shares, gradient_at)
 
 
 def _of_items(relevance: np.ndarray, batch: Batch) -> list[np.ndarray]:

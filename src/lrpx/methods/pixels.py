@@ -9,7 +9,7 @@ stays as it is: it has no relevance here.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -21,13 +21,13 @@ from transformers import PreTrainedModel
 from ..errors import InputError
 from ..passes.attribution import Pass, run, scored
 from ..passes.dispatch import PassRunner
-from ..passes.edits import TOKENS_AT_ONCE, decided, rows_of, values
+from ..passes.edits import at_once, decided, rows_of, values
 from ..passes.forward_backward import per_token
 from ..text.batching import Attribution, Batch
 from ..text.given import short
+from .points import as_given, over_points
 
 PLACE = "pixels"
-PIXELS_PER_TOKEN = 256
 SOFT = 20  # a blurred image is smoothed by a Gaussian whose deviation is this part of its shorter side
 
 Baseline = Literal["zero", "mean", "blur"] | Tensor | np.ndarray
@@ -54,7 +54,7 @@ def integrated_gradients(
         NonFiniteError: NaN or infinity appeared.
     """
     b = baseline_of(batch, baseline)
-    plain, batch, runner = _first(model, batch, runner)
+    plain, batch, runner = as_given(model, batch, (PLACE,), runner)
     x = plain.hidden[PLACE].state.double()
     nodes, weights = np.polynomial.legendre.leggauss(steps)
     points = torch.from_numpy((nodes + 1) / 2).to(x.device)
@@ -99,7 +99,7 @@ def smoothgrad(
         UnsupportedModelError: The model cannot be explained correctly.
         NonFiniteError: NaN or infinity appeared.
     """
-    plain, batch, runner = _first(model, batch, runner)
+    plain, batch, runner = as_given(model, batch, (PLACE,), runner)
     x = plain.hidden[PLACE].state.double()
     deviations = [noise * float(one.max() - one.min()) for one in x]
     seeds = [zlib.crc32(one.cpu().numpy().tobytes() + str(seed).encode()) for one in x]
@@ -143,7 +143,7 @@ def occlusion(model: PreTrainedModel, batch: Batch, *, window: int, baseline: An
     count = len(batch.spans)
     items, numbers = np.repeat(np.arange(count), len(hidden)), np.tile(np.arange(len(hidden)), count)
     losses = np.zeros((count, len(hidden)))
-    for part in _at_once(batch, len(items)):
+    for part in at_once(batch, len(items)):
         mask = masks[numbers[part]][:, of.clamp(min=0)] & (of >= 0)  # [R, height, width], or patches
         mask = mask.unsqueeze(1 if x.ndim == 4 else -1)
         changed = torch.where(mask, b[items[part]], x[items[part]])
@@ -195,43 +195,21 @@ def _smoothing(size: int, deviation: float) -> Tensor:
     return matrix
 
 
-def _first(model: PreTrainedModel, batch: Batch, runner: PassRunner | None) -> tuple[Pass, Batch, PassRunner]:
-    """The pass of the images as they are, the batch with the targets that it found, and a runner for changed ones.
-
-    Numbers of images differ among passes, and each would be compiled anew, so the runner compiles nothing.
-    """
-    given = PassRunner(model) if runner is None else runner
-    own = PassRunner(model, replace(given.execution, fast=False, compile=False))
-    plain = run(model, batch, {}, (PLACE,), runner=own)
-    return plain, decided(batch, plain.targets), own
-
-
 def _changed(batch: Batch, pixels: Tensor) -> Batch:
     given = batch.inputs["pixel_values"]
     return replace(batch, inputs={**batch.inputs, "pixel_values": pixels.to(given.device, given.dtype)})
 
 
-def _at_once(batch: Batch, rows: int) -> Iterator[slice]:
-    """Parts of so many images, each for one pass."""
-    given = batch.inputs["pixel_values"]
-    tokens = given.shape[1] if given.ndim == 3 else given.shape[2] * given.shape[3] // PIXELS_PER_TOKEN
-    step = max(1, TOKENS_AT_ONCE // max(1, tokens))
-    return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
-
-
 def _over_points(
     model: PreTrainedModel, batch: Batch, runner: PassRunner, change: Change, shares: np.ndarray
 ) -> Tensor:
-    """The gradients at the points of each image, added up with their shares, float64 of the shape of the pixel values."""
-    count, points = len(batch.spans), len(shares)
-    items, numbers = np.repeat(np.arange(count), points), np.tile(np.arange(points), count)
-    total = torch.zeros_like(batch.inputs["pixel_values"], dtype=torch.float64)
-    for part in _at_once(batch, count * points):
-        some = _changed(rows_of(batch, items[part].tolist()), change(items[part], numbers[part]))
-        gradient = run(model, some, {}, (PLACE,), runner=runner).hidden[PLACE].gradient.double()
-        share = torch.from_numpy(shares[numbers[part]]).to(gradient).view(-1, *[1] * (gradient.ndim - 1))
-        total.index_add_(0, torch.from_numpy(items[part]).to(total.device), gradient * share)
-    return total
+    """``over_points`` with other pixel values, of their shape."""
+
+    def gradient_at(some: Batch, items: np.ndarray, numbers: np.ndarray) -> Tensor:
+        changed = _changed(some, change(items, numbers))
+        return run(model, changed, {}, (PLACE,), runner=runner).hidden[PLACE].gradient
+
+    return over_points(batch, shares, gradient_at)
 
 
 def _of_pixels(plain: Pass, batch: Batch, parts: Tensor) -> list[Attribution]:

@@ -30,6 +30,7 @@ from .validation import where_not_finite
 
 Edit = Callable[[str, Tensor], Tensor]  # name of the stack and its embeddings [B, T, width] -> the same, changed
 TOKENS_AT_ONCE = 4096  # of all rows that one pass computes
+PIXELS_PER_TOKEN = 256  # a patch of 16 x 16
 
 
 @contextmanager
@@ -87,9 +88,15 @@ def width_of(batch: Batch) -> int:
     return sum(length for _, length in batch.shapes)
 
 
+def image_tokens(pixels: Sequence[int]) -> int:
+    """How many tokens an image has, for memory and time: its patches ``[B, patches, ...]``, or parts ``[B, C, H, W]``."""
+    return pixels[1] if len(pixels) == 3 else -(-pixels[2] * pixels[3] // PIXELS_PER_TOKEN)
+
+
 def at_once(batch: Batch, rows: int) -> Iterator[slice]:
-    """Parts of so many rows of the batch's length, each for one pass."""
-    step = max(1, TOKENS_AT_ONCE // max(1, width_of(batch)))
+    """Parts of so many rows of the batch's length, or images of its size, each for one pass."""
+    width = image_tokens(batch.inputs["pixel_values"].shape) if batch.of_images else width_of(batch)
+    step = max(1, TOKENS_AT_ONCE // max(1, width))
     return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 
 
