@@ -12,6 +12,7 @@ from tqdm.auto import tqdm
 from ..errors import InputError, LrpxError, NonFiniteError, warn
 from ..text.batching import Attribution
 
+Explain = Callable[..., Sequence[Attribution]]  # a batch and a method's options -> one for each item
 Found = TypeVar("Found")
 
 NEVER = 1 << 30  # collections of the middle generation before a full one
@@ -127,6 +128,3 @@ def without_full_collections() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
-
-
-Explain = Callable[..., Sequence[Attribution]]  # a batch and a method's options -> one for each item

@@ -64,9 +64,8 @@ def _lengthened(name: str, tensor: Tensor, length: int) -> Tensor:
     """What belongs to the images of a text, for more tokens or fewer: as when a model generates, each attends as the last one."""
     if name not in _BY_TOKEN:
         return tensor
-    return torch.cat([tensor, tensor[:, -1:].expand(-1, max(0, length - tensor.shape[1]), *tensor.shape[2:])], 1)[
-        :, :length
-    ]
+    more = max(0, length - tensor.shape[1])
+    return torch.cat([tensor, tensor[:, -1:].expand(-1, more, *tensor.shape[2:])], 1)[:, :length]
 
 
 class Readout(ABC):

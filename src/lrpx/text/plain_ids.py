@@ -54,11 +54,8 @@ class PlainIds:
         try:
             ids = np.fromiter(chain.from_iterable(lists), np.int64, int(lengths.sum()))
             known = signature.vocabulary if tokenizer is None else min(signature.vocabulary, len(tokenizer))
-        except (
-            OverflowError,
-            TypeError,
-        ):  # an id of more than 64 bits; a tokenizer that does not say how much it knows
-            return none
+        except (OverflowError, TypeError):
+            return none  # an id of more than 64 bits; a tokenizer that does not say how much it knows
         mask = getattr(tokenizer, "mask_token_id", None) if signature.task == "causal" else None
         unusual = [*signature.placeholders, *([] if mask is None else [mask])]
         ends = lengths.cumsum()
