@@ -54,6 +54,16 @@ def explained(page, url, text=TEXT, methods=("lrp", "alti-logit")):
     return settled(page)
 
 
+def generated(page, url):
+    """The page with five generated tokens, filled in as soon as it is there."""
+    page.goto(url)
+    page.fill("#text", TEXT)
+    page.fill("#count", "5")
+    page.click("#go-on")
+    page.wait_for_selector(".grid")
+    return settled(page)
+
+
 def problem(page):
     return page.inner_text("#problem") if page.is_visible("#problem") else ""
 
@@ -124,13 +134,7 @@ def test_downloads(new_page, url, tmp_path):
 
 
 def test_generated_tokens_are_clicked_and_marked(new_page, url, desk):
-    page = new_page()
-    page.goto(url)
-    page.fill("#text", TEXT)
-    page.fill("#count", "5")
-    page.click("#go-on")
-    page.wait_for_selector(".grid")
-    settled(page)
+    page = generated(new_page(), url)
     g = desk.explainer.generate(TEXT, max_new_tokens=5)
     reply = page.locator("#reply button")
     assert reply.count() == len([u for u in g.units if u.start >= g.prompt_length])
@@ -160,13 +164,7 @@ def test_nothing_is_written_over_what_was_typed_first(new_page, url, monkeypatch
         return about(desk)
 
     monkeypatch.setattr(server, "about", late)
-    page = new_page()
-    page.goto(url)
-    page.fill("#text", TEXT)
-    page.fill("#count", "5")
-    page.click("#go-on")
-    page.wait_for_selector(".grid")
-    settled(page)
+    page = generated(new_page(), url)
     assert (page.input_value("#text"), page.input_value("#count")) == (TEXT, "5")
     assert page.locator("#reply button").count() == 5
 

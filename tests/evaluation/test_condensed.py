@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from evaluation_tools import benchmark, gpt2, made_up
+from evaluation_tools import CONDENSED, benchmark, gpt2
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
@@ -20,20 +20,8 @@ from lrpx.files import sha256, write_json
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
-METHODS = ["lrp", "alti-logit", "gradient-l1"]
 
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return made_up(tmp_path_factory.mktemp("runs") / "run", METHODS, parts=2)
-
-
-@pytest.fixture(scope="module")
-def packed(run, tmp_path_factory):
-    return pack(run, tmp_path_factory.mktemp("packed") / "made-up")
-
-
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", CONDENSED)
 def test_the_metrics_are_those_of_the_records(run, packed, method):
     records = sorted((r for r in run.table().to_pylist() if r["method"] == method), key=lambda r: r["sample_id"])
     found = packed.of(method)

@@ -17,18 +17,6 @@ from lrpx.files import write_json
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
-METHODS = ["lrp", "alti-logit", "gradient-l1"]
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return made_up(tmp_path_factory.mktemp("runs") / "run", METHODS, parts=2)
-
-
-@pytest.fixture(scope="module")
-def packed(run, tmp_path_factory):
-    return pack(run, tmp_path_factory.mktemp("packed") / "made-up")
-
 
 def test_shares_and_the_most_relevant_token(run, packed):
     """Read aloud, for each sample and method."""

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from evaluation_tools import OF_RAY
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 pytest.importorskip("ray", reason="ray is not installed")
@@ -19,13 +20,7 @@ from lrpx.errors import InputError
 from lrpx.evaluation import ray_cluster
 from lrpx.evaluation.ray_cluster import Cluster, connect
 
-pytestmark = [
-    pytest.mark.ray,
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"),  # Ray's own use of what it deprecated
-    # Older releases of Ray leave files and processes to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = [pytest.mark.slow, *OF_RAY]
 
 
 # Room

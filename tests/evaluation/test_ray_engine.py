@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from evaluation_tools import benchmark, gpt2
+from evaluation_tools import OF_RAY, benchmark, gpt2
 from typer.testing import CliRunner
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
@@ -32,13 +32,7 @@ from lrpx.evaluation.run import evaluate
 from lrpx.evaluation.selection import plan
 from lrpx.methods import get_method
 
-pytestmark = [
-    pytest.mark.ray,
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"),  # Ray's own use of what it deprecated
-    # Older releases of Ray leave files and processes to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = [pytest.mark.slow, *OF_RAY]
 METHODS = ["lrp", "gradient"]
 
 

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from benchmark_tools import NOUNS, byte_bpe, word_piece
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
@@ -15,6 +16,13 @@ from lrpx.benchmark import build
 from lrpx.evaluation.metrics import score
 from lrpx.evaluation.records import METRICS, SCHEMA, Record, Run, finish, open_run, write_part
 
+CONDENSED = ["lrp", "alti-logit", "gradient-l1"]  # the methods of the made-up run that is condensed
+OF_RAY = [  # marks of tests that start it
+    pytest.mark.ray,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"),  # Ray's own use of what it deprecated
+    # Older releases of Ray leave files and processes to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 WORDS = ["old", "big", "green", "quiet", "very"]
 
 
