@@ -15,6 +15,8 @@ from torch import nn
 import lrpx
 from lrpx.passes import cuda_graphs as module
 from lrpx.passes.attribution import run
+from lrpx.passes.compiled import plan
+from lrpx.passes.compiled.plan import Plan
 from lrpx.passes.cuda_graphs import KEPT, MAX_TOKENS, Graphs, _padded, bucket
 from lrpx.passes.dispatch import PassRunner
 from lrpx.passes.execution import Execution
@@ -147,6 +149,25 @@ def test_every_shape_of_a_compiled_pass_is_captured(pretended, as_traced):
             plain = run(model, batch, "attnlrp", runner=runner_of(model, fast=False)).products
             np.testing.assert_allclose(found[:, : plain.shape[1]], plain, rtol=1e-6, atol=1e-9)
         assert pretended == ["LlamaForCausalLM"] * len(lengths)
+
+
+@pytest.mark.compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["causal:llama", "masked:bert"])
+def test_a_graph_takes_one_compilation(pretended, as_traced, quickly, monkeypatch, family):
+    """Of the padded text. BERT would have another plan for the text without padding, which needs no mask."""
+    model, plans = tiny.build(family), []
+    monkeypatch.setattr(plan, "Plan", lambda *args: plans.append(Plan(*args)) or plans[-1])
+    for length in (9, 9, 20):
+        batch = batch_for(model, (length,))
+        found = run(model, batch, "attnlrp", runner=runner_of(model, fast=True, compile=True)).products
+        expected = run(model, batch, "attnlrp", runner=runner_of(model, fast=False)).products
+        np.testing.assert_allclose(found[:, :length], expected, rtol=1e-6, atol=1e-9)
+    assert len(plans) == 1
+    assert len(pretended) == 2
+    monkeypatch.setattr(Graphs, "takes", lambda *_: False)  # a long text: now the other one is needed
+    run(model, batch_for(model, (40,)), "attnlrp", runner=runner_of(model, fast=True, compile=True))
+    assert len(plans) == (2 if family == "masked:bert" else 1)
 
 
 class Scaled(nn.Module):

@@ -70,6 +70,10 @@ class Graphs:
         limits = [n for n in (self._context, longest_alike(self._model, length)) if n is not None]
         return len(batch.spans), bucket(length, min(limits, default=None)) if self._pads else length
 
+    def padded(self, batch: Batch) -> Batch:
+        """A copy of a batch that ``takes`` says yes to, as a graph would hold it."""
+        return _padded(self._model, batch, self.shape_of(batch)[1])
+
     @cached_property
     def _context(self) -> int | None:
         return context_length(self._model)
@@ -120,7 +124,7 @@ class Graphs:
             RuntimeError: The pass cannot be captured (it looks at values on the way), or it changes the model.
             LrpxError, HeadNotFollowed: As ``forward_backward.compute``.
         """
-        padded = _padded(self._model, batch, self.shape_of(batch)[1])
+        padded = self.padded(batch)
         options = replace(options, static=True)
         device = batch.positions.device
         stream = torch.cuda.Stream(device)

@@ -33,7 +33,7 @@ from ..recognition.mixers import known_mixers
 from ..text.batching import Batch
 from .compiled.checks import CheckFailed
 from .compiled.plan import CompiledPasses
-from .cuda_graphs import Graphs, bucket
+from .cuda_graphs import Graphs, Run, bucket
 from .execution import DEFAULT, Execution
 from .forward_backward import compute
 from .memory import needs_checkpoint
@@ -186,16 +186,31 @@ class PassRunner:
         self._tell_what_is_not_done(batch)
         if not batch.is_traceable:
             return compute(self.model, batch, spec, options)
-        key = self._key(batch, spec)
-        found, run = None, partial(compute, self.model)
-        if self.execution.compile:
-            compiled = partial(self.compiled.run, key=key, settle=self._settle)
-            found = self._attempt("compiled", key, spec, lambda: compiled(batch, spec, options))
-            run = run if found is None else compiled
+        key, found = self._key(batch, spec), None
         if self._graph_is_due(batch, options, key):
-            captured = partial(self.graphs.capture, batch, spec, options, key=key, run=run, settle=self._settle)
-            found = self._attempt("graph", (self.graphs.shape_of(batch), key), spec, captured) or found
+            found = self._captured(batch, spec, options, key)
+        if found is None and self.execution.compile:
+            found = self._compiled(batch, spec, options, key)
         return compute(self.model, batch, spec, options) if found is None else found
+
+    def _compiled(self, batch: Batch, spec: PassSpec, options: PassOptions, key: Hashable) -> PassResult | None:
+        compiled = partial(self.compiled.run, batch, spec, options, key=key, settle=self._settle)
+        return self._attempt("compiled", key, spec, compiled)
+
+    def _captured(self, batch: Batch, spec: PassSpec, options: PassOptions, key: Hashable) -> PassResult | None:
+        """By a new graph, of the compiled pass if that was asked for.
+
+        What is compiled is the pass on the padded text, which the graph repeats. Without padding a model that looks both ways
+        needs no mask, so that is another plan, and nothing would use it.
+        """
+        place = self.graphs.shape_of(batch), key
+        if ("graph", place) in self._refused:
+            return None
+        run: Run = partial(compute, self.model)
+        if self.execution.compile and self._compiled(self.graphs.padded(batch), spec, options, key) is not None:
+            run = partial(self.compiled.run, key=key, settle=self._settle)
+        captured = partial(self.graphs.capture, batch, spec, options, key=key, run=run, settle=self._settle)
+        return self._attempt("graph", place, spec, captured)
 
     def _tell_what_is_not_done(self, batch: Batch) -> None:
         """Warn of what was asked for and is not done for such inputs."""
