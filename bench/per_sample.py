@@ -35,6 +35,8 @@ import torch
 from common import SHAPES, Contenders, Sample, inputs_of, ms
 
 import lrpx
+from lrpx.explainer.heads import with_heads
+from lrpx.explainer.predictions import LIKELIEST
 from lrpx.methods import get_method
 from lrpx.text.batching import Batch, Item, pad
 
@@ -149,7 +151,8 @@ Work = tuple[Sample, Batch]
 
 
 def batch_of(model: Any, sample: Sample) -> Batch:
-    return pad([Item(tuple(sample.ids), sample.position, sample.target, sample.contrast)], model)
+    """As an explainer makes it, so that its graphs and compiled passes serve the method alone too."""
+    return pad([Item(tuple(sample.ids), sample.position, sample.target, sample.contrast)], model, likeliest=LIKELIEST)
 
 
 class Mode(NamedTuple):
@@ -199,8 +202,10 @@ def explain(explainer: lrpx.Explainer, sample: Sample, **options: Any) -> Any:
 
 
 def method_alone(mode: Mode, work: Work) -> Any:
+    runner = mode.explainer._runner
+    options = with_heads({"heads": None}, len(work[0].ids), runner.execution)
     with common.precision(mode.tf32):
-        return get_method("attnlrp").run_by(mode.explainer._runner)(work[1])
+        return get_method("attnlrp").run_by(runner)(work[1], **options)
 
 
 def compared(model: Any, args: argparse.Namespace, mode: str, samples: Sequence[Sample]) -> dict[str, Any]:
