@@ -7,9 +7,9 @@
 1. A model with random weights is saved to a temporary folder, with a tokenizer, and a tokenised set of random ids is written
    whose lengths are those of the agreement benchmark.
 2. Each number of workers evaluates all of it, on a Ray of its own.
-3. The clock is that of the parts' files. It starts when as many parts are there as there are workers, so that loading, the
-   first captures and the first batch of each worker are left out, and stops at the last part, so that waiting for the slowest
-   worker is not. Samples of the parts in between, per second.
+3. The clock is that of the parts' files. It starts when a quarter of them is there, so that loading, first captures and
+   workers that started later than others are left out, and stops at the last part, so that waiting for the slowest worker is
+   not. Samples of the parts in between, per second.
 4. The records are compared with those of the first run.
 """
 
@@ -106,10 +106,11 @@ def speed_of(run: Run, workers: int, start: float) -> dict[str, Any]:
     """Samples per second, by when the parts were written."""
     methods = len(run.manifest["methods"])
     finished = sorted((path.stat().st_mtime_ns / 1e9, rows_of(path) / methods) for path in run.parts)
-    if len(finished) <= workers:
+    first = max(workers, len(finished) // 4)
+    if len(finished) <= first:
         raise SystemExit(f"{len(finished)} parts for {workers} workers: nothing to time. Give more --samples.")
-    begin, end = finished[workers - 1][0], finished[-1][0]
-    samples = sum(n for _, n in finished[workers:])
+    begin, end = finished[first - 1][0], finished[-1][0]
+    samples = sum(n for _, n in finished[first:])
     return {
         "samples_per_s": samples / (end - begin),
         "timed_s": end - begin,
