@@ -75,7 +75,7 @@ def test_loaded_by_name(tmp_path):
     loaded = lrpx.load(tmp_path).model
     assert type(loaded) is LlavaForConditionalGeneration
     a, b = (lrpx.explain(m, None, IDS, target=11) for m in (model, loaded))
-    np.testing.assert_allclose(a.relevance, b.relevance, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(a.relevance, b.relevance, rtol=1e-4, atol=1e-5)  # float32
 
 
 def test_check_and_explain_refuse_the_same():
