@@ -10,8 +10,9 @@ from compiled_tools import ASKED, OTHERS, assert_close, batch_for, gpt2, quick
 from support import on_states
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from lrpx.passes.compiled.cuts import CUT
 from lrpx.passes.compiled.partition import segments_of, steps_of
-from lrpx.passes.compiled.trace import CUT, is_size, tensors_of, traced, weights_of
+from lrpx.passes.compiled.trace import is_size, tensors_of, traced, weights_of
 from lrpx.passes.forward_backward import compute
 from lrpx.passes.spec import PassOptions, PassSpec
 

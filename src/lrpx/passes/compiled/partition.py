@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from torch import Tensor, fx, nn
 
 from ..._torch_internals import fused
-from .trace import CUT, is_size
+from .cuts import CUT
+from .trace import is_size
 
 Piece = Callable[..., Sequence[Tensor]]
 Step = tuple[Piece, list[str], list[str]]  # a function, names of its inputs, names of its outputs

@@ -7,9 +7,7 @@ conditions that came up on the way. Where a block begins, and where the gradient
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -37,9 +35,7 @@ from ..scores import accepted
 from ..spec import PassOptions, PassResult, PassSpec
 from .attention_calls import AttentionCall, AttentionCalls
 from .checks import Checks, symbols_checked
-
-CUT = "lrpx_cut"  # on a node's meta: (kind, block) of what begins after it; "block", "between" or "backward"
-
+from .cuts import CUT, Cuts, functional
 
 SHORT = 512  # tokens up to which attention that keeps all its weights costs little
 
@@ -174,7 +170,7 @@ def traced(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassOp
     weights = weights_of(model)
     found: list[PassResult] = []
 
-    def function(cuts: _Cuts, *tensors: Tensor) -> list[Tensor]:
+    def function(cuts: Cuts, *tensors: Tensor) -> list[Tensor]:
         rest = tensors[len(weights) :]
         inputs = dict(zip(batch.inputs, rest, strict=False))
         positions, targets, contrasts = rest[len(inputs) :]
@@ -202,7 +198,7 @@ def traced(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassOp
     checked = set[Any]()
 
     def graph_of(run: Callable[..., Any]) -> fx.GraphModule:
-        cuts = _Cuts()
+        cuts = Cuts()
         with fake:
             graph = traced_graph(partial(run, cuts), inputs)
         cuts.place(graph.graph)
@@ -213,7 +209,7 @@ def traced(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassOp
     for node in graph.graph.nodes:
         _write_elsewhere(node)
     if any(overwrites(node) for node in graph.graph.nodes):
-        graph = graph_of(partial(_functional, graph))
+        graph = graph_of(partial(functional, graph))
     if unchecked := environment.deferred_runtime_asserts.keys() - checked:
         raise RuntimeError(f"it checks numbers that are not known before it runs: {unchecked}")
     for node in graph.graph.nodes:
@@ -262,87 +258,6 @@ def _write_elsewhere(node: fx.Node) -> None:
     twin = not_in_place(node)
     if twin is not None and source.op == "call_function" and fresh_result(source) and list(source.users) == [node]:
         node.target = twin
-
-
-class _Cuts:
-    """Where a block begins or ends in a trace, and where the gradient of a block's output arrives."""
-
-    def __init__(self) -> None:
-        self._graph = fx.Graph()
-        self._cuts: list[tuple[int, tuple[str, int]]] = []  # after how many nodes, and what begins there
-        self._names: list[str] = []
-
-    def add(self, kind: str, block: int) -> None:
-        """What is traced from now on belongs to something else."""
-        self._cuts.append((len(self._graph.nodes), (kind, block)))
-
-    @contextmanager
-    def noted(self, blocks: Sequence[nn.Module]) -> Iterator[None]:
-        """While a pass is traced, note where blocks begin and end, and where gradients arrive."""
-        thread = threading.get_ident()
-        running: list[nn.Module] = []
-        begun = {"block": 0, "backward": 0}
-
-        def elsewhere() -> bool:
-            return (
-                begun["backward"] > 0 or threading.get_ident() != thread
-            )  # in the backward pass blocks are recomputed
-
-        def before(module: nn.Module, args: Any) -> None:
-            if not running and not elsewhere():
-                running.append(module)
-                self.add("block", begun["block"])
-
-        def after(module: nn.Module, args: Any, output: Any) -> None:
-            if running != [module] or elsewhere():
-                return
-            running.clear()
-            number = begun["block"]
-            begun["block"] += 1
-            self.add("between", number)
-
-            def arrives(_: Tensor) -> None:
-                begun["backward"] += 1
-                self.add("backward", number)
-
-            state = output[0] if isinstance(output, tuple | list) else output
-            if isinstance(state, Tensor) and state.requires_grad:
-                state.register_hook(arrives)
-
-        with ExitStack() as stack, self.tracing():
-            for module in blocks:
-                stack.callback(module.register_forward_pre_hook(before).remove)
-                stack.callback(module.register_forward_hook(after).remove)
-            yield
-
-    @contextmanager
-    def tracing(self) -> Iterator[None]:
-        """The trace that runs now is the one that is cut."""
-        self._graph = tracer().graph
-        yield
-        self._names = [node.name for node in self._graph.nodes]
-
-    def place(self, graph: fx.Graph) -> None:
-        """Note the cuts on the nodes of the finished graph, from which some that were traced are gone."""
-        nodes = {node.name: node for node in graph.nodes}
-        for count, what in self._cuts:
-            last = next((nodes[name] for name in reversed(self._names[:count]) if name in nodes), None)
-            if last is not None:
-                last.meta[CUT] = what
-
-
-def _functional(graph: fx.GraphModule, cuts: _Cuts, *inputs: Tensor) -> Any:
-    """Run a traced graph once more, to trace it without in-place operations; cuts stay where they were."""
-
-    class Again(fx.Interpreter):
-        def run_node(self, n: fx.Node) -> Any:
-            result = super().run_node(n)
-            if CUT in n.meta:
-                cuts.add(*n.meta[CUT])
-            return result
-
-    with cuts.tracing():
-        return torch.func.functionalize(Again(graph).run, remove="mutations")(*inputs)
 
 
 def constant(graph: fx.GraphModule, node: fx.Node) -> Any:
