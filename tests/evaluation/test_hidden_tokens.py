@@ -20,7 +20,7 @@ from lrpx.evaluation.ray_worker import Worker, block_of
 from lrpx.evaluation.records import find_runs, open_run
 from lrpx.evaluation.run import evaluate
 from lrpx.evaluation.selection import plan
-from lrpx.methods import methods_with_options
+from lrpx.methods.options import methods_with_options
 from lrpx.report import report, tables
 from lrpx.report.results import method_label, results_of
 

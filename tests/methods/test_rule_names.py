@@ -8,7 +8,7 @@ import torch
 
 import lrpx
 from lrpx.errors import InputError
-from lrpx.methods import methods_with_options
+from lrpx.methods.options import methods_with_options
 from lrpx.methods.rule_names import linear_rule, named_rules
 from lrpx.propagation import rules
 from lrpx.propagation.rulesets import ATTNLRP, LRP

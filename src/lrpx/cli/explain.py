@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import InputError, LrpxWarning, nearest
-from ..methods import METHODS, get_method, methods_with_options
+from ..methods import METHODS, get_method
+from ..methods.options import methods_with_options
 from ..results.explanations import Explanations
 from . import options
 from .output import Format, check_document, destination, look_of, view_of, write

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import InputError
-from ..methods import methods_with_options
+from ..methods.options import methods_with_options
 from . import options
 from .texts import texts_of
 

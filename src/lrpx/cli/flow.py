@@ -9,7 +9,7 @@ import typer
 
 from ..errors import InputError, LrpxWarning
 from ..files import json_line
-from ..methods import methods_with_options
+from ..methods.options import methods_with_options
 from . import options
 from .output import Format, destination, plain_text, write_text
 from .texts import texts_of

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import InputError, LrpxWarning
-from ..methods import methods_with_options
+from ..methods.options import methods_with_options
 from . import options
 from .output import Format, check_document, destination, look_of, write
 from .wording import in_command_words

@@ -14,8 +14,9 @@ from transformers import PreTrainedModel
 
 from ..benchmark.storage import check_place
 from ..errors import InputError, UnsupportedModelError, nearest
-from ..methods import METHODS, Method, get_method, methods_with_options
+from ..methods import METHODS, Method, get_method
 from ..methods.alti.families import find_family
+from ..methods.options import methods_with_options
 from ..methods.rule_names import linear_rule
 from ..models.loading import load
 from ..models.precision import is_exact

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, overload
 
 from ..errors import InputError, names_checked
-from ..methods import get_method, methods_with_options
+from ..methods import get_method
+from ..methods.options import methods_with_options
 from ..models.default.download import ALIAS
 from ..models.loading import load
 from ..models.lock import lock_of

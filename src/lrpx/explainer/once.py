@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from transformers import PreTrainedModel
 
 from ..errors import InputError
-from ..methods import methods_with_options
+from ..methods.options import methods_with_options
 from ..models.placement import entry_device
 from ..passes.execution import Execution
 from ..propagation.rulesets import RuleSet

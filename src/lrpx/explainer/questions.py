@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from transformers import PreTrainedModel
 
 from ..errors import InputError
-from ..methods import Method, methods_with_options
+from ..methods import Method
+from ..methods.options import methods_with_options
 from ..passes.dispatch import PassRunner
 from ..results.explanation import Explanation
 from ..results.flow import RelevanceFlow
