@@ -37,7 +37,7 @@ from .cuda_graphs import Graphs, Run, bucket
 from .execution import DEFAULT, Execution
 from .forward_backward import compute
 from .memory import needs_checkpoint
-from .model_state import ModelState, foreign_code, settings
+from .model_state import ModelState, foreign_code, foreign_rule, settings
 from .scores import HeadNotFollowed
 from .spec import PassOptions, PassResult, PassSpec
 from .validation import check_model, check_not_compiled, own_failures_named
@@ -298,7 +298,7 @@ class PassRunner:
             return "torch.autocast is on"
         if kind == "compiled" and known_mixers(modules_of(self.model)):
             return "its mixers are loops over tokens or chunks, which would be compiled anew for every length"
-        code = foreign_rule(spec) or foreign_code(self.model)
+        code = foreign_rule(spec.rules) or foreign_code(self.model)
         return code and f"{code}, and a captured or compiled pass would not run that code again"
 
     def _settle(self) -> ModelState:
@@ -365,11 +365,3 @@ class PassRunner:
         if message not in self._told:
             self._told.add(message)
             logger.log(level, "%s", message)
-
-
-def foreign_rule(spec: PassSpec) -> str | None:
-    """Which rule is somebody's own, and may do something else each time, as part of a sentence; ``None`` if none is."""
-    for kind, rule in get_rules(spec.rules).items():
-        if not getattr(rule, "__module__", "").startswith(("lrpx.propagation.", "lrpx.methods.rule_names")):
-            return f"the rule for {kind!r} is not one of lrpx.rules"
-    return None

@@ -3,7 +3,7 @@
 Weights changed in place are fine: they are read where they lie. What ``ModelState`` compares is listed there; it is a safety
 net for what happens without thinking (an adapter switched, a hook added, a model moved), and takes about a millisecond. Code
 that is neither PyTorch's nor transformers' nor PEFT's may read anything, so a model that runs some is neither captured nor
-compiled (``foreign_code``).
+compiled (``foreign_code``); nor is one under a rule of somebody's own (``foreign_rule``).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from transformers import PreTrainedConfig
 
 from .._torch_internals import HOOKS, active_modes, global_hooks, hooks_of
 from ..models.precision import matmul_precision
+from ..propagation.rulesets import RuleSet, get_rules
 
 # Packages whose modules read nothing but what they hold: those that models of transformers are made of, and Python's own.
 KNOWN_CODE = {"torch", "transformers", "transformers_modules", "peft", "kernels", "numpy", *sys.stdlib_module_names}
@@ -159,6 +160,14 @@ def foreign_code(model: nn.Module) -> str | None:
         for t in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
             if type(t) not in _WEIGHTS or t.layout is not torch.strided:
                 return f"{name} has a weight of the kind {type(t).__name__}, {t.layout}"
+    return None
+
+
+def foreign_rule(rules: str | RuleSet) -> str | None:
+    """Which rule is somebody's own, and may do something else each time, as part of a sentence; ``None`` if none is."""
+    for kind, rule in get_rules(rules).items():
+        if not getattr(rule, "__module__", "").startswith(("lrpx.propagation.", "lrpx.methods.rule_names")):
+            return f"the rule for {kind!r} is not one of lrpx.rules"
     return None
 
 
