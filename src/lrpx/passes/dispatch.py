@@ -183,7 +183,8 @@ class PassRunner:
         """Captured, compiled, or as it is: the first that was asked for and applies."""
         if batch.functions:  # a captured pass would not call them again
             return compute(self.model, batch, spec, options)
-        self._tell_what_is_not_done(batch)
+        if not_done := self.execution.not_done(batch, type(self.model).__name__):
+            self._tell(logging.WARNING, not_done)
         if not batch.is_traceable:
             return compute(self.model, batch, spec, options)
         key, found = self._key(batch, spec), None
@@ -211,27 +212,6 @@ class PassRunner:
             run = partial(self.compiled.run, key=key, settle=self._settle)
         captured = partial(self.graphs.capture, batch, spec, options, key=key, run=run, settle=self._settle)
         return self._attempt("graph", place, spec, captured)
-
-    def _tell_what_is_not_done(self, batch: Batch) -> None:
-        """Warn of what was asked for and is not done for such inputs."""
-        done = {"fast": batch.is_text_alone, "compile": batch.is_traceable}
-        asked = [name for name in done if getattr(self.execution, name) and not done[name]]
-        if asked:
-            images = batch.of_images or batch.with_images
-            why = (
-                "has an encoder and a decoder"
-                if batch.sources
-                else "reads images"
-                if images
-                else "is given more than text"
-            )
-            how = " or ".join({"fast": "captured", "compile": "compiled"}[name] for name in asked)
-            what = "texts alone are" if "fast" in asked else "texts alone and images are"
-            self._tell(
-                logging.WARNING,
-                f"{' and '.join(f'{name}=True' for name in asked)}: {type(self.model).__name__} {why}: only {what} {how}, "
-                "so it runs as usual",
-            )
 
     def _graph_is_due(self, batch: Batch, options: PassOptions, key: Hashable) -> bool:
         if self.execution.fast is False or options.checkpoint or not self.graphs.takes(batch):
@@ -342,16 +322,9 @@ class PassRunner:
 
         ``has_passes`` says whether the method is one of those that go backwards.
         """
-        idle = {}
-        if not has_passes:
-            idle = dict.fromkeys(("fast", "compile", "checkpoint"), f"{method} has no backward pass")
-        elif self.execution.fast and (kind := entry_device(self.model).type) != "cuda":
-            idle = {"fast": f"CUDA graphs need a GPU, and the model is on {kind}"}
-        if has_passes and self.execution.checkpoint:
-            idle["fast"] = "a checkpointed pass is not captured"
-        for option, reason in idle.items():
-            if getattr(self.execution, option) is True:
-                self._tell(logging.INFO, f"{option}=True changes nothing: {reason}")
+        device = entry_device(self.model).type
+        for option, reason in self.execution.idle(method, device, has_passes=has_passes).items():
+            self._tell(logging.INFO, f"{option}=True changes nothing: {reason}")
 
     def warn_once(self, notes: Iterable[str]) -> None:
         """Warn the caller of what is to be known about the model, each once."""

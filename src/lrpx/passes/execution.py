@@ -1,10 +1,11 @@
-"""How passes are run, as a user asks for it."""
+"""How passes are run, as a user asks for it, and which of that has no effect."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from ..errors import InputError
+from ..text.batching import Batch
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,38 @@ class Execution:
             value = getattr(self, name)
             if not isinstance(value, bool) and not (value is None and name != "compile"):
                 raise InputError(f"{name}={value!r}: give True or False.")
+
+    def idle(self, method: str, device: str, *, has_passes: bool) -> dict[str, str]:
+        """Which of the options that were asked for change nothing, and why.
+
+        Args:
+            method: The method's name.
+            device: The type of the model's device.
+            has_passes: Whether the method goes backwards.
+        """
+        why: dict[str, str] = {}
+        if not has_passes:
+            why = dict.fromkeys(("fast", "compile", "checkpoint"), f"{method} has no backward pass")
+        elif self.checkpoint:
+            why = {"fast": "a checkpointed pass is not captured"}
+        elif device != "cuda":
+            why = {"fast": f"CUDA graphs need a GPU, and the model is on {device}"}
+        return {option: reason for option, reason in why.items() if getattr(self, option) is True}
+
+    def not_done(self, batch: Batch, model: str) -> str | None:
+        """What was asked for and is not done for such inputs, as a warning; ``model`` is the name of its class."""
+        done = {"fast": batch.is_text_alone, "compile": batch.is_traceable}
+        asked = [name for name in done if getattr(self, name) and not done[name]]
+        if not asked:
+            return None
+        images = batch.of_images or batch.with_images
+        why = (
+            "has an encoder and a decoder" if batch.sources else "reads images" if images else "is given more than text"
+        )
+        how = " or ".join({"fast": "captured", "compile": "compiled"}[name] for name in asked)
+        what = "texts alone are" if "fast" in asked else "texts alone and images are"
+        options = " and ".join(f"{name}=True" for name in asked)
+        return f"{options}: {model} {why}: only {what} {how}, so it runs as usual"
 
 
 DEFAULT = Execution()
