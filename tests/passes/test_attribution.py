@@ -10,10 +10,10 @@ import lrpx
 from lrpx.errors import InputError, NonFiniteError, UnsupportedModelError
 from lrpx.methods import METHODS
 from lrpx.passes import attribution
-from lrpx.passes.attribution import run
+from lrpx.passes.attribution import Later, run
 from lrpx.passes.hidden_states import layer_count, resolve_at
 from lrpx.passes.validation import check_model, foreign_nodes
-from lrpx.text.batching import Item, Later, pad
+from lrpx.text.batching import Item, pad
 
 FAMILIES = ["causal:gpt2", "causal:llama", "causal:mixtral", "masked:bert", "causal:bloom", "causal:gpt_neox"]
 RULES = ["lrp", "attnlrp", "lrp-uniform-gate"]

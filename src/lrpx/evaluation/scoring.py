@@ -30,11 +30,11 @@ from ..methods.gradient import NORMS
 from ..models.lock import lock_of
 from ..models.placement import entry_device
 from ..models.signature import ModelSignature
-from ..passes.attribution import Combine, attributions, run
+from ..passes.attribution import Combine, Later, attributions, run
 from ..passes.dispatch import PassRunner
 from ..passes.hidden_states import place_first
 from ..passes.scores import explained_logits
-from ..text.batching import Attribution, Batch, Item, Later, pad
+from ..text.batching import Attribution, Batch, Item, pad
 from .external import ExternalRelevances
 from .hidden_tokens import HiddenTokens
 from .metrics import score

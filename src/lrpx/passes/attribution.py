@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from ..propagation.propagate import Propagation
 from ..propagation.rulesets import RuleSet
-from ..text.batching import Attribution, Batch, Later, Predictions
+from ..text.batching import Attribution, Batch, Predictions
 from .dispatch import PassRunner
 from .forward_backward import CHUNK, per_token
 from .hidden_states import place_first
@@ -108,6 +108,28 @@ def run(
     notes = (*about_tables(model), *((about_cuts(type(model).__name__, found.mode),) if +found.mode.cuts else ()))
     numbers = reading.values, reading.targets, reading.products
     return Pass(*numbers, places, found.mode, notes, reading.predictions, reading.inside)
+
+
+class Later(Sequence[Any]):
+    """A list that is made when the first of its entries is asked for; how many these are is known before.
+
+    Args:
+        count: How many.
+        make: Makes them all.
+    """
+
+    def __init__(self, count: int, make: Callable[[], list[Any]]) -> None:
+        self._count, self._make = count, make
+        self._made: list[Any] | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, i: Any) -> Any:
+        if self._made is None:
+            self._made = self._make()
+            del self._make  # and what it holds
+        return self._made[i]
 
 
 def attributions(

@@ -252,28 +252,6 @@ class Attribution:
     predictions: Predictions | None = None
 
 
-class Later(Sequence[Any]):
-    """A list that is made when the first of its entries is asked for; how many these are is known before.
-
-    Args:
-        count: How many.
-        make: Makes them all.
-    """
-
-    def __init__(self, count: int, make: Callable[[], list[Any]]) -> None:
-        self._count, self._make = count, make
-        self._made: list[Any] | None = None
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, i: Any) -> Any:
-        if self._made is None:
-            self._made = self._make()
-            del self._make  # and what it holds
-        return self._made[i]
-
-
 def pad(
     items: Sequence[Item],
     model: PreTrainedModel,
