@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from ..tasks.sources import check_no_images, read_source, split_sources
 from ..tasks.text2text import asked_of_pair, begins_otherwise, one_prefix_each
+from ..text.items import check_asked
 from .several_tokens import read_item
 from .spelling import averages_in_generate
 from .texts import Texts
@@ -52,7 +53,7 @@ class PairTexts(Texts):
         for (i, source), known in zip(read.items(), notes, strict=True):
             with self._trying(i):
                 asked_of_it = {name: column[i] for name, column in columns.items()}
-                self._check(asked_of_it, self.explains[i])
+                check_asked(asked_of_it, self.explains[i], self.objective)
                 self.encoded[i], asked = asked_of_pair(model, self.tokenizer, source, prefixes[i], asked_of_it)
                 item, several = read_item(self.signature, self.tokenizer, self.encoded[i], self.objective, asked)
                 begun = begins_otherwise(model, self.tokenizer, self.encoded[i])

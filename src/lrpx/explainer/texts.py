@@ -29,7 +29,7 @@ from ..tasks.image_text import check_method, encode_with_images, images_of_each,
 from ..text.batching import Attribution, Function, Item, pad
 from ..text.given import name_of, split
 from ..text.grouping import groups_of
-from ..text.items import check_name, lists_of, one_each
+from ..text.items import check_asked, lists_of, one_each
 from ..text.plain_ids import PlainIds
 from ..text.suspect import notes_of
 from ..text.tokenization import Encoded, encoder
@@ -133,7 +133,7 @@ class Texts(Collected):
             with self._trying(i):
                 encoded = self.encoded[i]
                 asked_of_it = {name: column[i] for name, column in columns.items()}
-                self._check(asked_of_it, self.explains[i])
+                check_asked(asked_of_it, self.explains[i], self.objective)
                 item, several = read_item(self.signature, self.tokenizer, encoded, self.objective, asked_of_it)
                 called = averages_in_generate(asked_of_it["contrast"]) if self.signature.task == "causal" else ()
                 self.items[i] = replace(item, notes=(*known, *item.notes, *called)) if known or called else item
@@ -148,26 +148,6 @@ class Texts(Collected):
         """What the user has to know of texts that could be tokenised; ``others``: there are more, which are plain ids."""
         padding = padding_id(model, self.tokenizer)
         return notes_of(read, self.tokenizer, padding, causal=task_of(model) == "causal", others=others)
-
-    def _check(self, asked: Mapping[str, Any], explains: Any) -> None:
-        """Refuse what no text can be asked.
-
-        Raises:
-            InputError: Several targets for one of several texts, a log-probability of a function, or a name for no function.
-        """
-        for name, value in asked.items():
-            if isinstance(value, list) and (name == "position" or not all(isinstance(i, int) for i in value)):
-                raise InputError(
-                    f"{name}={value!r} is a list inside a list. Each of several texts has one {name}.",
-                    python=f"Of one text several can be explained: explainer(text, {name}=[...]).",
-                )
-        function = asked["target"]
-        if callable(function) and self.objective != "logit":
-            raise InputError(
-                f"the target is the function {name_of(function)}, which is explained as it is. Leave out "
-                f"objective={self.objective!r}, and use logits.log_softmax(0) in the function."
-            )
-        check_name(function, explains)
 
     def explained_by(
         self,

@@ -75,6 +75,27 @@ def function_of(target: Any, contrast: Any) -> Function | None:
     return function
 
 
+def check_asked(asked: Mapping[str, Any], explains: Any, objective: str) -> None:
+    """Refuse what no text can be asked.
+
+    Raises:
+        InputError: Several targets for one of several texts, a log-probability of a function, or a name for no function.
+    """
+    for name, value in asked.items():
+        if isinstance(value, list) and (name == "position" or not all(isinstance(i, int) for i in value)):
+            raise InputError(
+                f"{name}={value!r} is a list inside a list. Each of several texts has one {name}.",
+                python=f"Of one text several can be explained: explainer(text, {name}=[...]).",
+            )
+    function = asked["target"]
+    if callable(function) and objective != "logit":
+        raise InputError(
+            f"the target is the function {name_of(function)}, which is explained as it is. Leave out "
+            f"objective={objective!r}, and use logits.log_softmax(0) in the function."
+        )
+    check_name(function, explains)
+
+
 def check_name(target: Any, name: Any) -> None:
     """Refuse ``explains=`` for what is no function.
 
