@@ -9,7 +9,7 @@ below one another, each with its own scale. Only ``show`` and the ``to_...`` fun
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from ..errors import InputError
@@ -37,14 +37,7 @@ def show(explanations: Drawables, look: Look = _LOOK, of: str = "tokens") -> Non
     Raises:
         InputError: The list is empty or holds something other than explanations.
     """
-    from . import notebook
-
-    if notebook.running():
-        notebook.display_html(html_fragment(explanations, look, of))
-        return
-    from rich.console import Console
-
-    Console().print(render(explanations, look=look, of=of))
+    _show(lambda: html_fragment(explanations, look, of), lambda: render(explanations, look=look, of=of))
 
 
 def render(
@@ -184,17 +177,7 @@ def to_svg(explanations: Drawables, path: str | os.PathLike[str], look: Look = _
 
 def show_generated(generated: Generated) -> None:
     """Print generated text to the terminal, with what was strongest for each token; in a notebook, display it as HTML."""
-    from . import notebook
-    from .generated import generated_view
-
-    if notebook.running():
-        from .generated_html import fragment
-
-        notebook.display_html(fragment(generated_view(generated)))
-        return
-    from rich.console import Console
-
-    Console().print(render_generated(generated))
+    _show(lambda: html_of_generated(generated, fragment=True), lambda: render_generated(generated))
 
 
 def render_generated(generated: Generated) -> RenderableType:
@@ -253,17 +236,7 @@ def png_of_pairs(e: Drawable, pairs: object, path: str | os.PathLike[str]) -> No
 
 def show_flow(flow: FlowLike) -> None:
     """Print what a flow of relevance keeps, and its strongest edges, to the terminal; in a notebook, display the graph."""
-    from . import notebook
-    from .flow import flow_view
-
-    if notebook.running():
-        from .flow_html import fragment
-
-        notebook.display_html(fragment(flow_view(flow)))
-        return
-    from rich.console import Console
-
-    Console().print(render_flow(flow))
+    _show(lambda: html_of_flow(flow, fragment=True), lambda: render_flow(flow))
 
 
 def render_flow(flow: FlowLike) -> RenderableType:
@@ -302,6 +275,17 @@ def png_of_flow(flow: FlowLike, path: str | os.PathLike[str]) -> None:
     from .flow import flow_view
 
     flow_picture.draw(flow_view(flow), check_ending(path, "png"))
+
+
+def _show(fragment: Callable[[], str], drawn: Callable[[], RenderableType]) -> None:
+    from . import notebook
+
+    if notebook.running():
+        notebook.display_html(fragment())
+        return
+    from rich.console import Console
+
+    Console().print(drawn())
 
 
 def _parts(explanations: Drawables, look: Look, of: str) -> Sequence[View | Grid | MatrixView]:
