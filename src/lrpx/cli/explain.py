@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ..errors import InputError, LrpxWarning, nearest
+from ..errors import InputError, nearest
 from ..methods import METHODS, get_method
 from ..methods.options import methods_with_options
 from ..results.explanations import Explanations
 from . import options
-from .output import Format, check_document, destination, look_of, view_of, write
+from .output import Format, check_document, destination, look_of, quiet_if_shown, view_of, write
 from .texts import Asked, texts_of
 from .wording import ERROR, in_command_words, tell
 
@@ -235,8 +234,7 @@ def explain(
         for name, value in typed.items()
     }
     given |= {"objective": objective, "target_prefix": target_prefix}
-    if kind is Format.terminal and output is None:
-        warnings.simplefilter("ignore", LrpxWarning)  # the header of the map says the same
+    quiet_if_shown(kind, output)
     asked = {name: values for name, values in asked.items() if any(value is not None for value in values)}
     alone = len(texts) == 1 and (bool(several) or not texts[0].origin)
     if image and not pictures:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Annotated, Any
 
 import typer
 
-from ..errors import InputError, LrpxWarning
-from ..files import json_line
+from ..errors import InputError
+from ..heatmap import render_flow
 from ..methods.options import methods_with_options
 from . import options
-from .output import Format, destination, plain_text, write_text
+from .output import Format, check_kind, destination, quiet_if_shown, write_one
 from .texts import texts_of
 from .wording import in_command_words
 
@@ -89,8 +88,7 @@ def flow(
     """
     options.set_logging(verbose)
     kind, output = destination(format, output)
-    if kind not in FORMATS:
-        raise InputError(f"{kind.name} is for lrpx explain; lrpx flow has {', '.join(f.name for f in FORMATS)}.")
+    check_kind(kind, "lrpx flow", FORMATS)
     given: dict[str, Any] = {"at": at, "rules": rules}
     methods_with_options([method], given)  # refused before a model is loaded
     typed = {
@@ -118,8 +116,7 @@ def flow(
         revision=revision,
         token=token,
     )
-    if kind is Format.terminal and output is None:
-        warnings.simplefilter("ignore", LrpxWarning)  # the header says the same
+    quiet_if_shown(kind, output)
     found = Explainer(loaded, tokenizer, checkpoint=checkpoint).flow(
         one.text,
         **typed,
@@ -133,20 +130,4 @@ def flow(
     )
     if kind is not Format.json:
         found = in_command_words(found, context.command, context.find_root().command)
-    if kind is Format.png:
-        assert output is not None
-        found.to_png(output)
-    elif kind is Format.terminal and output is None:
-        found.show()
-    else:
-        write_text(_content(found, kind), output)
-
-
-def _content(found: Any, kind: Format) -> str:
-    if kind is Format.json:
-        return json_line(found.to_dict())
-    if kind is Format.html:
-        return str(found.to_html())
-    from ..heatmap import render_flow
-
-    return plain_text(render_flow(found))
+    write_one(found, kind, output, render_flow)

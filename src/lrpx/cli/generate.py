@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 import sys
-import warnings
 from typing import Annotated, Any
 
 import typer
 
-from ..errors import InputError, LrpxWarning
-from ..files import json_line
+from ..errors import InputError
+from ..heatmap import render_generated
 from ..methods.options import methods_with_options
 from . import options
-from .output import PICTURES, Format, destination, plain_text, write_text
+from .output import PICTURES, Format, check_kind, destination, quiet_if_shown, write_one
 from .texts import texts_of
 from .wording import in_command_words
 
@@ -101,8 +100,7 @@ def generate(
     """
     options.set_logging(verbose)
     kind, output = destination(format, output)
-    if kind not in FORMATS:
-        raise InputError(f"{kind.name} is for lrpx explain; lrpx generate has {', '.join(f.name for f in FORMATS)}.")
+    check_kind(kind, "lrpx generate", FORMATS)
     if continuation is None and max_new_tokens is None:
         max_new_tokens = 20
     given: dict[str, Any] = {"at": at, "norm": norm, "rules": rules}
@@ -131,8 +129,7 @@ def generate(
         text, image = str(pictures[0]), None
     elif text is None:
         text = _prompt(prompt, chat=chat)
-    if kind is Format.terminal and output is None:
-        warnings.simplefilter("ignore", LrpxWarning)  # the header says the same
+    quiet_if_shown(kind, output)
     found = Explainer(loaded, tokenizer, checkpoint=checkpoint).generate(
         text,
         max_new_tokens=max_new_tokens,
@@ -149,29 +146,13 @@ def generate(
     )
     if kind is not Format.json:
         found = in_command_words(found, context.command, context.find_root().command)
-    if kind in PICTURES:
-        assert output is not None
-        getattr(found, f"to_{kind.name}")(output)
-    elif kind is Format.terminal and output is None:
-        found.show()
-    else:
-        write_text(_content(found, kind), output)
+    write_one(found, kind, output, render_generated)
 
 
 def _prompt(prompt: str | None, *, chat: bool) -> Any:
     """The one text to go on with: as it was typed, or from standard input."""
     [one] = texts_of(None if prompt is None else [prompt], None, jsonl=False, chat=chat)
     return one.text
-
-
-def _content(found: Any, kind: Format) -> str:
-    if kind is Format.json:
-        return json_line(found.to_dict())
-    if kind is Format.html:
-        return str(found.to_html())
-    from ..heatmap import render_generated
-
-    return plain_text(render_generated(found))
 
 
 def _span(text: str) -> tuple[int, int]:

@@ -7,13 +7,15 @@ import enum
 import importlib.util
 import io
 import re
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import typer
 from rich.console import Console, RenderableType
 
-from ..errors import InputError, install_command, nearest
+from ..errors import InputError, LrpxWarning, install_command, nearest
 from ..files import check_output, json_line, save_output
 from ..heatmap import Look
 from ..heatmap.latex import ENGINES
@@ -81,6 +83,22 @@ def format_of(format: str | None, output: Path | None) -> Format:
     if kind in PICTURES and importlib.util.find_spec("matplotlib") is None:
         raise InputError(f"{kind.name} needs matplotlib: {install_command('viz')}")
     return kind
+
+
+def check_kind(kind: Format, command: str, kinds: Sequence[Format]) -> None:
+    """Refuse a format that ``command`` does not write.
+
+    Raises:
+        InputError: It is none of ``kinds``.
+    """
+    if kind not in kinds:
+        raise InputError(f"{kind.name} is for lrpx explain; {command} has {', '.join(f.name for f in kinds)}.")
+
+
+def quiet_if_shown(kind: Format, output: Path | None) -> None:
+    """Give no warnings of lrpx where what is shown on the terminal says the same in its header."""
+    if kind is Format.terminal and output is None:
+        warnings.simplefilter("ignore", LrpxWarning)
 
 
 def check_document(kind: Format, *, fragment: bool, engine: str | None) -> None:
@@ -161,6 +179,20 @@ def write(
         write_text(written, output)
     else:
         write_text(plain_text(heatmap.render(drawn, look=look, of=of)), output)
+
+
+def write_one(found: Any, kind: Format, output: Path | None, render: Callable[[Any], RenderableType]) -> None:
+    """Write a flow, or generated text, to ``output``, or to standard output; ``render`` draws it for a terminal."""
+    if kind in PICTURES:
+        getattr(found, f"to_{kind.name}")(output)
+    elif kind is Format.json:
+        write_text(json_line(found.to_dict()), output)
+    elif kind is Format.html:
+        write_text(found.to_html(), output)
+    elif output is None:
+        found.show()
+    else:
+        write_text(plain_text(render(found)), output)
 
 
 def plain_text(drawn: RenderableType) -> str:

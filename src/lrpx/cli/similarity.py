@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Annotated, Any
 
 import typer
 
-from ..errors import InputError, LrpxWarning
+from ..errors import InputError
 from ..methods.options import methods_with_options
 from . import options
-from .output import Format, check_document, destination, look_of, write
+from .output import Format, check_document, destination, look_of, quiet_if_shown, write
 from .wording import in_command_words
 
 
@@ -85,8 +84,7 @@ def similarity(
         revision=revision,
         token=token,
     )
-    if kind is Format.terminal and output is None:
-        warnings.simplefilter("ignore", LrpxWarning)  # the header says the same
+    quiet_if_shown(kind, output)
     wanted: dict[str, Any] = {"metric": metric, "pooling": pooling, "pairs": pairs, "method": method, **given}
     found = Explainer(loaded, tokenizer, checkpoint=checkpoint).similarity(text, other, **wanted)
     if kind not in (Format.json, Format.jsonl):
