@@ -16,7 +16,7 @@ import numpy as np
 from .. import heatmap
 from ..errors import InputError, NonFiniteError, import_optional, names_checked
 from ..files import check_ending, json_line, save_output
-from .saved import read_saved
+from .saved import fields_of, read_object
 from .tokens import Token, Unit
 
 SCHEMA = 1
@@ -260,16 +260,7 @@ class RelevanceFlow:
         Raises:
             InputError: It is not a saved flow, or of another schema.
         """
-        if data.get("kind") != "flow":
-            raise InputError("not a saved RelevanceFlow. An Explanation is read by Explanation.load().")
-        if data.get("schema") != SCHEMA:
-            raise InputError(
-                f"schema {data.get('schema')!r}: this version of lrpx reads schema {SCHEMA}. Upgrade lrpx."
-            )
-        fields = {k: v for k, v in data.items() if k not in ("schema", "kind")}
-        expected = {f.name for f in dataclasses.fields(cls)}
-        if fields.keys() != expected:
-            raise InputError(f"not a saved flow: these fields differ: {sorted(fields.keys() ^ expected)}.")
+        fields = fields_of(cls, data, "flow", SCHEMA, "flow", {})
         try:
             return cls(**fields | _typed(fields))
         except InputError:
@@ -289,10 +280,7 @@ class RelevanceFlow:
         Raises:
             InputError: The file is not a saved flow.
         """
-        data = read_saved(path, "save()")
-        if not isinstance(data, dict):
-            raise InputError(f"{path} holds {type(data).__name__}, not a flow written by save().")
-        return cls.from_dict(data)
+        return cls.from_dict(read_object(path, "a flow"))
 
 
 def _typed(fields: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from ..errors import InputError, NonFiniteError, counted, import_optional, names
 from ..files import check_ending, json_line, save_output
 from .explanation import Explanation, Measures
 from .images import ImagePatches, check_images, plain_images, read_images
-from .saved import read_saved
+from .saved import fields_of, read_object
 from .spans import checked_span, checked_weights, hop, hop_notes
 from .tokens import Segment, Token, Unit, cut, joined, piece, readable_texts
 
@@ -286,18 +286,7 @@ class GenerationExplanation:
         Raises:
             InputError: It is not a saved explanation of generated tokens, or of another schema.
         """
-        if data.get("kind") != "generation":
-            raise InputError("not a saved GenerationExplanation. An Explanation is read by Explanation.load().")
-        if data.get("schema") != SCHEMA:
-            raise InputError(
-                f"schema {data.get('schema')!r}: this version of lrpx reads schema {SCHEMA}. Upgrade lrpx."
-            )
-        fields = {k: v for k, v in data.items() if k not in ("schema", "kind")}
-        expected = {f.name for f in dataclasses.fields(cls)}
-        later: dict[str, Any] = {"source": 0, "images": []}
-        fields = later | fields
-        if fields.keys() != expected:
-            raise InputError(f"not a saved explanation: these fields differ: {sorted(fields.keys() ^ expected)}.")
+        fields = fields_of(cls, data, "generation", SCHEMA, "explanation", {"source": 0, "images": []})
         contrast = fields["contrast"]
         try:
             typed = {
@@ -326,10 +315,7 @@ class GenerationExplanation:
         Raises:
             InputError: The file is not a saved explanation of generated tokens.
         """
-        data = read_saved(path, "save()")
-        if not isinstance(data, dict):
-            raise InputError(f"{path} holds {type(data).__name__}, not an explanation written by save().")
-        return cls.from_dict(data)
+        return cls.from_dict(read_object(path, "an explanation"))
 
 
 def explained(objective: str, average: str | None, count: int) -> str:
