@@ -7,7 +7,7 @@ value's gradient g with respect to them, v(0) = v(x) - x . g + ..., and x . g is
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 
 import numpy as np
@@ -19,8 +19,6 @@ from ..passes.units import Changed, Units, heads_changed, neurons_changed, units
 from ..results.explanation import Explanation
 from ..text.batching import Batch
 from .curves import Faithfulness, perturbed
-
-_Find = Callable[[Explanation, Hashable], np.ndarray]  # an explanation and a place -> relevance of the units there
 
 
 def without_units(
