@@ -11,16 +11,7 @@ from .cells import Cell, cells_of
 from .drawable import Drawable
 from .facts import model_and_settings
 from .look import Look
-
-
-@dataclass(frozen=True)
-class PairRow:
-    """A token of the first text."""
-
-    text: str
-    relevance: np.ndarray  # [cells of the second text]
-    end: int
-    against: str = ""  # as of a row of generated text
+from .matrix import MatrixRow
 
 
 @dataclass(frozen=True)
@@ -29,7 +20,7 @@ class PairsView:
 
     title: str
     notes: tuple[str, ...]
-    rows: tuple[PairRow, ...]
+    rows: tuple[MatrixRow, ...]
     columns: tuple[Cell, ...]
     first: int
     additive: bool = True
@@ -55,6 +46,6 @@ def pairs_view(e: Drawable, pairs: object) -> PairsView:
     second = tuple(cell for cell in cells if cell.tokens[0][0] >= length)
     summed = np.add.reduceat(pairs, [cell.tokens[0][0] for cell in first], axis=0)
     summed = np.add.reduceat(summed, [cell.tokens[0][0] - length for cell in second], axis=1)
-    rows = tuple(PairRow(cell.text, line, len(second)) for cell, line in zip(first, summed, strict=True))
+    rows = tuple(MatrixRow(cell.text, line, len(second)) for cell, line in zip(first, summed, strict=True))
     title = f"{e.method}: {e.explains}, by pairs of tokens"
     return PairsView(title, tuple(model_and_settings(e)), rows, second, len(second))
