@@ -67,6 +67,21 @@ def _joined(*sentences: str) -> str:
     return " ".join(filter(None, sentences))
 
 
+def lines_of(error: BaseException) -> list[str]:
+    """What an error says, line by line, without empty ones."""
+    return [line.strip() for line in str(error).splitlines() if line.strip()]
+
+
+def first_lines(error: BaseException) -> str:
+    """What an error says at first; those of transformers can be pages long."""
+    return " ".join(lines_of(error)[:3]) or type(error).__name__
+
+
+def in_one_line(error: object, most: int) -> str:
+    """What an error says, in a line of at most so many characters."""
+    return " ".join(str(error).split())[:most]
+
+
 def nearest(name: object, known: Iterable[str]) -> str:
     """A sentence that lists the ``known`` names and suggests the one closest to ``name``, ignoring case."""
     by_lower = {k.lower(): k for k in sorted(known)}

@@ -12,7 +12,7 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from ..benchmark import TokenizedSample
-from ..errors import InputError, NonFiniteError, nearest
+from ..errors import InputError, NonFiniteError, in_one_line, nearest
 from ..methods.baselines import baseline_of
 from ..models.lock import lock_of
 from ..models.positions import fresh_rotations
@@ -68,7 +68,7 @@ class HiddenTokens:
                 half, each = (len(samples) + 1) // 2, len(records) // len(samples)
                 parts = ((samples[:half], records[: half * each]), (samples[half:], records[half * each :]))
                 return [record for some, theirs in parts for record in self(some, theirs)]
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+            reason = in_one_line(f"{type(error).__name__}: {error}", 500)
             return [_failed(record, f"faithfulness: {reason}") for record in records]
         for n, values in zip(explained, measures, strict=True):
             found[n] = Record(**{**records[n]._asdict(), **values})

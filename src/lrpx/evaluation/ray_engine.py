@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedModel
 
-from ..errors import LrpxError
+from ..errors import LrpxError, lines_of
 from ..methods import Method
 from ..models.default.download import ALIAS
 from ..models.precision import is_exact
@@ -105,7 +105,7 @@ def compute_parts(cluster: Cluster, job: Job, parts: Mapping[int, Part], table: 
             raise
         except Exception as error:  # such as an actor that is gone for good, which Ray Data does not replace
             failures += 1
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+            lines = lines_of(error) or [type(error).__name__]
             reason = " ".join(dict.fromkeys((lines[0], lines[-1])))  # in between: the trace, ids
             if failures == ATTEMPTS:
                 raise LrpxError(

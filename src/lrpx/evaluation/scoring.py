@@ -24,7 +24,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ..benchmark import TokenizedSample
-from ..errors import InputError, LrpxError, NonFiniteError, UnsupportedModelError
+from ..errors import InputError, LrpxError, NonFiniteError, UnsupportedModelError, in_one_line
 from ..methods import Method
 from ..methods.gradient import NORMS
 from ..models.lock import lock_of
@@ -245,7 +245,7 @@ class BatchExplainer:
                 raise  # about the model or the method, not about these samples
             logger.debug("a batch of %d samples failed", len(samples), exc_info=True)
             full = _is_out_of_memory(error)
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+            reason = in_one_line(f"{type(error).__name__}: {error}", 500)
         if full:
             gc.collect()
             kind = entry_device(self.model).type

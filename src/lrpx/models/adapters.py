@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError, UnsupportedModelError
+from ..errors import InputError, UnsupportedModelError, lines_of
 
 CONFIG = "adapter_config.json"
 
@@ -123,6 +123,5 @@ def with_adapter(model: Any, folder: Path, name: str, words: int) -> Any:
                     model.resize_token_embeddings(words, mean_resizing=False)
         adapted = PeftModel.from_pretrained(model, str(folder))
     except (OSError, ValueError, ImportError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise InputError(f"the adapter {name} cannot be loaded: {' '.join(lines[:3])}") from error
+        raise InputError(f"the adapter {name} cannot be loaded: {' '.join(lines_of(error)[:3])}") from error
     return without_peft(adapted).eval()

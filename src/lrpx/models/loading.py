@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..errors import InputError, names_checked
+from ..errors import InputError, first_lines, names_checked
 from . import device_map as device_maps
 from . import hub
 from .adapters import check_head, with_adapter
@@ -122,7 +122,7 @@ def _load_config(place: Place, options: dict[str, Any]) -> Any:
     try:
         return AutoConfig.from_pretrained(place.source, **options)
     except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
-        raise InputError(f"the configuration of {place.name} cannot be read: {_first_lines(error)}") from error
+        raise InputError(f"the configuration of {place.name} cannot be read: {first_lines(error)}") from error
 
 
 def _load_tokenizer(place: Place, options: dict[str, Any]) -> Any:
@@ -132,7 +132,7 @@ def _load_tokenizer(place: Place, options: dict[str, Any]) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(place.source, **options)
     except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
-        raise InputError(f"the tokenizer of {place.name} cannot be loaded: {_first_lines(error)} {hint}") from error
+        raise InputError(f"the tokenizer of {place.name} cannot be loaded: {first_lines(error)} {hint}") from error
     if len(tokenizer.get_vocab()) <= len(tokenizer.all_special_tokens):
         raise InputError(f"{place.name} has no tokenizer files (tokenizer.json, vocab.txt, ...). {hint}")
     if place.gguf is not None:
@@ -156,7 +156,7 @@ def _load_model(place: Place, auto_class: Any, **options: Any) -> Any:
             again = (
                 ' Take attn_implementation="sdpa": flash attention hides its operations, and could not be explained.'
             )
-        raise InputError(f"{place.name} cannot be loaded: {_first_lines(error)}{again}") from error
+        raise InputError(f"{place.name} cannot be loaded: {first_lines(error)}{again}") from error
 
     # The pooler of a model without a head is for nothing: embeddings are pooled from the hidden states.
     unused = "pooler." if head_of([type(model).__name__]) is NO_HEAD else ()
@@ -195,9 +195,3 @@ def _load_divided(place: Place, auto_class: Any, places: str | device_maps.Place
             )
         weakref.finalize(model, on_error.pop_all().close)
     return model
-
-
-def _first_lines(error: Exception) -> str:
-    """The first lines of an error message; those of transformers can be pages long."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines[:3]) or type(error).__name__

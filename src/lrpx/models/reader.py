@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from ..errors import InputError, install_command, warn
+from ..errors import InputError, first_lines, install_command, warn
 from . import hub
 from .locate import Place
 
@@ -56,7 +56,7 @@ def load_reader(place: Place, auto_class: Any, options: dict[str, Any], tokenize
         try:
             return AutoImageProcessor.from_pretrained(place.source, **options)
         except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
-            raise InputError(f"the image processor of {place.name} cannot be loaded: {_short(error)}") from error
+            raise InputError(f"the image processor of {place.name} cannot be loaded: {first_lines(error)}") from error
     if kind not in _WITH_PROCESSOR or not _has_processor(place, options.get("token")):
         return tokenizer()
     from transformers import AutoProcessor
@@ -66,7 +66,7 @@ def load_reader(place: Place, auto_class: Any, options: dict[str, Any], tokenize
         return _with_images(found, place, options) if isinstance(found, PreTrainedTokenizerBase) else found
     except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
         warn(
-            f"the processor of {place.name} cannot be loaded, so texts can be explained, but no images: {_short(error)} "
+            f"the processor of {place.name} cannot be loaded, so texts can be explained, but no images: {first_lines(error)} "
             f"{install_command('vision')} installs what processors need."
         )
         return tokenizer()
@@ -85,8 +85,3 @@ def _has_processor(place: Place, token: Any) -> bool:
         return any((folder / file).is_file() for file in _PROCESSOR_FILES)
     state = hub.Pinned(place.options["revision"], place.options["local_files_only"])
     return hub.fetched(place.source, state, token, _PROCESSOR_FILES) is not None
-
-
-def _short(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines[:3]) or type(error).__name__

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from ..errors import LrpxError, strict, warn
+from ..errors import LrpxError, in_one_line, strict, warn
 from ..models.modules import modules_of
 from ..models.placement import entry_device, is_divided
 from ..models.positions import fresh_rotations
@@ -249,7 +249,7 @@ class PassRunner:
         except (RuntimeError, AssertionError) as error:  # also what tracing, TorchInductor and CUDA raise
             if strict():
                 raise
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            reason = in_one_line(f"{type(error).__name__}: {error}", 300)
             logger.debug("a %s pass failed", kind, exc_info=True)
         if kind == "graph":
             gc.collect()  # what a capture that failed has left

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from .._torch_internals import no_function_modes
-from ..errors import NonFiniteError
+from ..errors import NonFiniteError, in_one_line
 from ..models.positions import fresh_rotations
 from ..text.batching import Batch, Predictions
 from .attention_flow import AttentionFlow, AttentionWatch, along, shares_of
@@ -322,8 +322,7 @@ class _Walk:
             except (torch.OutOfMemoryError, RuntimeError) as error:
                 if len(group) == 1:
                     raise
-                reason = " ".join(str(error).split())[:200]
-                logger.debug("%s goes backwards once per token: %s", self.at.name, reason)
+                logger.debug("%s goes backwards once per token: %s", self.at.name, in_one_line(error, 200))
                 self.together = 1
                 continue
             found.extend(self.at.products(lower, each)[0] for each in back)

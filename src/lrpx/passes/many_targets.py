@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from .._torch_internals import no_function_modes
-from ..errors import NonFiniteError, UnsupportedModelError
+from ..errors import NonFiniteError, UnsupportedModelError, in_one_line
 from ..models.positions import fresh_rotations
 from ..text.batching import Batch
 from .branch_sums import NOTHING, edges_to, sums_of
@@ -132,7 +132,7 @@ class ManyTargets:
             except torch.OutOfMemoryError:
                 reason = "together they do not fit into memory"
             except RuntimeError as error:  # vmap has no rule for an operation
-                reason = " ".join(str(error).split())[:200]
+                reason = in_one_line(error, 200)
             logger.debug("%s goes backwards once per value: %s", self._name, reason)
             self._together = 1
             del self.inside[known:]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .._torch_internals import HOOK_NODE, backward_hooks_of, hooks_of
-from ..errors import InputError, LrpxError, UnsupportedModelError
+from ..errors import InputError, LrpxError, UnsupportedModelError, lines_of
 from ..models.heads import IMAGE_TASKS
 from ..models.modules import modules_of
 from ..models.placement import stored_parameters
@@ -120,7 +120,7 @@ def own_failures_named(
     except Exception as error:
         if _raised_by_a_hook(model, error):
             raise raised from None
-        said = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
+        said = next(iter(lines_of(error)), "no message")
         raise UnsupportedModelError(
             f"{type(model).__name__} cannot read this input, also without lrpx: its own forward raises "
             f"{type(error).__name__}: {said[:200]}"

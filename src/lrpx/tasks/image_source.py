@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..errors import InputError, UnsupportedModelError
+from ..errors import InputError, UnsupportedModelError, in_one_line
 from ..models.reader import image_processor_of
 from ..models.refused import why_refused
 from ..models.signature import Source, takes
@@ -92,7 +92,7 @@ def _inputs(model: PreTrainedModel, processor: Any, given: Any) -> dict[str, Ten
         made = processor(images=picture, return_tensors="pt")
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RuntimeError, ImportError) as error:
         raise InputError(
-            f"the {type(processor).__name__} cannot read this image: {' '.join(str(error).split())[:300]}",
+            f"the {type(processor).__name__} cannot read this image: {in_one_line(error, 300)}",
             python=f"If it needs more than the image, give what it makes: {MADE}.",
         ) from error
     return {key: made[key] for key in (name, "attention_mask") if key in made}

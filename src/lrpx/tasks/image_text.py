@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..errors import InputError, UnsupportedModelError, counted
+from ..errors import InputError, UnsupportedModelError, counted, in_one_line
 from ..methods import Method
 from ..models.reader import image_processor_of, tokenizer_of
 from ..models.refused import REFUSED_WITH_IMAGES, why_refused
@@ -257,7 +257,7 @@ def _processed(reader: Any, prompt: str, pictures: Sequence[Any], specials: bool
     try:
         found: Mapping[str, Any] = reader(images=[list(pictures)], text=[prompt], return_tensors="pt", **options)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RuntimeError, ImportError) as error:
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        reason = in_one_line(error, 300) or type(error).__name__
         raise InputError(
             f"the {type(reader).__name__} cannot read this text with {len(pictures)} images: {reason}"
         ) from error
