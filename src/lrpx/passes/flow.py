@@ -81,14 +81,7 @@ class Step:
     """The flow between two neighbouring places.
 
     Attributes:
-        upper, lower: Indices of the places.
-        edges: Kept edges ``[E, 2]``: token above, token below; ``relevance``: float64 ``[E]``.
-        followed: The tokens above whose edges were looked at.
-        residuals: Of each of them, its relevance minus that of all its edges, kept or not: what biases took, or left around.
-        mass: Sum of the absolute relevance of all edges of these tokens.
-        residual: Of all tokens above, followed or not, the relevance that does not arrive below.
-        around: Relevance of the tokens below that did not come from the place above.
-        way: How it was computed: ``"diagonal"``, ``"attention"`` or ``"passes"``.
+        upper, lower: Indices of the places. The other attributes are those of ``results.flow.FlowStep``.
     """
 
     upper: int
