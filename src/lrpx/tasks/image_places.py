@@ -132,10 +132,6 @@ def image_tokens(
     return [n for n, i in enumerate(ids) if i == wanted]
 
 
-def _vision_of(model: PreTrainedModel) -> Any:
-    return getattr(model.config, "vision_config", None)
-
-
 def _told_grids(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], processor: Any, pictures: Sequence[Any], count: int
 ) -> Iterator[_Grid]:
@@ -185,7 +181,8 @@ def _whole_and_tiles(
 ) -> Iterator[_Grid]:
     """LLaVA-NeXT: the whole image in a square, then its tiles without their padding, with a token at the end of each row."""
     points, sizes = getattr(model.config, "image_grid_pinpoints", None), inputs.get("image_sizes")
-    pixels, vision = inputs.get("pixel_values"), _vision_of(model)
+    pixels = inputs.get("pixel_values")
+    vision: Any = getattr(model.config, "vision_config", None)
     if not points or sizes is None or pixels is None or pixels.ndim != 5 or not hasattr(vision, "image_size"):
         return
     from transformers.image_processing_utils import select_best_resolution
