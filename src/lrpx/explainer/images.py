@@ -29,7 +29,7 @@ from ..results.images import ImagePatches
 from ..results.tokens import NO_TOKEN, Token, Unit
 from ..tasks.image_input import ImageInput, as_image, read_image, split_images
 from ..tasks.labels import Labels
-from ..tasks.patches import Grid, Seen, cells, default_place, noted_patches, own_tokens
+from ..tasks.patches import Grid, Seen, cells, default_place, noted_patches, own_tokens, patch_names
 from ..tasks.pictures import png_of
 from ..tasks.text_classification import LabelScores
 from ..text.batching import Attribution, Batch, Function, ImageParts, Readout
@@ -314,8 +314,8 @@ class Images(Collected):
 
 
 def _patch_names(grid: Grid) -> list[str]:
-    """A name for the token of each patch: its row and column, from 1."""
-    names = [f"[{row}, {column}]" for row in range(1, grid.rows + 1) for column in range(1, grid.columns + 1)]
+    """A name for the token of each patch."""
+    names = patch_names(grid.rows, grid.columns)
     if not grid.order:
         return names
     of_token = dict(zip(grid.order, names, strict=True))

@@ -26,7 +26,7 @@ from ..results.tokens import NO_TOKEN, Segment, Unit
 from ..text.batching import Attribution
 from ..text.tokenization import Encoded
 from .image_places import image_tokens
-from .patches import OWN, own_tokens
+from .patches import OWN, own_tokens, patch_names
 from .pictures import as_seen, png_of
 from .pixel_maps import pixel_maps, unpacked_pictures
 
@@ -128,7 +128,7 @@ def _of_pixels(
         maps = pixel_maps(model, encoded.image_inputs, name.removeprefix(APART), relevance)
         for found in maps:
             rows, columns = found.patches.shape
-            parts.append(Part(_places(rows, columns), found.patches.ravel(), rows, columns, found.seen))
+            parts.append(Part(patch_names(rows, columns), found.patches.ravel(), rows, columns, found.seen))
             pixels.append(found.pixels)
         if not maps:  # packed in a way of its own
             each = relevance.reshape(-1, relevance.shape[-1]).sum(1)
@@ -149,13 +149,9 @@ def _of_states(model: PreTrainedModel, encoded: Encoded, states: np.ndarray) -> 
         if seen is None or not 0 <= own <= OWN:
             parts.append(Part([f"[image state {i}]" for i in range(1, len(relevance) + 1)], relevance))
             continue
-        names = [*own_tokens(model, own), *_places(seen.rows, seen.columns)]
+        names = [*own_tokens(model, own), *patch_names(seen.rows, seen.columns)]
         parts.append(Part(names, relevance, seen.rows, seen.columns, torch.from_numpy(seen.pixels)))
     return parts
-
-
-def _places(rows: int, columns: int) -> list[str]:
-    return [f"[{row}, {column}]" for row in range(1, rows + 1) for column in range(1, columns + 1)]
 
 
 def _image_of(model: PreTrainedModel, encoded: Encoded) -> Sequence[int]:

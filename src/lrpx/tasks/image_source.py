@@ -26,7 +26,7 @@ from ..text.given import short
 from ..text.tokenization import Encoded
 from .encoder_places import encoder_places
 from .image_input import is_floating
-from .patches import OWN, Grid, noted_patches, own_tokens
+from .patches import OWN, Grid, noted_patches, own_tokens, patch_names
 from .pictures import as_seen, open_picture, png_of
 from .pixel_maps import unpacked_pictures
 
@@ -65,8 +65,7 @@ def read_image_source(model: PreTrainedModel, reader: Any, given: Any) -> Encode
     high, wide = grid.covered(picture.height, picture.width)
     png = png_of(picture.crop((0, 0, wide, high)))
     images = (ImagePatches(grid.before, grid.rows, grid.columns, *png),)
-    places = [f"[{row}, {column}]" for row in range(1, grid.rows + 1) for column in range(1, grid.columns + 1)]
-    return _encoded([*own_tokens(encoder, grid.before), *places], inputs, images)
+    return _encoded([*own_tokens(encoder, grid.before), *patch_names(grid.rows, grid.columns)], inputs, images)
 
 
 def _inputs(model: PreTrainedModel, processor: Any, given: Any) -> dict[str, Tensor]:

@@ -148,6 +148,11 @@ def cells(height: int, width: int) -> Grid:
     return Grid(height // side, width // side)
 
 
+def patch_names(rows: int, columns: int) -> list[str]:
+    """A name for each patch, row by row: its row and column, from 1."""
+    return [f"[{row}, {column}]" for row in range(1, rows + 1) for column in range(1, columns + 1)]
+
+
 def own_tokens(model: PreTrainedModel, count: int) -> list[str]:
     """Names for the tokens that a model puts before the patches."""
     weights = {name.rpartition(".")[2] for name, _ in model.named_parameters()}
