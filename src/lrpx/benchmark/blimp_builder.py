@@ -10,7 +10,7 @@ from .blimp import PAIR_REASONS, counts_by_paradigm, read_pairs
 from .builder import write_benchmark
 from .folder import Benchmark, load_benchmark
 from .ground_truth import Truth
-from .storage import SCHEMA, check_claim, check_place, claim, count
+from .storage import SCHEMA, check_claim, check_place, claim, count, losses
 
 
 def build_blimp(
@@ -58,13 +58,12 @@ def build_blimp(
     if not counts["rows"]:
         raise InputError(f"{source} is empty: it has no rows. Give BLiMP's files as they are published.")
     if not read.samples:
-        steps = ", ".join(f"{step['reason']} {step['dropped']}" for step in counts["steps"] if step["dropped"])
         lookup = (
             " The other form of a predicted word is looked up in the other paradigms: give the folder with all of them."
             if any(each.reason == "no_other_form" for each in dropped)
             else ""
         )
-        raise InputError(f"{source}: no row is left of {counts['rows']} ({steps}).{lookup}")
+        raise InputError(f"{source}: no row is left of {counts['rows']} ({losses(counts)}).{lookup}")
     claim(out, manifest, what="benchmark")
     kept = [(sample.row, Truth(sample.decides, None, sample.attractors)) for sample in read.samples]
     more = {"paradigm": (pa.string(), [sample.paradigm for sample in read.samples])}

@@ -47,6 +47,7 @@ from .storage import (
     check_place,
     claim,
     count,
+    losses,
     read_table,
     write_dropped,
     write_table,
@@ -148,9 +149,8 @@ def build(
     counts = count(len(data.rows) + len(data.dropped), dropped, REASONS)
     counts["published"] = data.published._asdict() if data.published else None
     if not kept:
-        steps = ", ".join(f"{step['reason']} {step['dropped']}" for step in counts["steps"] if step["dropped"])
         raise InputError(
-            f"{data.name}: no row is left of {counts['rows']} ({steps}), so there is no benchmark to write."
+            f"{data.name}: no row is left of {counts['rows']} ({losses(counts)}), so there is no benchmark to write."
         )
     claim(out, manifest, what="benchmark")
     write_benchmark(out, manifest, kept, sorted(dropped), counts)

@@ -74,6 +74,11 @@ def count(total: int, dropped: Sequence[Any], reasons: dict[str, str]) -> dict[s
     return {"rows": total, "kept": left, "steps": steps}
 
 
+def losses(counts: dict[str, Any]) -> str:
+    """What filters dropped, for an error: ``equal_forms 3, no_subject 1``."""
+    return ", ".join(f"{step['reason']} {step['dropped']}" for step in counts["steps"] if step["dropped"])
+
+
 def read_table(path: Path, kind: str) -> Any:
     """Read what ``write_table`` wrote, as a ``pyarrow.Table``.
 

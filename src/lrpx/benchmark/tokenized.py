@@ -29,7 +29,7 @@ from .align import REASONS, Sentence, align
 from .card import card
 from .folder import Benchmark, TokenizedSample, TokenizedSet, load_benchmark, load_tokenized, set_name
 from .sources import Dropped
-from .storage import SCHEMA, check_claim, claim, count, write_dropped, write_table
+from .storage import SCHEMA, check_claim, claim, count, losses, write_dropped, write_table
 
 _CHUNK = 1000  # sentences per tokenizer call
 
@@ -80,9 +80,8 @@ def tokenize(
         kept, dropped = _tokenize(benchmark, tokenizer, kind, progress)
         counts = count(len(benchmark), dropped, REASONS)
         if not kept:
-            steps = ", ".join(f"{step['reason']} {step['dropped']}" for step in counts["steps"] if step["dropped"])
             example = f"; for instance line {dropped[0].line}: {dropped[0].detail}" if dropped else ""
-            raise InputError(f"{name}: no sample is left of {len(benchmark)} ({steps}){example}.")
+            raise InputError(f"{name}: no sample is left of {len(benchmark)} ({losses(counts)}){example}.")
         claim(folder, manifest, what="tokenised set")
         _write(folder, kept, dropped, counts)
     result = load_tokenized(directory, name)
