@@ -24,7 +24,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from ..benchmark import Benchmark, TokenizedSet, load_benchmark
+from ..benchmark import Benchmark, TokenizedSample, TokenizedSet, load_benchmark
 from ..benchmark.folder import set_name
 from ..benchmark.storage import claim
 from ..errors import InputError
@@ -49,7 +49,7 @@ from .asked import (
     loaded_model,
     paper_methods,
 )
-from .external import check_relevances, manifest_entry, read_relevances
+from .external import ExternalRelevances, check_relevances, manifest_entry, read_relevances
 from .hidden_tokens import faithfulness_metrics
 from .ray_cluster import Cluster
 from .ray_engine import compute_parts, job_for
@@ -159,14 +159,7 @@ def evaluate(
         check_place_of_relevance(loaded, at)
         chosen_methods = configured(names, at, rules)
         samples_of = tokenized_set(directory, tokenized, loaded, tokenizer)
-        chosen = samples_of.samples
-        if given:
-            kept = check_relevances(given, chosen, relevances or "")
-            if len(kept) < len(chosen):
-                left_out = len(chosen) - len(kept)
-                logger.warning("%d of %d samples have no relevance in %s", left_out, len(chosen), relevances)
-            chosen = [chosen[n] for n in kept]
-        chosen = select(chosen, limit, seed)
+        chosen = select(_with_relevance(samples_of.samples, given, relevances), limit, seed)
         if batch_tokens is None:
             batch_tokens = default_batch_tokens(device)
         waste = allowed_waste(loaded, task_of(loaded))
@@ -291,7 +284,19 @@ def _there(this: Run, cluster: Cluster, job: Job, table: Any) -> _Compute:
     return compute
 
 
-# The run's identity
+# The run's samples, and its identity
+
+
+def _with_relevance(
+    samples: Sequence[TokenizedSample], given: ExternalRelevances, path: str | Path | None
+) -> Sequence[TokenizedSample]:
+    """The samples that a file of relevances explains; all if there is none."""
+    if not given:
+        return samples
+    kept = check_relevances(given, samples, path or "")
+    if len(kept) < len(samples):
+        logger.warning("%d of %d samples have no relevance in %s", len(samples) - len(kept), len(samples), path)
+    return [samples[n] for n in kept]
 
 
 def _benchmark_facts(benchmark: Benchmark, tokenized: TokenizedSet) -> dict[str, Any]:
