@@ -47,13 +47,11 @@ def read_texts(
         UnsupportedModelError: The model cannot be explained correctly.
     """
     head = task_of(runner.model)
+    if head == IMAGE_TEXT_SCORE:
+        check_images_asked(runner.model, {**asked, **parts, "choices": None}, objective)
+        return ImageScores(runner, reader, text, asked, parts["choices"], collect=collect)
     if head in IMAGE_TASKS:
-        choices = parts["choices"] if head == IMAGE_TEXT_SCORE else None
-        check_images_asked(
-            runner.model, {**asked, **parts, **({} if choices is None else {"choices": None})}, objective
-        )
-        if head == IMAGE_TEXT_SCORE:
-            return ImageScores(runner, reader, text, asked, choices, collect=collect)
+        check_images_asked(runner.model, {**asked, **parts}, objective)
         return Images(runner, image_processor_of(reader), text, asked, collect=collect)
     tokenizer = tokenizer_of(reader)
     task = task_for(runner.model, tokenizer)
@@ -65,12 +63,11 @@ def read_texts(
             raise InputError(
                 f"{name}= is for {TASKS_WITH[name]}, and {type(runner.model).__name__} is for {kind}. Leave it out."
             )
-    if task is None and is_pair:
-        prefix, images = parts["target_prefix"], parts.get("images")
-        return PairTexts(runner.model, reader, text, asked, prefix, images=images, objective=objective, collect=collect)
     if task is None:
-        images = parts.get("images")
-        return Texts(runner.model, reader, text, asked, images=images, objective=objective, collect=collect)
+        how: dict[str, Any] = {"images": parts.get("images"), "objective": objective, "collect": collect}
+        if is_pair:
+            return PairTexts(runner.model, reader, text, asked, parts["target_prefix"], **how)
+        return Texts(runner.model, reader, text, asked, **how)
     everything = {**asked, **{name: parts[name] for name in task.parts}}
     wrapped = {name: task.wrapped(name, value) for name, value in everything.items()}
     return HeadTexts(runner, task, text, wrapped, objective=objective, collect=collect, batch_tokens=batch_tokens)
