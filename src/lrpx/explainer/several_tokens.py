@@ -111,11 +111,10 @@ def explain_several(
         components: dict[str, Any] = {}
         layers: dict[str, np.ndarray] = {}
         notes: dict[str, None] = {}  # each once, in order
-        sides = [("target", 1, several.target), ("contrast", -1, several.contrast)]
-        if several.contrast is None:
-            sides.pop()
+        sides = [("target", 1, several.target)]
+        if several.contrast is not None:
+            sides.append(("contrast", -1, several.contrast))
         for role, sign, ids in sides:
-            assert ids is not None
             before = item.token_ids[: item.position + 1]
             read = (*before, *ids[:-1])
             length = len(read) - item.source
@@ -138,10 +137,8 @@ def explain_several(
                 runner, pad([asked], model), spec, scoring, partial(_together, combine=combine)
             )
             notes |= dict.fromkeys([*about, *about_rotations(model, len(before), len(read))])
-            shown = (
-                role == "target" and item.source > 0
-            )  # what a decoder has read of the target is a part of the explanation
-            length = len(read) if shown else len(before)
+            # What a decoder has read of the target is a part of the explanation.
+            length = len(read) if role == "target" and item.source else len(before)
             relevance[:length] += sign * row[:length]
             layers = {name: layers.get(name, 0) + sign * each for name, each in of_images.items()}
             value += sign * score
