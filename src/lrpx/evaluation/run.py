@@ -303,9 +303,8 @@ def _benchmark_facts(benchmark: Benchmark, tokenized: TokenizedSet) -> dict[str,
     origin = benchmark.manifest["ground_truth"]
     return {
         "source": benchmark.manifest["source"]["name"],
-        "published": (benchmark.counts["published"] or {}).get(
-            "title"
-        ),  # the file that its authors published, if it is one
+        # The file that its authors published, if it is one.
+        "published": (benchmark.counts["published"] or {}).get("title"),
         "ground_truth": next(iter(origin.values()))["name"],
         "parser": origin.get("parser"),
         **({"task": task} if (task := benchmark.manifest.get("task")) else {}),  # subject-verb agreement does not say

@@ -152,9 +152,8 @@ def _cells(view: View) -> Iterator[str]:
         number = "hidden" if cell.hidden else view.number(cell.value, MINUS)
         read = number + ", explained position" * cell.explained
         *inside, end = pieces
-        lines = (
-            [*inside, end] if end else inside
-        )  # a final line break goes outside the cell, which would otherwise continue on the next line
+        # A final line break goes outside the cell, which would otherwise continue on the next line.
+        lines = [*inside, end] if end else inside
         style = cell_style(view.fill(cell))
         shown = f'<span class="{kind}" style="{style}" title="{tip}">{"<br>".join(map(escape, lines))}</span>'
         if with_numbers:

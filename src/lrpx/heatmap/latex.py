@@ -92,10 +92,8 @@ _RTL = r"""% \lrpxrtl{text}: from right to left. Characters that a font lacks ar
 ENGINES = tuple(_PACKAGES)
 
 _BAR = 41  # steps of the colour bar, odd
-_LINE, _COLUMN = (
-    60,
-    30,
-)  # letters that surely fit a line of a page, of a column; a longer unit is cut into several boxes
+# Letters that surely fit a line of a page, of a column; a longer unit is cut into several boxes.
+_LINE, _COLUMN = 60, 30
 
 
 def source(parts: Sequence[View | Grid], *, fragment: bool, engine: str) -> str:

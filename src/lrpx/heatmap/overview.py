@@ -38,9 +38,8 @@ class Overview:
     """The table. Its text is visible text, not yet escaped for any format."""
 
     methods: tuple[str, ...]
-    texts: tuple[
-        tuple[str, str, tuple[Strongest, ...]], ...
-    ]  # the text, what is explained, and a field for each method
+    # The text, what is explained, and a field for each method.
+    texts: tuple[tuple[str, str, tuple[Strongest, ...]], ...]
 
 
 def overview(drawn: Sequence[object]) -> Overview | None:

@@ -51,9 +51,8 @@ class Method:
     name: str
     summary: str  # one line
     source: str  # paper
-    function: (
-        str | Callable[..., Any]
-    )  # "module:function" below lrpx.methods, imported on use; or one of the user's own
+    # "module:function" below lrpx.methods, imported on use; or one of the user's own.
+    function: str | Callable[..., Any]
     options: dict[str, Any] = field(default_factory=dict)  # what the function takes, with defaults
     traits: Traits | None = None  # None: not told, for a method of one's own
     measures: Measures = "parts"  # what its numbers are; see ``Explanation``

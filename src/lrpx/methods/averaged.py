@@ -78,9 +78,8 @@ def integrated_gradients(
 
     total = _over_points(model, batch, runner, towards, weights / 2)
     relevance = ((x - b) * total).sum(-1).cpu().numpy()
-    at_baseline = values(
-        model, batch, lambda _, e: b.to(e.device, e.dtype).expand_as(e)
-    )  # where a gradient may be infinite
+    # The value alone: a gradient may be infinite there.
+    at_baseline = values(model, batch, lambda _, e: b.to(e.device, e.dtype).expand_as(e))
     return [
         replace(one, residual=one.value - start - float(one.relevance.sum()), components={"baseline": float(start)})
         for one, start in zip(scored(plain, _of_items(relevance, batch)), at_baseline, strict=True)

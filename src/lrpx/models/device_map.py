@@ -18,9 +18,8 @@ from ..errors import InputError, nearest
 from .placement import named_parameters
 
 STRATEGIES = ("auto", "balanced", "balanced_low_0", "sequential")  # accelerate chooses the places
-Places = dict[
-    str, str | int
-]  # name of a module ("" for the model) -> number of a GPU, "cpu" or "disk"; the longest name counts
+# A name of a module ("" for the model) -> number of a GPU, "cpu" or "disk"; the longest name counts.
+Places = dict[str, str | int]
 _EXAMPLE = 'device_map="auto", or a dictionary such as {"model.embed_tokens": "cuda:0", "": "cuda:1"}'
 
 

@@ -46,10 +46,8 @@ def resolve_commit(
     from huggingface_hub import errors
 
     logger.info("looking for %s on the Hub", name)
-    failed = (
-        OSError,
-        errors.HTTPError,
-    )  # the Hub's own errors, no network, a full disk; the latter is httpx's, or httpx2's
+    # The Hub's own errors, no network, a full disk; the latter is httpx's, or httpx2's.
+    failed = (OSError, errors.HTTPError)
     problem: Exception | None = None
     try:
         huggingface_hub.get_hf_file_metadata(huggingface_hub.hf_hub_url(name, file, revision=revision), token=token)

@@ -14,10 +14,8 @@ from transformers import PreTrainedModel
 from .signature import filler, task_of
 from .stacks import encoder_of
 
-_LAST = (
-    "last",
-    "cls_index",
-)  # of transformers' sequence summaries; where no index is given, "cls_index" is the last token too
+# Of transformers' sequence summaries; where no index is given, "cls_index" is the last token too.
+_LAST = ("last", "cls_index")
 
 
 def pooled(model: PreTrainedModel, token_ids: Sequence[int]) -> tuple[int, int]:

@@ -153,9 +153,8 @@ def _read(model: PreTrainedModel, name: str, file: str) -> Any:
 def _find(model: PreTrainedModel, name: str, file: str) -> str | None:
     """Where a file of a model's folder or of its repository on the Hub is on this machine; ``None`` if there is none."""
     commit = getattr(model.config, "_commit_hash", None)
-    if not name or (
-        commit is not None and not re.fullmatch("[0-9a-f]{40}", commit)
-    ):  # the default model is not on the Hub
+    # The default model is not on the Hub.
+    if not name or (commit is not None and not re.fullmatch("[0-9a-f]{40}", commit)):
         return None
     if os.path.isdir(name):
         path: str | None = os.path.join(name, file)

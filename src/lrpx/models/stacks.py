@@ -49,9 +49,8 @@ def encoder_of(model: PreTrainedModel) -> nn.Module | None:
     if not getattr(model.config, "is_encoder_decoder", False):
         return None
     encoder: Any = model.get_encoder()
-    if hasattr(encoder, "vision_tower") and hasattr(
-        encoder, "text_model"
-    ):  # T5 Gemma 2: features of images enter the latter
+    # Of T5 Gemma 2, features of images enter the latter.
+    if hasattr(encoder, "vision_tower") and hasattr(encoder, "text_model"):
         encoder = encoder.text_model
     found: nn.Module | None = None if model in (encoder, model.get_decoder()) else encoder
     return found

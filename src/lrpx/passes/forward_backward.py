@@ -103,9 +103,8 @@ class Watched:
         if self.active.rules:
             check_rules_took_effect(model, self.modules, self.active, values, images=self.batch.with_images)
         shapes = self.batch.shapes
-        states = {
-            name: State([taps.get(name) for taps in self.taps], shapes) for name in wanted
-        }  # in the order asked for
+        # In the order asked for.
+        states = {name: State([taps.get(name) for taps in self.taps], shapes) for name in wanted}
         around: list[Tensor] = []
         watches = self.active.rules or self.batch.with_images
         for taps in self.taps:

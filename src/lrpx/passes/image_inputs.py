@@ -121,9 +121,8 @@ def before_the_language_model(model: PreTrainedModel) -> list[nn.Module]:
         for child in module.children():
             if child in inside or child is table:
                 continue
-            if inside.isdisjoint(child.modules()) and not isinstance(
-                child, nn.ModuleList
-            ):  # which is not called itself
+            # A list of modules is not called itself.
+            if inside.isdisjoint(child.modules()) and not isinstance(child, nn.ModuleList):
                 found.append(child)
             else:
                 look(child)

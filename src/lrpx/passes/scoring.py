@@ -30,9 +30,8 @@ Objective = Literal["logit", "logprob"]
 
 
 AVERAGES = re.compile(r"mean|top([1-9]\d*)")  # how they are called
-LIKE_AVERAGES = re.compile(
-    r"mean|average|avg|top[-_ ]?k?\d*", re.IGNORECASE
-)  # what else people call them; and a token, rarely
+# What else people call them; and a token, rarely.
+LIKE_AVERAGES = re.compile(r"mean|average|avg|top[-_ ]?k?\d*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)

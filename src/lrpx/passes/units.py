@@ -30,9 +30,8 @@ from .hidden_states import items_of, replaced
 from .scores import exact_dtype
 from .spec import EAGER, PassSpec
 
-UnitEdit = Callable[
-    [Hashable, Tensor], Tensor
-]  # where, and what its units are [B, T, units, size] -> the same, changed
+# Where, and what its units are [B, T, units, size] -> the same, changed.
+UnitEdit = Callable[[Hashable, Tensor], Tensor]
 Changed = Callable[[PreTrainedModel, Batch, UnitEdit], AbstractContextManager[None]]
 
 

@@ -148,14 +148,8 @@ def _try(module: nn.Module) -> str | None:
             if called.kinds == ["activation"]:
                 return ""
             return "sigmoid" if nothing.abs().item() > 1e-3 else "gelu"  # xIELU rounds at 0
-    except (
-        RuntimeError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        IndexError,
-    ):  # it wants other arguments, or other shapes
-        return None
+    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError):
+        return None  # it wants other arguments, or other shapes
 
 
 class _Called(TorchFunctionMode):

@@ -209,9 +209,8 @@ class _Answers:
         self.context = next(segment for segment in encoded.segments if segment.name == "context")
         counted = np.zeros(len(logits), dtype=bool)
         counted[self.context.start : self.context.end] = True
-        self._nothing = all(
-            segment.start > 0 for segment in encoded.segments
-        )  # a first token that stands for no answer
+        # Whether the first token stands for no answer.
+        self._nothing = all(segment.start > 0 for segment in encoded.segments)
         counted[0] |= self._nothing
         self._shares = [softmax(np.where(counted, each, -np.inf)) for each in (self.start, self.end)]
         firsts = np.arange(self.context.start, self.context.end)

@@ -38,9 +38,8 @@ class Cuts:
         begun = {"block": 0, "backward": 0}
 
         def elsewhere() -> bool:
-            return (
-                begun["backward"] > 0 or threading.get_ident() != thread
-            )  # in the backward pass blocks are recomputed
+            # In the backward pass blocks are recomputed.
+            return begun["backward"] > 0 or threading.get_ident() != thread
 
         def before(module: nn.Module, args: Any) -> None:
             if not running and not elsewhere():
