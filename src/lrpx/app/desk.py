@@ -78,7 +78,7 @@ class Desk:
 
     @property
     def by_position(self) -> bool:
-        """Whether one says of which token the prediction is explained."""
+        """Whether the user chooses the token whose prediction is explained."""
         return self.task in ("causal", "masked", "token-classification")
 
     @property
@@ -218,7 +218,7 @@ class Desk:
         return {"text": [*prompt.token_ids, *before]}
 
     def _of_generated(self, question: Question, method: str, start: int, stop: int) -> Explanation:
-        """Generated tokens, one as the prediction after what stands before it."""
+        """The explanation of generated tokens; a single one is the next token after what stands before it."""
         ids = list(question.continuation)
         if stop - start == 1 and not question.images:
             target = ids[start] if question.target is None else question.target

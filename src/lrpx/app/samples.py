@@ -187,7 +187,7 @@ class Samples:
 
 
 def _short(pieces: list[tuple[str, str]]) -> list[list[str]]:
-    """Pieces with their roles; of a long text those around the ground truth and the attractors, and its end."""
+    """Pieces with their roles; of a long text only those around the ground truth and the attractors, and its end."""
     near = {
         n + d for n, (_, role) in enumerate(pieces) if role in ("subject", "attractor") for d in range(-NEAR, NEAR + 1)
     }

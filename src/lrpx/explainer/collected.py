@@ -34,13 +34,13 @@ class Collected:
     failed: dict[int, LrpxError]
 
     def _trying(self, i: int) -> Trying:
-        """Keep what speaks against the one with this index, or let the error say which of several it is about."""
+        """Keep an error about the one with this index, or let it say which of several it is about."""
         return Trying(self, i)
 
     def _in_groups(
         self, groups: Sequence[list[int]], compute: Callable[[list[int]], Found], name: str, progress: bool | None
     ) -> Iterator[tuple[list[int], Found]]:
-        """What ``compute`` gives for each group; for each one alone, to find which an error is about, where errors are kept.
+        """What ``compute`` gives for each group; where errors are kept and it fails, for each member alone.
 
         Args:
             groups: Indices.

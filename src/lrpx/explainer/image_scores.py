@@ -214,7 +214,7 @@ def _difference(first: Attribution, second: Attribution, image: int) -> Attribut
 
 
 def _weighted(parts: Sequence[Attribution], function: Function, image: int) -> Attribution:
-    """What a function makes of the scores with several texts: their relevance, weighted by its gradient."""
+    """The relevance of a function of the scores with several texts: theirs, weighted by its gradient."""
     scores = torch.tensor([part.value for part in parts], dtype=torch.float64)
     value, gradient = value_and_gradient(function, scores)
     return _sum(parts, gradient.tolist(), float(value), image)

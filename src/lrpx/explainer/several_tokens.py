@@ -168,7 +168,7 @@ def _together(
 
 
 def described(e: Explanation, found: Found, tokenizer: Any) -> Explanation:
-    """The explanation of the first token as one of all."""
+    """The explanation of the first token, changed into one of all tokens."""
     several, notes = found.several, []
     assert several.target is not None
     count = len(several.target)

@@ -105,11 +105,11 @@ class Texts(Collected):
         self._warn_of({i: item.notes for i, item in self.items.items()})
 
     def _split(self, model: PreTrainedModel, text: Any) -> tuple[list[Any], bool]:
-        """What was given, one by one, and whether it was several."""
+        """The texts that were given, one by one, and whether there were several."""
         return split(text)
 
     def _read(self, model: PreTrainedModel) -> dict[int, Any]:
-        """What can be read of each text before it is known what is asked of it: its tokens."""
+        """The tokens of each text, which are read before it is known what is asked of it."""
         encode_one = encoder(self.tokenizer)
         found = Encodings(self.given, encode_one)
         if self.several and self._images.count(None) == len(self.given):
@@ -123,7 +123,7 @@ class Texts(Collected):
         return found
 
     def _ask(self, model: PreTrainedModel, read: dict[int, Any], columns: dict[str, list[Any]]) -> None:
-        """Find what is explained of each text: a value of each column."""
+        """Find what is explained of each text, from its value in each column."""
         self.encoded, self.explains = read, columns.pop("explains")
         if self._plain is not None and self.explains.count(None) == len(self.given):
             self.items = self._plain.items(self.given, columns, self.signature)

@@ -110,7 +110,7 @@ def writes_text(names: Iterable[str]) -> bool:
 
 
 def auto_class_of_pair(model_type: str, architecture: str | None) -> str | None:
-    """Which auto class loads an encoder-decoder model that writes text; ``None``: it is none.
+    """Which auto class loads an encoder-decoder model that writes text; ``None`` for any other model.
 
     A checkpoint without a head of its own (``BartModel``) is loaded with the head of its family, which shares the embedding.
     """

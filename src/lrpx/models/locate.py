@@ -31,7 +31,7 @@ class Place(NamedTuple):
 
 
 def locate(name: str, revision: str | None, token: str | bool | None, progress: bool) -> Place:
-    """Where the files of a model are that ``load`` was given the name of.
+    """Where the files of the model are whose name ``load`` was given.
 
     Raises:
         InputError: The name leads nowhere, or files are missing.
@@ -87,7 +87,7 @@ def _hub_adapter(name: str, state: hub.Pinned, token: str | bool | None, progres
 
 
 def _of_adapter(adapter: Adapter, token: str | bool | None, progress: bool) -> Place:
-    """Where the model is that an adapter belongs to."""
+    """Where the model of an adapter is."""
     config = adapters.read_config(adapter.folder / adapters.CONFIG, adapter.name)
     base = config["base_model_name_or_path"]
     try:

@@ -124,7 +124,7 @@ def longest_alike(model: PreTrainedModel, length: int) -> int | None:
 
 @contextmanager
 def fresh_rotations(model: PreTrainedModel) -> Iterator[None]:
-    """Inside the block, rotations of the kind ``dynamic`` are those of a model that has not read anything before.
+    """Inside the block, rotations of the kind ``dynamic`` do not depend on what the model has read before.
 
     transformers keeps those of the longest text so far, until a text comes that is within the original length: what a text of
     150 tokens gets would depend on whether one of 200 came before it.

@@ -29,7 +29,7 @@ from .validation import about_cuts, about_tables
 
 @dataclass(frozen=True)
 class Hidden:
-    """A hidden state and the gradient of the summed values with respect to it, both ``[B, T, width]``; of images as it is."""
+    """A hidden state and the gradient of the summed values with respect to it: ``[B, T, width]``, or in the shape of images."""
 
     state: Tensor
     gradient: Tensor
@@ -111,7 +111,7 @@ def run(
 
 
 class Later(Sequence[Any]):
-    """A list that is made when the first of its entries is asked for; how many these are is known before.
+    """A list that is made when one of its entries is first asked for; its length is known before.
 
     Args:
         count: How many.
@@ -178,7 +178,7 @@ def attributions(
 
 
 def scored(result: Pass, scores: Sequence[np.ndarray]) -> list[Attribution]:
-    """One attribution per item, of scores ``[T]`` that were found otherwise; the pass says what is explained."""
+    """One attribution per item, of scores ``[T]`` that were not computed by the pass; the pass says what is explained."""
     return [
         Attribution(
             relevance=score,
@@ -198,7 +198,7 @@ def _predicted(numbers: np.ndarray | None, count: int) -> Sequence[Predictions |
 
 
 def _token_sums(name: str, hidden: Hidden, combine: Combine) -> np.ndarray:
-    """``combine`` summed over the width, where the hidden state is: a thousandth of it has to travel. float64 ``[B, T]``."""
+    """``combine`` summed over the width, float64 ``[B, T]``; on the device, so that only the sums are copied to the CPU."""
     state, gradient = per_token(name, hidden.state), per_token(name, hidden.gradient)
     if state.device.type == "mps":  # has no float64
         state, gradient = state.cpu(), gradient.cpu()

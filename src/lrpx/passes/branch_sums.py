@@ -67,7 +67,7 @@ NOTHING = Rows()
 
 
 def rows_of(model: torch.nn.Module, blocks: Sequence[Block]) -> Rows:
-    """What is known of the blocks of a pass. Something that is known of some of them only is not used."""
+    """What is known of all blocks of a pass; what is known of some of them only is left out."""
     name = type(model).__name__
     with no_function_modes():
         layers = bool(blocks) and all(block.followed and _hold(_ends(block)) for block in blocks)
@@ -91,7 +91,7 @@ def edges_to(blocks: Sequence[Block], rows: Rows) -> dict[Edge, GradientEdge]:
 
 
 def rows_inside(model: torch.nn.Module, blocks: Sequence[Block], lengths: Sequence[int]) -> Rows:
-    """What is known of the blocks of a pass whose stacks read so many tokens each, if all of them are known."""
+    """What is known of all blocks of a pass, whose stacks read so many tokens each."""
     seen = {block.of.stack for block in blocks} == set(range(len(lengths)))
     fits = seen and all(block.of.length == lengths[block.of.stack] for block in blocks)
     whole = all(block.kind not in block.left_out for block in blocks)

@@ -32,7 +32,7 @@ def outer_blocks(model: nn.Module) -> list[nn.Module]:
 
 
 class Recomputation:
-    """Says whether blocks are running once more, for the backward pass; what is noted of a pass is noted already."""
+    """Says whether blocks are being recomputed for the backward pass, when nothing is noted of them again."""
 
     running = False
 

@@ -110,7 +110,7 @@ class PassRunner:
                 raise raised
 
     def use_the_wait(self) -> None:
-        """A pass is on its way, and its result has not been asked for: do what else there is to do."""
+        """Do the other work now: a pass is running on the device, and its result has not been asked for."""
         work, self._meanwhile = self._meanwhile, None
         if work is not None:
             try:
@@ -292,7 +292,7 @@ class PassRunner:
         return self.state
 
     def _key(self, batch: Batch, spec: PassSpec) -> Hashable:
-        """What distinguishes passes, but for the number of texts and their length. Images have one size."""
+        """What distinguishes passes besides the number of texts and their length: also the size of images."""
         shapes = [(name, t.shape, t.dtype) for name, t in batch.inputs.items() if not batch.is_per_token(t)]
         named = tuple(sorted(get_rules(spec.rules).items()))
         around = settings(batch.positions.device.type)
@@ -327,7 +327,7 @@ class PassRunner:
             self._tell(logging.INFO, f"{option}=True changes nothing: {reason}")
 
     def warn_once(self, notes: Iterable[str]) -> None:
-        """Warn the caller of what is to be known about the model, each once."""
+        """Give each of the notes to the caller as a warning, once."""
         for note in dict.fromkeys(notes):
             if note not in self._told:
                 self._told.add(note)

@@ -35,7 +35,7 @@ PIXELS_PER_TOKEN = 256  # a patch of 16 x 16
 
 @contextmanager
 def edited(model: PreTrainedModel, batch: Batch, edit: Edit) -> Iterator[None]:
-    """Inside the block, the model goes on with ``edit`` of its word embeddings, of those of ``batch``'s shape.
+    """Inside the block, the model's word embeddings are replaced by ``edit`` of them, where they have ``batch``'s shape.
 
     Raises:
         InputError: The batch holds images, or the model reads sound: not all of its input are word embeddings.
@@ -65,7 +65,7 @@ def edited(model: PreTrainedModel, batch: Batch, edit: Edit) -> Iterator[None]:
 
 
 def rows_of(batch: Batch, indices: Sequence[int]) -> Batch:
-    """The batch of these items, each as often as it is named."""
+    """A batch of these items, each as many times as it is named."""
     index = torch.tensor(indices)
 
     def chosen(tensor: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ def image_tokens(pixels: Sequence[int]) -> int:
 
 
 def at_once(batch: Batch, rows: int) -> Iterator[slice]:
-    """Parts of so many rows of the batch's length, or images of its size, each for one pass."""
+    """Divide ``rows`` of the batch's length, or images of its size, into parts that fit one pass each."""
     width = image_tokens(batch.inputs["pixel_values"].shape) if batch.of_images else width_of(batch)
     step = max(1, TOKENS_AT_ONCE // max(1, width))
     return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
@@ -109,7 +109,7 @@ def part_of(batch: Batch, name: str, rows: Tensor) -> Tensor:
 
 
 def decided(batch: Batch, targets: Sequence[int]) -> Batch:
-    """The batch with the targets that a pass of the texts as they are has found, so that changed ones explain the same."""
+    """The batch with the targets that a pass of the unchanged texts found, so that changed texts explain the same."""
     return replace(batch, targets=torch.tensor(targets, device=batch.targets.device), chosen=True, likeliest=0)
 
 

@@ -130,7 +130,7 @@ def taps_of(
     cut = not linked and wanted.keys().isdisjoint(("embedding", "pixels"))
 
     def elsewhere() -> bool:
-        """The model may be in use in another thread too; and a block that runs once more was seen the first time."""
+        """Whether this call is another thread's, or that of a block that is recomputed; neither is looked at."""
         return again.running or threading.get_ident() != thread or not runs()
 
     def is_hidden(value: Any) -> bool:

@@ -132,7 +132,7 @@ def before_the_language_model(model: PreTrainedModel) -> list[nn.Module]:
 
 
 def _count_anew(active: Propagation, *, follow: bool) -> None:
-    """Let the rules' counters begin here; what relevance is followed through stays in those of what is refused or noted."""
+    """Let the rules' counters begin here; with ``follow``, those of what is refused or noted go on."""
     counters = (active.hits, active.met) if follow else (active.hits, active.met, active.cuts, active.unknown)
     for counter in counters:
         counter.clear()

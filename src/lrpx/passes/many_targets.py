@@ -326,4 +326,4 @@ def check_reads_forward(runner: PassRunner, batch: Batch, spec: PassSpec) -> Non
 
 
 class NotCutOff(Exception):
-    """What enters the first block was made before it: it has to stay linked to the embedding."""
+    """What enters the first block cannot be cut off: it has to stay linked to the embedding."""

@@ -53,7 +53,7 @@ class ModelState:
         return self._values == self._read_values() and self._structure == self._read_structure()
 
     def forget_changed(self, *, only_integers: bool) -> None:
-        """Called after a pass: do not watch any more what it has changed. An integer is a note (Funnel's of the last length)."""
+        """Called after a pass: stop watching what it has changed; an integer may be a note (Funnel's of the last length)."""
         now = zip(self._watched, self._values, self._read_values(), strict=True)
         kept = [(place, old) for place, old, new in now if old == new or (only_integers and new[0] is not int)]
         self._watched, self._values = [place for place, _ in kept], [old for _, old in kept]

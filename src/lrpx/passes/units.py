@@ -37,7 +37,7 @@ Changed = Callable[[PreTrainedModel, Batch, UnitEdit], AbstractContextManager[No
 
 @contextmanager
 def heads_changed(model: PreTrainedModel, batch: Batch, edit: UnitEdit) -> Iterator[None]:
-    """Inside the block, the model goes on with ``edit`` of what heads write; where: (block, its first head here)."""
+    """Inside the block, what heads write is replaced by ``edit`` of it; where: (block, its first head here)."""
 
     def of_heads(block: int, first: int, state: Tensor) -> Tensor:
         return edit((block, first), state.transpose(1, 2)).transpose(1, 2)
@@ -49,7 +49,7 @@ def heads_changed(model: PreTrainedModel, batch: Batch, edit: UnitEdit) -> Itera
 
 @contextmanager
 def neurons_changed(names: Sequence[str], model: PreTrainedModel, batch: Batch, edit: UnitEdit) -> Iterator[None]:
-    """Inside the block, the model goes on with ``edit`` of what these modules return; where: the module's name."""
+    """Inside the block, what these modules return is replaced by ``edit`` of it; where: the module's name."""
     thread, (rows, length) = threading.get_ident(), batch.shape
 
     def of_neurons(name: str, _: nn.Module, __: Any, output: Any) -> Any:

@@ -135,7 +135,7 @@ def _raised_by_a_hook(model: nn.Module, error: BaseException) -> bool:
 
 
 def check_not_compiled(model: PreTrainedModel) -> None:
-    """Refuse a model that ``torch.compile`` has in hand.
+    """Refuse a model that ``torch.compile`` has compiled, whole or in parts.
 
     Raises:
         UnsupportedModelError: The model or a part of it was compiled in place, or a part is wrapped.

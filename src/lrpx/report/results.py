@@ -108,7 +108,7 @@ class Result:
 
 
 def methods_in(results: Sequence[Result]) -> list[str]:
-    """The methods to report, in the order of the paper; those it does not have come last."""
+    """The methods to report: the paper's in its order, then all others."""
     found = {"gradient" if name in NORMS else name for result in results for name in result.methods}
     known = [name for name in NAMES if name in found]
     return known + sorted(found - set(known))

@@ -300,7 +300,7 @@ class Explanation(Shown):
 
 
 def _later_fields(saved: dict[str, Any]) -> dict[str, Any]:
-    """Fields that did not exist yet when an explanation was saved, as they would have been."""
+    """Fields that older versions of lrpx did not save, with the values they would have had."""
     measured = {"gradient": "sensitivity", "alti": "mixture", "attention-rollout": "mixture"}
     unknown = ("by_attention", "by_mlp", "target_probability", "target_rank", "contrast_probability", "contrast_rank")
     return {

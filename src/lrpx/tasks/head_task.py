@@ -85,7 +85,7 @@ class HeadTask(ABC):
         self.encode_one = encoder(tokenizer, whole_chats=True)
 
     def wrapped(self, name: str, value: Any) -> Any:
-        """What was given as ``name``, with values that are lists themselves as ``One``, to be told from a list of values."""
+        """What was given as ``name``. A value that is itself a list becomes a ``One``, to tell it from a list of values."""
         return value
 
     @abstractmethod

@@ -228,7 +228,7 @@ class ImageRow:
 
     @staticmethod
     def _patches(tokens: Sequence[ImagePatches], patches: Sequence[ImagePatches]) -> dict[int, int]:
-        """Token -> the patch that it stands for, if images have as many of one as of the other."""
+        """Token -> the patch that it stands for, if images have as many tokens as patches."""
         sizes = [[(each.rows, each.columns) for each in images] for images in (tokens, patches)]
         if sizes[0] != sizes[1]:
             return {}
@@ -253,7 +253,7 @@ class ImageRow:
         return row
 
     def of_tokens(self, numbers: np.ndarray) -> np.ndarray:
-        """Numbers of tokens ``[..., T]`` where these are in the row, or their patches; zero elsewhere. If it has all tokens."""
+        """Numbers of tokens ``[..., T]`` at their places in a row that has all tokens, or at their patches; zero elsewhere."""
         wide = np.zeros((*numbers.shape[:-1], len(self.encoded.tokens)))
         kept = range(numbers.shape[-1])
         wide[..., [self._patch_of[n] if n in self._gone else self._moved[n] for n in kept]] = numbers

@@ -61,7 +61,7 @@ _BY_TOKEN = frozenset({"cross_attention_mask", "image_attention_mask"})
 
 
 def _lengthened(name: str, tensor: Tensor, length: int) -> Tensor:
-    """What belongs to the images of a text, for more tokens or fewer: as when a model generates, each attends as the last one."""
+    """An input about a text's images, for more tokens or fewer: new ones attend to images as the last one, as in generation."""
     if name not in _BY_TOKEN:
         return tensor
     more = max(0, length - tensor.shape[1])

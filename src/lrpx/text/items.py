@@ -174,7 +174,7 @@ def read_extras(signature: ModelSignature, encoded: Encoded) -> dict[str, tuple[
 
 
 def lists_of(asked: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Those of the values asked for of one text that are lists: several predictions are explained. All have one length.
+    """Which of the values asked for of one text are lists: several predictions are explained. All have one length.
 
     Raises:
         InputError: A list is empty, or lists have different lengths.

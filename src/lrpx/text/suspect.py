@@ -92,7 +92,7 @@ def _masked(text: Encoded, tokenizer: Any) -> tuple[str, ...]:
 
 
 def _run(ids: Sequence[int], token: int | None) -> int:
-    """How many of ``token`` stand at the beginning, but for the last token, which is all that is left."""
+    """How many times ``token`` stands at the beginning; 0 if there is nothing else."""
     count = next((n for n, i in enumerate(ids) if i != token), len(ids))
     return 0 if count == len(ids) else count
 

@@ -21,7 +21,7 @@ class AttentionCall(NamedTuple):
     heads: int | None  # of keys and values that are shared by several heads of the queries; None: not shared
 
     def again(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """The arguments with which a traced model calls it, made those of the model that was run."""
+        """The arguments of the call when the model was run, in place of those of the traced model."""
         query, key, value, *rest = args
         kwargs = {**kwargs, "attn_mask": None, "is_causal": self.causal}
         if self.heads is not None and key.shape[1] != self.heads:

@@ -27,7 +27,7 @@ class Cuts:
         self._names: list[str] = []
 
     def add(self, kind: str, block: int) -> None:
-        """What is traced from now on belongs to something else."""
+        """Cut here: what is traced from now on belongs to something else."""
         self._cuts.append((len(self._graph.nodes), (kind, block)))
 
     @contextmanager
@@ -70,13 +70,13 @@ class Cuts:
 
     @contextmanager
     def tracing(self) -> Iterator[None]:
-        """The trace that runs now is the one that is cut."""
+        """Inside the block, cuts belong to the trace that is running."""
         self._graph = tracer().graph
         yield
         self._names = [node.name for node in self._graph.nodes]
 
     def place(self, graph: fx.Graph) -> None:
-        """Note the cuts on the nodes of the finished graph, from which some that were traced are gone."""
+        """Note the cuts on the nodes of the finished graph, which lacks some that were traced."""
         nodes = {node.name: node for node in graph.nodes}
         for count, what in self._cuts:
             last = next((nodes[name] for name in reversed(self._names[:count]) if name in nodes), None)

@@ -261,7 +261,7 @@ def _write_elsewhere(node: fx.Node) -> None:
 
 
 def constant(graph: fx.GraphModule, node: fx.Node) -> Any:
-    """The tensor that a node of the trace stands for, which is no input."""
+    """The constant tensor that a node of the trace stands for."""
     value: Any = graph
     for part in str(node.target).split("."):
         value = getattr(value, part)
