@@ -79,7 +79,8 @@ class Grid:
         """The lines below the header: what holds for all rows, then what holds for some, with their ``labels``."""
         views = self._views()
         shared = [note for note in views[0].notes if all(note in view.notes for view in views)]
-        predicted = [p for p in self._told()[0].predictions if all(p in view.predictions for view in self._told())]
+        told = self._told()
+        predicted = [p for p in told[0].predictions if all(p in view.predictions for view in told)]
         lines = [dot.join(shared), JOINED * self.joined, dot.join(predicted)]
         shared += predicted
         names = labels or [row.label for row in self.rows]

@@ -71,10 +71,7 @@ def _has_table(model: PreTrainedModel) -> bool:
     known = _has_table_of.get(model)  # asked for every call, so the answer is remembered
     if known is None:
         modules = {name for name, m in model.named_modules() if not hasattr(m, "make_weights")}  # sinusoids that grow
-        names = (
-            name
-            for name in {*modules, *(n for n, _ in model.named_buffers()), *(n for n, _ in model.named_parameters())}
-        )
+        names = {*modules, *(n for n, _ in model.named_buffers()), *(n for n, _ in model.named_parameters())}
         found = any(_TABLE.match(name.rpartition(".")[2]) and not _OTHER_INPUT.search(name) for name in names)
         known = _has_table_of[model] = found or model.config.get_text_config().model_type in _FIXED_BIAS
     return known
