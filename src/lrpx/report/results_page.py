@@ -9,8 +9,10 @@ the gap between LRP and AttnLRP on gated models; which findings of the paper hol
 from __future__ import annotations
 
 import os
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -322,15 +324,5 @@ def _table(rows: Sequence[Row]) -> str:
 
 def _prose(*paragraphs: str) -> str:
     """Paragraphs wrapped at 120 characters; a heading stays as it is."""
-    return "\n\n".join(p if p.startswith("#") else "\n".join(_wrapped(p)) for p in paragraphs)
-
-
-def _wrapped(paragraph: str, width: int = 120) -> Iterator[str]:
-    line = ""
-    for word in paragraph.split():
-        if line and len(line) + 1 + len(word) > width:
-            yield line
-            line = word
-        else:
-            line = f"{line} {word}" if line else word
-    yield line
+    wrap = partial(textwrap.fill, width=120, break_long_words=False, break_on_hyphens=False)
+    return "\n\n".join(p if p.startswith("#") else wrap(" ".join(p.split())) for p in paragraphs)
