@@ -20,7 +20,7 @@ NOT_ASKED = re.compile(
 # Arguments that the page does not have: what is said of them cannot come up there.
 NOT_ON_THE_PAGE = set(
     "alpha at attn_implementation baseline between continuation dtype error explains gamma group head heads hops layers measures "
-    "noise num_labels num_return_sequences numbers objective of pooling prompt_length role rules scale seed spans steps "
+    "noise num_labels num_return_sequences numbers of pooling prompt_length role rules scale seed spans steps "
     "target_prefix top unknown weights module".split()
 )
 CODE = re.compile(r"Type:|\w\(text|lrpx\.[A-Za-z]|`|_pretrained|model\.[a-z_]+\(|docs/|explainer")
@@ -70,6 +70,10 @@ def test_every_argument_that_an_error_names_is_a_field_of_the_page():
         ("Put one in, or give position=.", "Put one in, or give “Position”."),
         ("hide=['first'] leaves nothing", "what “View” hides leaves nothing"),
         ("the text 'target=5' is empty", "the text 'target=5' is empty"),
+        (
+            'cannot be compared: use objective="logprob".',
+            "cannot be compared: use as many tokens in “and not” as in “Explain”.",
+        ),
         ("nothing=3", "nothing=3"),
     ],
 )

@@ -19,6 +19,7 @@ FIELDS = {
     "images": "“Images” {}",
     "max_new_tokens": "tokens to generate: {}",
     "method": "“Methods” {}",
+    "objective": "as many tokens in “and not” as in “Explain”",  # the page has no other objective than logits
     "palette": "“Colours” {}",
     "position": "“Position” {}",
     "question": "“Question about the text” {}",
