@@ -1,21 +1,26 @@
 """FlashTrace beside lrpx: retrieval as in RULER, traced from the answer to the sentence that holds it; how well, and how fast.
 
     python bench/flashtrace.py --flashtrace PATH                 # a checkout of github.com/wbopan/flashtrace
-    python bench/flashtrace.py --flashtrace PATH --examples 20 --sentences 80
+    python bench/flashtrace.py --flashtrace PATH --examples 20 --sentences 40 160 --device cuda
+    python bench/flashtrace.py --flashtrace PATH --shape llama-3.2-1b --device cuda --dtype bfloat16      # how fast alone
 
 A prompt is a haystack (RULER's "noise": five short sentences, over and over) with needles, "One of the special magic numbers for
 tiger is: 48213.", and a question about one of them. The continuation is given: "The special magic number for tiger is 48213."
 The number is the answer, and the words before it are what FlashTrace calls reasoning. Both explain the same tokens of the same
-weights on one CPU thread, FlashTrace in a process of its own (Pan et al. 2026, arXiv 2602.01914).
+weights, FlashTrace in a process of its own (Pan et al. 2026, arXiv 2602.01914), on a CPU with one thread each.
 
 - recovery: which share of the needle's tokens is among the tenth of the prompt's tokens with the most relevance (theirs, 10 %);
 - RISE: the prompt's tokens are replaced by padding, the most relevant first, in ten steps; the area under the answer's
   log-probability, which goes from 1 (whole prompt) to 0 (none), and is kept from rising (theirs, of 20 steps). Lower is better;
-- seconds of the process for one example.
+- seconds of one example: on a CPU those of the process, on a GPU those that pass.
+
+Recovery and RISE are means over the prompts with their standard deviations, seconds are medians. ``--shape`` takes random weights
+and a token for each letter: then only the time is measured.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import random
@@ -23,9 +28,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import torch
@@ -37,7 +43,12 @@ OURS: dict[str, dict[str, Any]] = {
     "lrpx lrp": {"method": "lrp"},
     "lrpx attnlrp, contrast mean": {"method": "attnlrp", "contrast": "mean"},
     "lrpx attnlrp, 1 hop": {"method": "attnlrp", "hops": 1},
+    "lrpx lrp, 1 hop": {"method": "lrp", "hops": 1},
 }
+UNUSED = ("seaborn", "spacy", "spacy.language", "spacy.tokens", "wordfreq")  # FlashTrace imports them, for other things
+
+Example = dict[str, Any]  # see ``example``
+Run = tuple[list[float], float]  # scores of the prompt's tokens, and seconds
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
@@ -46,50 +57,83 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     import lrpx
 
     parser = common.parser_of(__doc__)
-    parser.add_argument("--flashtrace", metavar="PATH", help="a checkout of FlashTrace, with what it needs installed")
+    parser.add_argument("--flashtrace", metavar="PATH", help="a checkout of FlashTrace; without it, it is left out")
     parser.add_argument("--model", default="smollm2-135m", help="a name or folder for lrpx.load")
-    parser.add_argument("--examples", type=int, default=10)
-    parser.add_argument("--sentences", type=int, default=40, help="of the haystack")
+    parser.add_argument("--shape", choices=[n for n, s in common.SHAPES.items() if s.family == "llama"], help="instead")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--examples", type=int, default=12, help="prompts of each length")
+    parser.add_argument("--sentences", type=int, nargs="+", default=[10, 40], help="of the haystack: a length each")
     parser.add_argument("--needles", type=int, default=3)
     args = parser.parse_args(argv)
     if args.smoke:
-        args.examples, args.sentences, args.needles = 1, 6, 2
-    torch.set_num_threads(1)
-    model, tokenizer = lrpx.load(args.model, dtype="float32", device="cpu")
-    examples = [example(tokenizer, args, seed) for seed in range(args.examples)]
-    found: dict[str, list[tuple[list[float], float]]] = theirs(args.flashtrace, model, tokenizer, examples)
+        args.examples, args.sentences, args.needles = 2, [4, 6], 2
+    if args.device == "cpu":
+        torch.set_num_threads(1)
+    if args.shape:
+        model, tokenizer = common.build(args.shape, args.device, getattr(torch, args.dtype)), letters()
+    else:
+        model, tokenizer = lrpx.load(args.model, dtype=args.dtype, device=args.device)
+    examples = [example(tokenizer, args.needles, n, seed) for n in args.sentences for seed in range(args.examples)]
+    facts = common.environment(args.device)
+    runs, failure = theirs(args, model, tokenizer, examples)
     explainer = lrpx.Explainer(model, tokenizer)
-    ours(explainer, examples[0], {})  # warm
-    for each in examples:
+    for each in with_first_twice(examples):
         for name, options in OURS.items():
-            found.setdefault(name, []).append(ours(explainer, each, options))
-    facts = common.environment("cpu")
-    chance = random.Random(0)
-    found["chance"] = [([chance.random() for _ in each["ids"]], 0.0) for each in examples]
-    torch.set_num_threads(os.cpu_count() or 1)  # nothing is timed from here on
-    rows = {name: summary(model, tokenizer, examples, runs) for name, runs in found.items()}
-    best = correct(model, examples)
-    report = common.report("flashtrace", args, facts, {"methods": rows, "answered": best})
-    tokens = [len(each["ids"]) for each in examples]
-    print(
-        f"{args.model}, float32: {args.examples} prompts of {min(tokens)} to {max(tokens)} tokens, {args.needles} needles; the "
-        f"model gives the whole number greedily in {best} of them; {common.heading(facts)}"
-    )
-    table = [["", "recovery", "RISE", "seconds"]]
-    table += [[name, *(f"{row[key]:.2f}" for key in ("recovery", "rise", "seconds"))] for name, row in rows.items()]
-    print(common.table(table))
+            run = ours(explainer, each, options, args.device)
+            if not each.get("warm-up"):
+                runs.setdefault(name, []).append(run)
+    if args.device == "cpu":
+        torch.set_num_threads(os.cpu_count() or 1)  # nothing is timed from here on
+    lengths = {}
+    for n, begin in zip(args.sentences, range(0, len(examples), args.examples), strict=True):
+        some = slice(begin, begin + args.examples)
+        of_length = {name: each[some] for name, each in runs.items() if len(each[some]) == args.examples}
+        lengths[str(n)] = summary(model, tokenizer, examples[some], of_length, timed_only=bool(args.shape))
+    report = common.report("flashtrace", args, facts, {"lengths": lengths, "flashtrace": failure})
+    show(report)
     return report
 
 
-def example(tokenizer: Any, args: Any, seed: int) -> dict[str, Any]:
-    """A prompt as text and ids, with the tokens of the needle, of the haystack and of the answer."""
+def with_first_twice(examples: Sequence[Example]) -> Iterator[Example]:
+    """The examples, those of each length after one to warm up."""
+    before = None
+    for each in examples:
+        if each["sentences"] != before:
+            yield each | {"warm-up": True}
+        before = each["sentences"]
+        yield each
+
+
+def letters() -> Any:
+    """A tokenizer with a token for each letter."""
+    import string
+
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = [
+        *string.ascii_letters,
+        *string.digits,
+        *string.punctuation,
+        "\u0120",
+        "\u010a",
+    ]  # GPT-2's space and new line
+    made = Tokenizer(models.BPE({letter: i for i, letter in enumerate([*alphabet, "<end>"])}, []))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    found = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<end>", pad_token="<end>")
+    found.chat_template = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
+    return found
+
+
+def example(tokenizer: Any, count: int, length: int, seed: int) -> Example:
+    """A prompt of ``length`` sentences and ``count`` needles, as text and ids; the tokens of needle, haystack and answer."""
     from lrpx.benchmark.haystack import FILLER, KEYS
 
     chance = random.Random(seed)
-    keys = chance.sample(KEYS, args.needles)
+    keys = chance.sample(KEYS, count)
     numbers = {key: str(chance.randint(10_000, 99_999)) for key in keys}
     needles = {key: f"One of the special magic numbers for {key} is: {number}." for key, number in numbers.items()}
-    sentences = [FILLER[i % len(FILLER)] for i in range(args.sentences)]
+    sentences = [FILLER[i % len(FILLER)] for i in range(length)]
     for key in keys:
         sentences.insert(chance.randint(0, len(sentences)), needles[key])
     asked = chance.choice(keys)
@@ -107,6 +151,7 @@ def example(tokenizer: Any, args: Any, seed: int) -> dict[str, Any]:
     whole = tokenizer(before + answer, add_special_tokens=False)["input_ids"]
     assert whole == reasoning + after, "the answer changes the tokens before it"
     return {
+        "sentences": length,
         "prompt": prompt,
         "ids": encoded["input_ids"],
         "target": before + answer,
@@ -117,74 +162,122 @@ def example(tokenizer: Any, args: Any, seed: int) -> dict[str, Any]:
     }
 
 
-def ours(explainer: Any, each: dict[str, Any], options: dict[str, Any]) -> tuple[list[float], float]:
-    start = time.process_time()
-    found = explainer.generate(each["ids"], continuation=each["target_ids"], spans=[each["span"]], **options)
-    seconds = time.process_time() - start
-    return found.relevance[0, : len(each["ids"])].tolist(), seconds
+def ours(explainer: Any, each: Example, options: dict[str, Any], device: str) -> Run:
+    ids, answer = each["ids"], each["target_ids"]
+    found, seconds = timed(
+        lambda: explainer.generate(ids, continuation=answer, spans=[each["span"]], **options), device
+    )
+    return found.relevance[0, : len(ids)].tolist(), seconds
 
 
-def theirs(path: str | None, model: Any, tokenizer: Any, examples: list[dict[str, Any]]) -> dict[str, Any]:
-    """What FlashTrace finds, in a process of its own that reads the same weights."""
-    if path is None:
-        print("FlashTrace is left out: give --flashtrace PATH, a checkout with what it needs installed.")
-        return {}
+def timed(run: Callable[[], Any], device: str) -> tuple[Any, float]:
+    """What ``run`` returns, and the seconds that it took: of the process, or until the GPU is done."""
+    import common
+
+    common.synchronise(device)
+    clock = time.process_time if device == "cpu" else time.perf_counter
+    start = clock()
+    found = run()
+    common.synchronise(device)
+    return found, clock() - start
+
+
+def theirs(
+    args: Any, model: Any, tokenizer: Any, examples: list[Example]
+) -> tuple[dict[str, list[Run]], dict[str, str]]:
+    """What FlashTrace finds, in a process of its own with the same weights; and why not, if not all."""
+    if args.flashtrace is None:
+        return {}, {"skipped": "give --flashtrace PATH, a checkout with what it needs installed"}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        model.save_pretrained(folder / "model")
         tokenizer.save_pretrained(folder / "model")
-        (folder / "job.json").write_text(json.dumps(examples))
-        paths = os.pathsep.join([str(Path(path).resolve()), os.environ.get("PYTHONPATH", "")])
+        if not args.shape:
+            model.save_pretrained(folder / "model")
+        job = {"examples": examples, "device": args.device, "dtype": args.dtype, "shape": args.shape}
+        (folder / "job.json").write_text(json.dumps(job))
+        paths = os.pathsep.join([str(Path(args.flashtrace).resolve()), os.environ.get("PYTHONPATH", "")])
         command = [sys.executable, "-W", "ignore", __file__, "--worker", str(folder)]
         run = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True)
         result = folder / "result.json"
-        if not result.exists():
-            raise SystemExit(f"FlashTrace did not run: {run.stderr.strip()[-2000:]}")
-        return dict(json.loads(result.read_text()))
+        found = json.loads(result.read_text()) if result.exists() else {}
+        last = run.stderr.strip().splitlines()[-1:] or [f"exit status {run.returncode}"]
+        return found, {"failed": last[0]} if run.returncode else {}
 
 
 def work(folder: Path) -> None:
     """The other process: FlashTrace's scores of the prompt's tokens, and the seconds of each example."""
-    sys.path[:] = [
-        path for path in sys.path if Path(path).resolve() != Path(__file__).resolve().parent
-    ]  # this file's name
+    import common
+    from transformers import PreTrainedTokenizerFast
+
+    here = Path(__file__).resolve().parent
+    sys.path[:] = [path for path in sys.path if Path(path).resolve() != here]  # this file has the name of their package
+    for name in UNUSED:
+        if importlib.util.find_spec(name.partition(".")[0]) is None:
+            sys.modules[name] = MagicMock()
 
     from flashtrace import FlashTrace, load_model_and_tokenizer
 
-    torch.set_num_threads(1)
-    model, tokenizer = load_model_and_tokenizer(str(folder / "model"), device_map=None, dtype="float32")
+    job = json.loads((folder / "job.json").read_text())
+    device = job["device"]
+    if device == "cpu":
+        torch.set_num_threads(1)
+    if job["shape"]:
+        model = common.build(job["shape"], device, getattr(torch, job["dtype"]))
+        model.set_attn_implementation("eager")  # theirs: it reads the weights of attention
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder / "model")
+    else:
+        model, tokenizer = load_model_and_tokenizer(str(folder / "model"), device_map=None, dtype=job["dtype"])
+        model.to(device)
     tracer = FlashTrace(model, tokenizer)
-    found: dict[str, Any] = {name: [] for name in THEIRS}
-    examples = json.loads((folder / "job.json").read_text())
-    for turn, each in enumerate([examples[0], *examples]):  # the first is to warm up
+    found: dict[str, list[Run]] = {name: [] for name in THEIRS}
+    for each in with_first_twice(job["examples"]):
         start, stop = each["span"]
+        asked = {"prompt": each["prompt"], "target": each["target"], "output_span": (start, stop - 1)}
         for name, options in THEIRS.items():
             more = {"reasoning_span": (0, start - 1)} if "hops" in options else {}
-            begin = time.process_time()
-            trace = tracer.trace(
-                prompt=each["prompt"], target=each["target"], output_span=(start, stop - 1), **options, **more
-            )
-            seconds = time.process_time() - begin
+            trace, seconds = timed(lambda all=asked | options | more: tracer.trace(**all), device)
             assert len(trace.scores) == len(each["ids"]), "the prompt has other tokens there"
-            if turn:
+            if not each.get("warm-up"):
                 found[name].append((trace.scores, seconds))
-    (folder / "result.json").write_text(json.dumps(found))
+        (folder / "result.json").write_text(json.dumps(found))  # what there is, if a longer one fails
 
 
-def summary(model: Any, tokenizer: Any, examples: list[dict[str, Any]], runs: list[Any]) -> dict[str, float]:
-    recovered, areas = [], []
-    for each, (scores, _) in zip(examples, runs, strict=True):
-        user = np.array(each["user"])
-        order = user[np.argsort(-np.array(scores)[user], kind="stable")]
-        top = set(order[: -(-len(user) // 10)].tolist())
-        recovered.append(len(top & set(each["gold"])) / len(each["gold"]))
-        areas.append(rise(model, tokenizer, each, order))
-    seconds = float(np.median([seconds for _, seconds in runs]))
-    return {"recovery": float(np.mean(recovered)), "rise": float(np.mean(areas)), "seconds": seconds}
+def summary(
+    model: Any, tokenizer: Any, examples: list[Example], runs: dict[str, list[Run]], *, timed_only: bool
+) -> dict[str, Any]:
+    """What was found for prompts of one length."""
+    import common
+
+    tokens = [len(each["ids"]) for each in examples]
+    rows: dict[str, dict[str, Any]] = {
+        name: {"seconds": common.summary([seconds for _, seconds in each])} for name, each in runs.items()
+    }
+    found = {"tokens": [min(tokens), max(tokens)], "methods": rows}
+    if timed_only:
+        return found
+    chance = random.Random(0)
+    runs = {**runs, "chance": [([chance.random() for _ in each["ids"]], 0.0) for each in examples]}
+    for name, of_method in runs.items():
+        recovered, areas = [], []
+        for each, (scores, _) in zip(examples, of_method, strict=True):
+            user = np.array(each["user"])
+            order = user[np.argsort(-np.array(scores)[user], kind="stable")]
+            top = set(order[: -(-len(user) // 10)].tolist())
+            recovered.append(len(top & set(each["gold"])) / len(each["gold"]))
+            areas.append(rise(model, tokenizer, each, order))
+        rows.setdefault(name, {})
+        rows[name] |= {"recovery": spread(recovered), "rise": spread(areas)}
+    return {**found, "answered": correct(model, examples)}
+
+
+def spread(values: list[float]) -> dict[str, Any]:
+    """Mean and standard deviation over the prompts, and each prompt's own."""
+    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    return {"mean": float(np.mean(values)), "deviation": deviation, "each": values}
 
 
 @torch.no_grad()
-def rise(model: Any, tokenizer: Any, each: dict[str, Any], order: np.ndarray) -> float:
+def rise(model: Any, tokenizer: Any, each: Example, order: np.ndarray) -> float:
     """The area under the answer's log-probability while tokens are replaced in this order."""
     filler = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     start, stop = (len(each["ids"]) + i for i in each["span"])
@@ -194,25 +287,54 @@ def rise(model: Any, tokenizer: Any, each: dict[str, Any], order: np.ndarray) ->
         for i in group:
             row[i] = filler
         rows.append(row)
-    ids = torch.tensor(rows)
-    numbers = []
-    for row in ids:
-        logits = model(row[None], logits_to_keep=len(row) - start + 1).logits[0, : stop - start].log_softmax(-1)
-        numbers.append(float(logits.gather(1, row[start:stop, None]).sum()))
-    curve = np.clip((np.array(numbers) - numbers[-1]) / abs(numbers[0] - numbers[-1]), 0, 1)
+    ids = torch.tensor(rows, device=model.device)
+    logits = model(ids, logits_to_keep=ids.shape[1] - start + 1, use_cache=False).logits
+    of_answer = logits[:, : stop - start].float().log_softmax(-1).gather(2, ids[:, start:stop, None])
+    numbers = of_answer.sum((1, 2)).cpu().numpy()
+    curve = np.clip((numbers - numbers[-1]) / abs(numbers[0] - numbers[-1]), 0, 1)
     curve = np.minimum.accumulate(curve)
     return float((curve.sum() - curve[0] / 2 - curve[-1] / 2) / STEPS)
 
 
 @torch.no_grad()
-def correct(model: Any, examples: list[dict[str, Any]]) -> int:
+def correct(model: Any, examples: list[Example]) -> int:
     """In how many examples every token of the number is the model's top prediction."""
     count = 0
     for each in examples:
         start, stop = (len(each["ids"]) + i for i in each["span"])
-        ids = torch.tensor([each["ids"] + each["target_ids"]])
-        count += bool((model(ids).logits[0, start - 1 : stop - 1].argmax(-1) == ids[0, start:stop]).all())
+        ids = torch.tensor([each["ids"] + each["target_ids"]], device=model.device)
+        logits = model(ids, logits_to_keep=ids.shape[1] - start + 1, use_cache=False).logits
+        count += bool((logits[0, : stop - start].argmax(-1) == ids[0, start:stop]).all())
     return count
+
+
+def show(found: dict[str, Any]) -> None:
+    import common
+
+    args, results = found["arguments"], found["results"]
+    print(
+        f"{args['shape'] or args['model']}, {args['dtype']}; prompts with {args['needles']} needles, {args['examples']} of "
+        f"each length; {common.heading(found['environment'])}"
+    )
+    table = [["", "tokens", "recovery", "RISE", "seconds"]]
+    for of_length in results["lengths"].values():
+        low, high = of_length["tokens"]
+        for name, row in of_length["methods"].items():
+            scores = [
+                f"{row[k]['mean']:.2f} ± {row[k]['deviation']:.2f}" if k in row else "" for k in ("recovery", "rise")
+            ]
+            seconds = f"{row['seconds']['median_s']:.3f}" if "seconds" in row else ""
+            table.append([name, f"{low} to {high}", *scores, seconds])
+    print(common.table(table))
+    for of_length in results["lengths"].values():
+        if "answered" in of_length:
+            low, high = of_length["tokens"]
+            print(
+                f"{low} to {high} tokens: the model gives the whole number greedily in {of_length['answered']} of "
+                f"{args['examples']} prompts"
+            )
+    for how, why in results["flashtrace"].items():
+        print(f"FlashTrace {how}: {why}" if how == "failed" else f"FlashTrace is left out: {why}")
 
 
 if __name__ == "__main__":

@@ -508,22 +508,73 @@ def test_flow(bench):
     assert "times faster than the loop" in printed
 
 
-def test_flashtrace(bench, tmp_path):
-    """Without a checkout, lrpx alone is measured; and a path that is none is said."""
+@pytest.fixture
+def retrieval(tmp_path):
+    """A model with a chat template, in a folder."""
     tokenizer = tiny_tokenizers.byte_level()
     tokenizer.chat_template = tiny_tokenizers.CHAT
     config = GPT2Config(vocab_size=len(tokenizer), n_positions=2048, n_embd=16, n_layer=1, n_head=2)
     GPT2LMHeadModel(config).save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
-    options = ("--smoke", "--device", "cpu", "--model", tmp_path / "model")
-    found, printed = bench("flashtrace", *options)
+    return tmp_path / "model"
+
+
+def test_flashtrace(bench, retrieval):
+    """Without a checkout, lrpx alone is measured."""
+    found, printed = bench("flashtrace", "--smoke", "--device", "cpu", "--model", retrieval)
     check_facts(found, "flashtrace")
     assert "FlashTrace is left out: give --flashtrace PATH" in printed
-    methods = found["results"]["methods"]
-    assert list(methods)[-1] == "chance"
-    assert {"lrpx attnlrp", "lrpx lrp"} <= methods.keys()
-    for row in methods.values():
-        assert 0 <= row["recovery"] <= 1
-        assert 0 <= row["rise"] <= 1
-    with pytest.raises(SystemExit, match="FlashTrace did not run"):
-        bench("flashtrace", *options, "--flashtrace", tmp_path)
+    assert list(found["results"]["lengths"]) == ["4", "6"]
+    for of_length in found["results"]["lengths"].values():
+        methods = of_length["methods"]
+        assert list(methods)[-1] == "chance"
+        assert {"lrpx attnlrp", "lrpx lrp", "lrpx attnlrp, 1 hop"} <= methods.keys()
+        assert 0 <= of_length["answered"] <= 2
+        for name, row in methods.items():
+            if name != "chance":
+                check_timing(row["seconds"], rounds=2)
+            for score in (row["recovery"], row["rise"]):
+                first, second = score["each"]
+                assert 0 <= first <= 1
+                assert score["mean"] == pytest.approx((first + second) / 2)
+                assert score["deviation"] == pytest.approx(abs(first - second) / 2**0.5)
+    first, second = (of["tokens"] for of in found["results"]["lengths"].values())
+    assert max(first) < min(second)
+
+
+FLASHTRACE = """
+class Trace:
+    def __init__(self, scores):
+        self.scores = scores
+
+class FlashTrace:
+    def __init__(self, model, tokenizer):
+        self.model, self.tokenizer = model, tokenizer
+
+    def trace(self, prompt, target, output_span, method, hops=0, reasoning_span=None):
+        ids = self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
+        if "There and back again." in prompt:
+            raise ValueError("too long")
+        return Trace([float(i) for i in range(len(ids))])
+
+def load_model_and_tokenizer(*args, **options):
+    raise AssertionError("there are no weights to load")
+"""
+
+
+@pytest.mark.filterwarnings("ignore:the text has .* tokens, and LlamaForCausalLM was made for 256")
+def test_flashtrace_runs_in_a_process_of_its_own(bench, tmp_path):
+    """With random weights only the time is measured; what fails there is said, and the shorter prompts are kept."""
+    (tmp_path / "flashtrace").mkdir()
+    (tmp_path / "flashtrace" / "__init__.py").write_text(FLASHTRACE)
+    options = ("--smoke", "--device", "cpu", "--shape", "narrow", "--flashtrace", tmp_path)
+    found, printed = bench("flashtrace", *options)
+    assert found["results"]["flashtrace"] == {"failed": "ValueError: too long"}
+    assert "FlashTrace failed: ValueError: too long" in printed
+    short, long = (list(of_length["methods"].items()) for of_length in found["results"]["lengths"].values())
+    assert [name for name, _ in short[:2]] == ["FlashTrace, span", "FlashTrace, 1 hop"]
+    assert short[2][0] == long[0][0] == "lrpx attnlrp"
+    for name, row in (*short, *long):
+        assert name != "chance"
+        assert list(row) == ["seconds"]
+        check_timing(row["seconds"], rounds=2)
