@@ -1,13 +1,14 @@
-"""Every table of docs/performance.md, one script after the other: one command, one JSON file, one page.
+"""Every table of docs/performance.md, and some of other pages, one script after the other: one command, one JSON, one page.
 
     python bench/all.py --out measured                              # on a GPU: about 20 minutes
     python bench/all.py --out measured-cpu --device cpu             # the tables that were measured on a CPU
     python bench/all.py --out measured --only per-sample-llama dataset --lxt CHECKOUT --lxt-transformers FOLDER
+    python bench/all.py --out measured --only flashtrace flashtrace-speed --flashtrace CHECKOUT
     python bench/all.py --out measured --smoke --device cpu         # tiny sizes: only that every script runs
 
 1. Each row runs in a process of its own, so that it starts with an empty card, and has a time limit of its own.
 2. A row that fails, or does not end in time, is reported as such, and the others go on. ``--limit`` is for all together: what
-   does not begin in time is reported too.
+   does not begin in time is reported too. So what matters most comes first.
 3. ``all.json`` and ``all.md`` are written after each row; beside them each row's own JSON and what it printed.
 """
 
@@ -36,11 +37,12 @@ class Row:
     """A run of one script.
 
     Attributes:
-        section: Of docs/performance.md.
+        section: Of ``page``.
         command: The script and its options.
         limit: Seconds that it may take.
         device: Where its table was measured.
         cards: GPUs that it needs.
+        page: In docs.
     """
 
     section: str
@@ -48,20 +50,31 @@ class Row:
     limit: int
     device: str = "cuda"
     cards: int = 1
+    page: str = "performance.md"
 
 
 ROWS = {
-    "dataset": Row("Many samples", "dataset --compile --no-strict --batch-tokens 16384", 240),
-    "per-sample-llama": Row("One sample at a time", "per_sample --compile --samples 60", 400),
-    "per-sample-bert": Row("One sample at a time", "per_sample --shape bert-base --compile --samples 40", 400),
-    "long-context": Row("One long text", "long_context --rounds 7", 240),
-    "longest-context": Row("One long text", "long_context --tokens 131072 --checkpoint", 120),
-    "overhead": Row("What the rules cost", "overhead --shape llama-3.2-1b", 180),
-    "kernels-long": Row("Where the time goes", "where_time_goes --work long --compile", 120),
-    "kernels-sample": Row("Where the time goes", "where_time_goes --work sample --fast --tf32", 120),
-    "kernels-batch": Row("Where the time goes", "where_time_goes --work batch --compile --tf32", 150),
-    "alti-logit": Row("ALTI-Logit", "alti_logit --shape gpt2-xl --tokens 12 64 128 512 1024", 150),
-    "workers": Row("By number of workers", "scale --workers 1 2 --local --tf32", 300, cards=2),
+    "per-sample-llama": Row("One sample at a time", "per_sample --compile --samples 60", 200),
+    "per-sample-bert": Row("One sample at a time", "per_sample --shape bert-base --compile --samples 40", 160),
+    "long-context": Row("One long text", "long_context --rounds 7", 120),
+    "dataset": Row(
+        "Many samples", "dataset --compile --no-strict --batch-tokens 16384 --rounds 3 --lxt-samples 60", 140
+    ),
+    "overhead": Row("What the rules cost", "overhead --shape llama-3.2-1b --rounds 50", 70),
+    "flashtrace": Row("Beside FlashTrace", "flashtrace --examples 12 --sentences 10 40 120", 120, page="generation.md"),
+    "flow": Row("What it costs", "flow --shape 4b --tokens 1000 --dtype bfloat16", 110, page="flow.md"),
+    "kernels-long": Row("Where the time goes", "where_time_goes --work long --compile", 60),
+    "kernels-sample": Row("Where the time goes", "where_time_goes --work sample --fast --tf32", 40),
+    "kernels-batch": Row("Where the time goes", "where_time_goes --work batch --compile --tf32", 60),
+    "alti-logit": Row("ALTI-Logit", "alti_logit --shape gpt2-xl --tokens 12 64 128 512 1024", 60),
+    "longest-context": Row("One long text", "long_context --tokens 131072 --checkpoint", 60),
+    "flashtrace-speed": Row(
+        "Beside FlashTrace",
+        "flashtrace --shape llama-3.2-1b --dtype bfloat16 --examples 5 --sentences 40 160",
+        70,
+        page="generation.md",
+    ),
+    "workers": Row("By number of workers", "scale --workers 1 2 --local --tf32", 200, cards=2),
     "overhead-cpu": Row("What the rules cost", "overhead --shape narrow", 120, "cpu"),
     "linear-attention-cpu": Row(
         "Linear attention",
@@ -87,6 +100,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--only", nargs="+", choices=ROWS, metavar="ROW", help=f"some rows: {', '.join(ROWS)}")
     parser.add_argument("--limit", type=float, metavar="MINUTES", help="for all rows together; default: no limit")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a folder for what is found")
+    parser.add_argument("--flashtrace", metavar="PATH", help="as of flashtrace.py")
     common.add_lxt_options(parser)
     args = parser.parse_args(argv)
     if args.limit is not None and args.limit <= 0:
@@ -112,9 +126,12 @@ def measured(name: str, args: argparse.Namespace, left: float | None) -> dict[st
     script, *options = row.command.split()
     options += ["--device", args.device]
     options += ["--smoke"] if args.smoke else []
+    given = {}
     if script in LXT:
         given = {"--lxt": args.lxt, "--lxt-transformers": args.lxt_transformers, "--lxt-older": args.lxt_older}
-        options += [part for option, value in given.items() if value is not None for part in (option, value)]
+    if script == "flashtrace":
+        given = {"--flashtrace": args.flashtrace}
+    options += [part for option, value in given.items() if value is not None for part in (option, value)]
     facts = {"section": row.section, "command": " ".join(["python", f"bench/{script}.py", *options])}
     if args.device.startswith("cuda") and torch.cuda.device_count() < row.cards:
         return {

@@ -146,13 +146,35 @@ def test_all(monkeypatch, tmp_path, capsys):
 def test_all_names_scripts_and_options_that_there_are(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCH))
     script = runpy.run_path(str(BENCH / "all.py"), run_name="all")
-    page = (BENCH.parent / "docs" / "performance.md").read_text()
     for row in script["ROWS"].values():
+        page = (BENCH.parent / "docs" / row.page).read_text()
         name, *options = row.command.split()
         source = (BENCH / f"{name}.py").read_text() + (BENCH / "common.py").read_text()
         missing = [o for o in options if o.startswith("--") and f'"{o.replace("--no-", "--")}"' not in source]
         assert missing == []
         assert f"# {row.section}\n" in page
+    sys.modules.pop("common", None)
+
+
+def test_all_begins_with_what_matters_most_and_takes_no_longer_than_it_says(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCH))
+    script = runpy.run_path(str(BENCH / "all.py"), run_name="all")
+    rows = script["ROWS"]
+    assert list(rows)[:5] == ["per-sample-llama", "per-sample-bert", "long-context", "dataset", "overhead"]
+    on_one_card = [row for row in rows.values() if row.device == "cuda" and row.cards == 1]
+    assert sum(row.limit for row in on_one_card) <= 22 * 60
+    assert "on a GPU: about 20 minutes" in script["__doc__"]
+    sys.modules.pop("common", None)
+
+
+def test_all_hands_checkouts_on(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(BENCH))
+    script = runpy.run_path(str(BENCH / "all.py"), run_name="all")
+    commands, main = [], script["main"]
+    monkeypatch.setitem(main.__globals__, "ended", lambda command, *_: commands.append(command) or 1)
+    options = ["--smoke", "--device", "cpu", "--out", str(tmp_path), "--flashtrace", "theirs", "--lxt", "other"]
+    main([*options, "--only", "flashtrace", "dataset", "flow"])
+    assert [("--flashtrace" in c, "--lxt" in c) for c in commands] == [(True, False), (False, True), (False, False)]
     sys.modules.pop("common", None)
 
 
