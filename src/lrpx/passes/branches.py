@@ -14,7 +14,6 @@ Relevance is state times gradient, summed over the width, as for tokens; ``branc
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -83,7 +82,7 @@ class _Watch:
     def __init__(self, again: Recomputation, edit: HeadEdit | None = None) -> None:
         self.blocks: list[Block] = []
         self._edit = edit
-        self._again, self._thread = again, threading.get_ident()
+        self._again = again
         self._left_out: set[type[nn.Module]] = set()
         self._shape = (0, 0)  # [B, T] of what the module that runs reads
         self._running: nn.Module | None = None
@@ -109,12 +108,9 @@ class _Watch:
 
     # Blocks
 
-    def _elsewhere(self) -> bool:
-        return self._again.running or threading.get_ident() != self._thread
-
     def enter(self, tokens: Tokens, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before a block runs that reads these tokens."""
-        if self._elsewhere() or self._running is not None:
+        if self._again.elsewhere() or self._running is not None:
             return
         self._running = module
         with no_function_modes():  # which would see each look at a tensor
@@ -130,7 +126,7 @@ class _Watch:
 
     def leave(self, module: nn.Module, _: Any, output: Any) -> None:
         """After a block has run."""
-        if self._elsewhere() or self._running is not module:
+        if self._again.elsewhere() or self._running is not module:
             return
         block, self._block, self._running = self._block, None, None
         if block is None or not (block.heads or block.added):  # a norm, say
@@ -166,7 +162,7 @@ class _Watch:
     # Functions
 
     def _watching(self) -> bool:
-        return self._block is not None and not self._elsewhere()
+        return self._block is not None and not self._again.elsewhere()
 
     def _add(
         self, mode: Propagation, _: Operation, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]

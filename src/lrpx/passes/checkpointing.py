@@ -32,9 +32,18 @@ def outer_blocks(model: nn.Module) -> list[nn.Module]:
 
 
 class Recomputation:
-    """Says whether blocks are being recomputed for the backward pass, when nothing is noted of them again."""
+    """Tells hooks of a pass whether they are called for the pass itself. To be made in the thread of the pass.
 
-    running = False
+    Attributes:
+        running: Blocks are being recomputed for the backward pass, in whatever thread: what is noted of them is noted already.
+    """
+
+    def __init__(self) -> None:
+        self.running, self._thread = False, threading.get_ident()
+
+    def elsewhere(self) -> bool:
+        """Whether a block is being recomputed, or this is another thread, which uses the model too."""
+        return self.running or threading.get_ident() != self._thread
 
 
 @contextmanager
@@ -49,14 +58,10 @@ def checkpointed(
         again: Is told when a block is recomputed.
         attention: The mode that repeats calls of fused attention, if one does.
     """
-    thread = threading.get_ident()
     running: list[tuple[nn.Module, Any, Any]] = []
 
-    def elsewhere() -> bool:
-        return again.running or threading.get_ident() != thread
-
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if elsewhere() or running:  # a block within a block is recomputed with it
+        if again.elsewhere() or running:  # a block within a block is recomputed with it
             return None
 
         args = tuple(map(_unless_cache, args))
@@ -78,7 +83,7 @@ def checkpointed(
         return args, kwargs
 
     def after(module: nn.Module, args: Any, output: Any) -> None:
-        if elsewhere() or not running or running[-1][0] is not module:
+        if again.elsewhere() or not running or running[-1][0] is not module:
             return
         _, steps, mode.saving = running.pop()
         next(steps, None)

@@ -9,7 +9,6 @@ decoder are looked at apart, also where they share one embedding; then their sta
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -126,12 +125,11 @@ def taps_of(
         linked: What enters the first block stays linked to the embedding.
     """
     taps: dict[str, Tensor] = {}
-    thread = threading.get_ident()
     cut = not linked and wanted.keys().isdisjoint(("embedding", "pixels"))
 
     def elsewhere() -> bool:
-        """Whether this call is another thread's, or that of a block that is recomputed; neither is looked at."""
-        return again.running or threading.get_ident() != thread or not runs()
+        """Whether this call is not one of the pass by this stack."""
+        return again.elsewhere() or not runs()
 
     def is_hidden(value: Any) -> bool:
         """Whether this is a hidden state; a model may append padding of its own (Longformer)."""

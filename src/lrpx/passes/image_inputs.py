@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import copy
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -181,15 +180,11 @@ def counting_from_the_encoder(
     Raises:
         UnsupportedModelError: They are not.
     """
-    encoder, thread = encoder_of(model), threading.get_ident()
-
-    def elsewhere() -> bool:
-        return again.running or threading.get_ident() != thread
-
-    with _attending(model, towers_of(model) if follow else (), elsewhere) as check, ExitStack() as stack:
+    encoder = encoder_of(model)
+    with _attending(model, towers_of(model) if follow else (), again.elsewhere) as check, ExitStack() as stack:
 
         def entered(_: nn.Module, __: Any) -> None:
-            if elsewhere():
+            if again.elsewhere():
                 return
             check(active)
             _count_anew(active, follow=follow)
@@ -217,10 +212,9 @@ def watched_images(
     """
     features: list[Tensor] = []
     later: list[Tensor] = []
-    thread = threading.get_ident()
 
     def elsewhere() -> bool:
-        return "input" in taps or again.running or threading.get_ident() != thread
+        return "input" in taps or again.elsewhere()
 
     def cut(_: nn.Module, __: Any, output: Any) -> Any:
         return output if elsewhere() else _with_leaves(output, features)
