@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -57,6 +57,11 @@ class NonFiniteError(LrpxError, ArithmeticError):
 def counted(count: int, noun: str) -> str:
     """``1 text``, ``2 texts``."""
     return f"{count} {noun}" + "s" * (count != 1)
+
+
+def listed(names: Sequence[str], most: int, noun: str = "more") -> str:
+    """``a, b, c and 5 more``: the first ``most`` of the names, and how many others there are."""
+    return ", ".join(names[:most]) + f" and {len(names) - most} {noun}" * (len(names) > most)
 
 
 class LrpxWarning(UserWarning):

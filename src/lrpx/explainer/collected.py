@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from tqdm.auto import tqdm
 
-from ..errors import InputError, LrpxError, NonFiniteError, warn
+from ..errors import InputError, LrpxError, NonFiniteError, listed, warn
 from ..text.batching import Attribution
 
 Explain = Callable[..., Sequence[Attribution]]  # a batch and a method's options -> one for each item
@@ -70,9 +70,8 @@ class Collected:
             for note in several:
                 texts.setdefault(note, []).append(i)
         for note, about in texts.items():
-            more = f" and {len(about) - 3} more" if len(about) > 3 else ""
-            which = ", ".join(f"{self.of}[{i}]" for i in about[:3])
-            warn(note if len(about) == len(notes) else f"{which}{more}: {note}")
+            which = listed([f"{self.of}[{i}]" for i in about], 3)
+            warn(note if len(about) == len(notes) else f"{which}: {note}")
 
 
 class Trying:

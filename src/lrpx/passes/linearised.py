@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import NonFiniteError
+from ..errors import NonFiniteError, listed
 from ..recognition.gates import edge_of
 from .attention_flow import AttentionWatch, FusedAttention, shares_of
 from .forward_backward import CHUNK
@@ -120,7 +120,7 @@ class Linearised:
                 found.append(self.places[lower].name)
         if not found:
             return None
-        names = ", ".join(found[:4]) + (f" and {len(found) - 4} more places" if len(found) > 4 else "")
+        names = listed(found, 4, "more places")
         return (
             f"{self.name} has ways around the places (keys, values or states that later blocks use again): a part of the "
             f"relevance at {names} did not come through the place above. It is counted as around, and belongs to no edge."

@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
-from ..errors import InputError, nearest
+from ..errors import InputError, listed, nearest
 from ..results.tokens import Prediction, Token
 from ..text.batching import Predictions
 from ..text.given import as_python
@@ -35,8 +35,7 @@ class Labels:
 
     def listed(self) -> str:
         """All labels with their ids, for an error message; of very many, the first."""
-        shown = ", ".join(f"{name!r} ({i})" for i, name in enumerate(self.names[:LISTED]))
-        return shown + f" and {len(self.names) - LISTED} more" * (len(self.names) > LISTED)
+        return listed([f"{name!r} ({i})" for i, name in enumerate(self.names)], LISTED)
 
     def resolve(self, given: Any, role: str) -> int | None:
         """The id of a label that is given by name or id; ``None`` stays ``None``.

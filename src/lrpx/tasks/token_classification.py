@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..errors import InputError
+from ..errors import InputError, listed
 from ..text.batching import Attribution, Batch, Readout
 from ..text.targets import resolve_position
 from ..text.tokenization import Encoded
@@ -91,18 +91,18 @@ class TokenClassification(HeadTask):
         special = set() if self.tokenizer is None else set(self.tokenizer.all_special_ids)
         words = [n for n, i in enumerate(encoded.token_ids) if i not in special]
         best, shares = logits.argmax(-1), softmax(logits).max(-1)
-        listed = ", ".join(f"{n} {encoded.tokens[n]!r} {self.labels.names[best[n]]}" for n in words[:LISTED])
-        listed += f" and {len(words) - LISTED} more" * (len(words) > LISTED)
+        labelled = {n: f"{n} {encoded.tokens[n]!r} {self.labels.names[best[n]]}" for n in words}
+        known = listed([*labelled.values()], LISTED)
         if OUTSIDE not in self.labels.names:
-            raise InputError(f"say which token is explained: position=, one of {listed}.")
+            raise InputError(f"say which token is explained: position=, one of {known}.")
         entities = [n for n in words if self.labels.names[best[n]] != OUTSIDE]
         if not entities:
             raise InputError(
-                f"all tokens are predicted to be {OUTSIDE!r}. Say which is explained: position=, of {listed}."
+                f"all tokens are predicted to be {OUTSIDE!r}. Say which is explained: position=, of {known}."
             )
         chosen = max(entities, key=lambda n: shares[n])
         others = [n for n in entities if n != chosen]
-        more = ", ".join(f"{n} {encoded.tokens[n]!r} {self.labels.names[best[n]]}" for n in others[:SHOWN])
+        more = ", ".join(labelled[n] for n in others[:SHOWN])
         if not others:
             return chosen, ()
         return chosen, (
