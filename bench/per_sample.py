@@ -114,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             for name in contenders
             if name.startswith("lrpx")
         },
-        "graphs": sum(len(mode.explainer._runner.graphs) for mode in modes.values()),
+        "graphs": sum(len(explainer._runner.graphs) for explainer in {mode.explainer for mode in modes.values()}),
         "reserved_by_warm_up_mib": held,
         "lxt": theirs,
         "spent_s": {what: end - start for (_, start), (what, end) in pairwise(marks)},
