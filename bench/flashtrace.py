@@ -58,8 +58,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
     parser = common.parser_of(__doc__)
     parser.add_argument("--flashtrace", metavar="PATH", help="a checkout of FlashTrace; without it, it is left out")
-    parser.add_argument("--model", default="smollm2-135m", help="a name or folder for lrpx.load")
-    parser.add_argument("--shape", choices=[n for n, s in common.SHAPES.items() if s.family == "llama"], help="instead")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--model", help="a name or folder for lrpx.load. Default: smollm2-135m")
+    which.add_argument(
+        "--shape", choices=[name for name, shape in common.SHAPES.items() if shape.family == "llama"], help="instead"
+    )
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--examples", type=int, default=12, help="prompts of each length")
     parser.add_argument("--sentences", type=int, nargs="+", default=[10, 40], help="of the haystack: a length each")
@@ -67,6 +70,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     args = parser.parse_args(argv)
     if args.smoke:
         args.examples, args.sentences, args.needles = 2, [4, 6], 2
+        args.shape = None if args.model else "tiny"
+    if not args.shape:
+        args.model = args.model or "smollm2-135m"
     if args.device == "cpu":
         torch.set_num_threads(1)
     if args.shape:
