@@ -41,7 +41,8 @@ def test_what_the_page_is_told():
     about = app_tools.client(app_kinds.desk("vision-language")).get("/api/about").json()
     assert "no family describes model type 'llava'" in about["cannot"]["text"]["alti"]
     assert about["cannot"]["text"]["occlusion"] == ""
-    assert about["cannot"]["images"]["occlusion"] == "explains texts without images"
+    assert about["cannot"]["images"]["occlusion"] == ""
+    assert about["cannot"]["images"]["leave-one-out"] == "explains texts without images"
     assert (about["by_position"], about["max_tokens"]) == (True, 100)
     image = app_tools.client(app_kinds.desk("image-classification")).get("/api/about").json()
     assert (image["by_position"], image["max_tokens"]) == (False, None)

@@ -470,17 +470,17 @@ def test_methods_that_cannot_explain_images_are_left_out_with_the_reason(new_pag
     with app_tools.served(app_kinds.desk("vision-language with an image")) as address:
         page = new_page()
         page.goto(address)
-        page.check("#methods input[value=occlusion]")
+        page.check("#methods input[value=leave-one-out]")
         page.uncheck("#methods input[value=attnlrp]")
         page.set_input_files("#images", picture)
         page.wait_for_selector("#explain:enabled")
-        assert page.is_hidden("#methods input[value=occlusion]")
+        assert page.is_hidden("#methods input[value=leave-one-out]")
         assert page.locator("#methods :checked").evaluate_all("boxes => boxes.map(box => box.value)") == ["attnlrp"]
         page.click("#left-out summary")
-        assert "occlusion" in page.inner_text("#left-out li:has-text('explains texts without images')")
+        assert "leave-one-out" in page.inner_text("#left-out li:has-text('explains texts without images')")
         page.set_input_files("#images", [])
         page.wait_for_selector("#explain:enabled")
-        assert page.is_visible("#methods input[value=occlusion]")
+        assert page.is_visible("#methods input[value=leave-one-out]")
 
 
 def test_colours_for_colour_blindness_are_kept_by_the_link_and_the_downloads(new_page, url, tmp_path):

@@ -250,7 +250,7 @@ def test_deepstack_features_are_further_inputs_of_the_same_patches():
 
 def test_deepstack_that_is_not_known_is_refused(monkeypatch):
     model, ids, kinds, inputs = qwen("vision:qwen3_vl")
-    monkeypatch.setattr("lrpx.passes.image_inputs._FEATURES", "another name")
+    monkeypatch.setattr("lrpx.passes.image_inputs.FEATURES", "another name")
     given = {"input_ids": [ids], "mm_token_type_ids": [kinds], **inputs}
     for method in ("lrp", "gradient-x-input"):
         with pytest.raises(UnsupportedModelError, match="later blocks too, in a way that lrpx does not know"):

@@ -139,6 +139,39 @@ def test_forward_is_bit_identical_and_relevance_adds_up(name):
     assert abs(other.products - first.products).max() > 1e-6 * abs(first.products).max()
 
 
+UNKNOWN_PACKING = ("fuyu",)
+"""Model types of whose pixels it is not known which patch they belong to, so that they cannot be changed one by one."""
+STEEP = 1e-4  # how far apart gradients may be at inputs that differ by a millionth of a millionth
+
+
+@pytest.mark.filterwarnings("ignore::lrpx.errors.LrpxWarning")
+@families(EXPLAINED)
+def test_methods_that_change_the_input(name):
+    """Without noise SmoothGrad is the gradient; integrated gradients and the baseline's value add up; all have the same row."""
+    model = tiny_image_text.build(name)
+    given, explainer = tiny_image_text.inputs(model), lrpx.Explainer(model)
+    for at in ("input", "pixels"):
+        asked = {"target": 11, "contrast": 13, "at": at}
+        if at == "pixels" and name in (*UNKNOWN_PACKING, "chameleon", "emu3"):
+            with pytest.raises(UnsupportedModelError, match=r"which numbers are a patch|through a choice"):
+                explainer(given, method="smoothgrad", **asked)
+            continue
+        smooth = explainer(given, method="smoothgrad", samples=1, noise=1e-12, **asked)
+        gradient = explainer(given, method="gradient", **asked)
+        padding = [token for image in gradient.images[len(smooth.images) :] for token in image.tokens]
+        expected = np.delete(gradient.relevance, padding)
+        np.testing.assert_allclose(smooth.relevance, expected, rtol=0, atol=STEEP * abs(expected).max())
+        path = explainer(given, method="integrated-gradients", steps=2, **asked)
+        assert path.tokens == smooth.tokens
+        total = path.relevance.sum() + path.components["baseline"] + path.residual
+        assert total == pytest.approx(path.value, abs=1e-6 * abs(path.relevance).sum())
+        assert abs(path.value - path.components["baseline"]) > 1e-3
+        if len(path.tokens) < 30:
+            hidden = explainer(given, method="occlusion", **asked)
+            assert hidden.tokens == smooth.tokens
+            assert np.count_nonzero(hidden.relevance) > 1
+
+
 def generated_at_pixels_is_one_by_one(model, given):
     """The second generated token, from one pass over all, is what a call for the longer text gives."""
     explainer = lrpx.Explainer(model)

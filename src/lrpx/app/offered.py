@@ -26,9 +26,10 @@ def methods_for(model: PreTrainedModel, *, images: bool) -> dict[str, str]:
 def why_not(method: Method, model: PreTrainedModel, *, images: bool) -> str:
     """Why a method cannot explain a model; empty if it can."""
     task = task_of(model)
-    with_text = images and task not in IMAGE_TASKS
-    if (task in IMAGE_TASKS and not method.reads_images) or (with_text and not method.goes_to_any_place):
+    if (images or task in IMAGE_TASKS) and not method.reads_images:
         return "explains texts without images"
+    if images and task == TEXT2TEXT and not method.goes_to_any_place:
+        return "does not explain images that an encoder reads"
     if task not in ("causal", "masked", TEXT2TEXT, *IMAGE_TASKS) and not method.has_passes:
         return f"is for language models, and {type(model).__name__} is for {task}"
     if task == "multiple-choice" and method.measures != "parts":

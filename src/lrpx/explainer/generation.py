@@ -94,6 +94,12 @@ def explain_continuation(
     item = item_of(signature, tokenizer, read, target=ids[-1])
     item = replace(item, images=item.lengthened(ids[:-1], item.position, ids[-1]).images)
     check_method(model, item, method, settings)
+    if item.images and method.changes_pixels:
+        raise InputError(
+            f"{method.name} explains one prediction of a text with images, and no generated text.",
+            python="Explain one token: explainer(text, images=[...], target=...).",
+            app="Choose another method, such as attnlrp.",
+        )
     if item.images and not signature.placeholders.isdisjoint(continuation):
         raise InputError(
             "the continuation holds a token that stands for an image, and no image is given for it. Let the model generate fewer "

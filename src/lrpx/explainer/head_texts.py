@@ -165,12 +165,12 @@ class HeadTexts(Texts):
         return super()._groups(model, max(1, batch_tokens // most), **how)
 
     def _attributions(
-        self, function: Explain, group: list[int], model: PreTrainedModel, settings: dict[str, Any]
+        self, function: Explain, group: list[int], method: Method, settings: dict[str, Any]
     ) -> Sequence[Attribution]:
         readout = self.readouts[group[0] in self._functions]
         rows = {i: self.task.items(self.asked[i], readout) for i in group}
         everything = [row for own in rows.values() for row in own]
-        batch = pad(everything, model, likeliest=self.task.likeliest, readout=readout)
+        batch = pad(everything, self.model, likeliest=self.task.likeliest, readout=readout)
         results = iter(map(_of_the_text, function(batch, **settings), everything))
         return [_together([next(results) for _ in own], self.asked[i]) for i, own in rows.items()]
 

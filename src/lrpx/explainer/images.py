@@ -32,8 +32,9 @@ from ..tasks.labels import Labels
 from ..tasks.patches import Grid, Seen, cells, default_place, noted_patches, own_tokens, patch_names
 from ..tasks.pictures import png_of
 from ..tasks.text_classification import LabelScores
-from ..text.batching import Attribution, Batch, Function, ImageParts, Readout
+from ..text.batching import Attribution, Batch, Function, Readout
 from ..text.given import as_python, name_of, short
+from ..text.image_parts import ImageParts
 from ..text.items import check_name, function_of, one_each
 from .collected import Collected, Explain
 from .heads import with_heads, without_heads

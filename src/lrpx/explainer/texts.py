@@ -24,8 +24,15 @@ from ..passes.scoring import Objective
 from ..results.explanation import Explanation
 from ..results.generation import explained
 from ..results.tokens import NO_TOKEN, Token
+from ..tasks.changed_images import images_in
 from ..tasks.image_row import with_images
-from ..tasks.image_text import check_method, encode_with_images, images_of_each, places_with_images
+from ..tasks.image_text import (
+    check_method,
+    encode_with_images,
+    images_of_each,
+    places_with_images,
+    settings_with_images,
+)
 from ..text.batching import Attribution, Function, Item, pad
 from ..text.given import name_of, split
 from ..text.grouping import groups_of
@@ -198,7 +205,7 @@ class Texts(Collected):
             with runner.meanwhile(finish_waiting):  # made into explanations while a GPU is at this group
                 if together:
                     return explain_together(runner, method, own, items, self.objective, likeliest=LIKELIEST)
-                return self._attributions(function, group, runner.model, own)
+                return self._attributions(function, group, method, own)
 
         with without_full_collections() if len(groups) > 1 else nullcontext():
             for part in self._in_groups(groups, computed, method.name, progress):
@@ -228,12 +235,16 @@ class Texts(Collected):
         return self.of != "text" and takes_one_pass(runner, method, settings, positions)
 
     def _attributions(
-        self, function: Explain, group: list[int], model: PreTrainedModel, settings: dict[str, Any]
+        self, function: Explain, group: list[int], method: Method, settings: dict[str, Any]
     ) -> Sequence[Attribution]:
         """What a method gives for a group of texts."""
-        if "at" in settings:
-            settings = {**settings, "at": places_with_images(self.items[group[0]], settings["at"])}
-        return function(pad([self.items[i] for i in group], model, likeliest=LIKELIEST), **settings)
+        item, batch = self.items[group[0]], pad([self.items[i] for i in group], self.model, likeliest=LIKELIEST)
+        settings = settings_with_images(item, method, settings)
+        if batch.with_images and method.changes_pixels:
+            batch = replace(batch, images=images_in(self.model, self.encoded[group[0]], settings["at"]))
+        elif "at" in settings:
+            settings = {**settings, "at": places_with_images(item, settings["at"])}
+        return function(batch, **settings)
 
     def _doubts(self, i: int, e: Explanation, result: Attribution) -> tuple[Sequence[str], Sequence[str]]:
         """What is probably a mistake, to warn of, and what says little, to note."""
@@ -293,6 +304,9 @@ class Texts(Collected):
     ) -> Explanation:
         """The explanation of a text; ``told`` are its fields that depend on the task, such as ``target``."""
         item, processor = self.items[i], image_processor_of(self.reader)
+        given, settings = settings, settings_with_images(item, method, settings)
+        if settings is not given:
+            about = {**about, "options": {**about["options"], "at": settings["at"]}}
         heads = settings.get("heads") is True
         encoded, result, position = with_images(
             self.model, self.encoded[i], result, self.items[i].position, processor, heads=heads

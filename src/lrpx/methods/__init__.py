@@ -57,7 +57,7 @@ class Method:
     traits: Traits | None = None  # None: not told, for a method of one's own
     measures: Measures = "parts"  # what its numbers are; see ``Explanation``
     needs: str = ""  # a package that an extra of this name installs
-    changes_pixels: bool = False  # it reads images too: it changes their pixels, and relevance is that of the pixels
+    changes_pixels: bool = False  # it reads images too, alone or in a text: it changes their pixels, or features
 
     @property
     def goes_to_any_place(self) -> bool:
@@ -203,7 +203,7 @@ _TABLE = [
         "What the value loses when a token's embedding, or a patch of an image, is a baseline's.",
         "Zeiler & Fergus 2014",
         "occlusion:occlusion",
-        {"window": 1, "baseline": "mean"},
+        {"window": 1, "baseline": "mean", "at": ("input",)},
         Traits("token, patch", "a forward for each", None, False, True, False, in_paper=False),
         measures="scores",
         changes_pixels=True,

@@ -3,13 +3,15 @@
 Source: Sundararajan et al. 2017 (integrated gradients), Smilkov et al. 2017 (SmoothGrad).
 
 Both change word embeddings, so relevance is that of the embedding, and every row of a batch is one point at which the gradient
-is taken. Which token is explained is decided once, at the text as it is. Of images, pixels are changed: ``pixels.py``.
+is taken. Which token is explained is decided once, at the text as it is. Of images, pixels are changed: ``pixels.py``; texts with
+images have a file of their own, ``images_in_text.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +23,7 @@ from ..passes.attribution import Pass, run, scored
 from ..passes.dispatch import PassRunner
 from ..passes.edits import Edit, edited, part_of, values
 from ..text.batching import Attribution, Batch
-from . import pixels
+from . import images_in_text, pixels
 from .baselines import Baseline, baseline_of, positive, seed_of
 from .gradient import norm_of
 from .points import as_given, over_points
@@ -50,7 +52,7 @@ def integrated_gradients(
         batch: From ``batching.pad``.
         steps: How many gradients.
         baseline: What each word embedding b is where nothing is said; see ``Baseline``, and ``pixels.Baseline`` for images.
-        at: ``("embedding",)``.
+        at: ``("embedding",)``; of a text with images ``"input"`` or ``"pixels"``.
         runner: Of the model.
 
     Raises:
@@ -61,6 +63,8 @@ def integrated_gradients(
     steps = positive("steps", steps)
     if batch.of_images:
         return pixels.integrated_gradients(model, batch, steps=steps, baseline=baseline, runner=runner)
+    if batch.images is not None:
+        return images_in_text.integrated_gradients(model, batch, steps=steps, baseline=baseline, at=at, runner=runner)
     plain, batch, runner = _first(model, batch, at, runner)
     x = plain.hidden["embedding"].state.double()
     b = baseline_of(model, baseline).to(x.device, x.dtype)
@@ -108,7 +112,7 @@ def smoothgrad(
         noise: Its standard deviation, as a share of the largest minus the smallest number in the text's word embeddings.
         norm: ``"l1"``, or ``"l2"`` for the squared L2 norm, as for ``gradient``.
         seed: Of the noise.
-        at: ``("embedding",)``.
+        at: ``("embedding",)``; of a text with images ``"input"`` or ``"pixels"``.
         runner: Of the model.
 
     Raises:
@@ -119,9 +123,11 @@ def smoothgrad(
     samples, combine = positive("samples", samples), norm_of(norm)
     if not isinstance(noise, int | float) or isinstance(noise, bool) or not 0 < noise < float("inf"):
         raise InputError(f"noise={noise!r}: give a positive number, such as 0.15.")
+    own: dict[str, Any] = {"samples": samples, "noise": noise, "combine": combine, "seed": seed}
     if batch.of_images:
-        own = {"samples": samples, "noise": noise, "combine": combine, "seed": seed}
-        return pixels.smoothgrad(model, batch, **own, runner=runner)  # type: ignore[arg-type]
+        return pixels.smoothgrad(model, batch, **own, runner=runner)
+    if batch.images is not None:
+        return images_in_text.smoothgrad(model, batch, **own, at=at, runner=runner)
     plain, batch, runner = _first(model, batch, at, runner)
     x = plain.hidden["embedding"].state
     places, width = batch.places, x.shape[1]

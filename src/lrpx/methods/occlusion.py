@@ -7,6 +7,7 @@ Source: Zeiler & Fergus 2014 (occlusion), Li et al. 2016b, "Understanding Neural
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,15 +18,23 @@ from ..errors import InputError, UnsupportedModelError
 from ..models.signature import task_of
 from ..passes.attribution import Pass, run, scored
 from ..passes.edits import at_once, decided, rows_of, values, values_without, width_of
+from ..passes.hidden_states import place_first
 from ..text.batching import Attribution, Batch
-from . import pixels
+from . import images_in_text, pixels
 from .baselines import Baseline, baseline_of, positive
 
 
 def occlusion(
-    model: PreTrainedModel, batch: Batch, *, window: int = 1, baseline: Baseline | pixels.Baseline = "mean"
+    model: PreTrainedModel,
+    batch: Batch,
+    *,
+    window: int = 1,
+    baseline: Baseline | pixels.Baseline = "mean",
+    at: Sequence[str] = ("input",),
 ) -> list[Attribution]:
-    """Per token, what the value loses when its word embedding is the baseline's. Of images, see ``pixels.occlusion``.
+    """Per token, what the value loses when its word embedding is the baseline's.
+
+    Of images, see ``pixels.occlusion``, and of a text with images ``images_in_text.occlusion``.
 
     With a ``window`` of w, w neighbours are hidden together, a token's score is the mean over the windows that it is in, and
     each window's loss is shared equally by its tokens.
@@ -38,6 +47,12 @@ def occlusion(
     window = positive("window", window)
     if batch.of_images:
         return pixels.occlusion(model, batch, window=window, baseline=baseline)
+    if batch.images is not None:
+        return images_in_text.occlusion(model, batch, window=window, baseline=baseline, at=at)
+    if place_first(at) not in (["input"], ["embedding"]):
+        raise InputError(
+            f"at={place_first(at)}: occlusion hides tokens of a text, and has no relevance elsewhere. Leave it out."
+        )
     b = baseline_of(model, baseline)
     plain, batch = as_it_is(model, batch)
     lengths = [len(indices_of(place)) for place in batch.places]

@@ -160,27 +160,43 @@ def baseline_of(batch: Batch, baseline: Any) -> Tensor:
         InputError: It is none.
     """
     x = batch.inputs["pixel_values"].double()
-    patched = x.ndim == 3  # patches row by row, channels last
+    if x.ndim == 4:
+        return of_pictures(x, baseline)
     if isinstance(baseline, str) and baseline == "zero":
         return torch.zeros_like(x)
-    if isinstance(baseline, str) and baseline == "mean":
-        if not patched:
-            return x.mean((2, 3), keepdim=True).expand_as(x)
+    if isinstance(baseline, str) and baseline == "mean":  # of patches row by row, channels last
         real = x if batch.parts is None else x[:, : batch.parts.rows * batch.parts.columns]
         colour = real.unflatten(2, (-1, 3)).mean((1, 2))
         return colour.repeat(1, x.shape[2] // 3)[:, None].expand_as(x)
-    if isinstance(baseline, str) and baseline == "blur" and not patched:
+    return _given(x, baseline, [tuple(x.shape[1:])], '"zero" or "mean"')
+
+
+def of_pictures(x: Tensor, baseline: Any) -> Tensor:
+    """The baseline of each picture ``[B, channels, height, width]``, float64.
+
+    Raises:
+        InputError: It is none.
+    """
+    if isinstance(baseline, str) and baseline == "zero":
+        return torch.zeros_like(x)
+    if isinstance(baseline, str) and baseline == "mean":
+        return x.mean((2, 3), keepdim=True).expand_as(x)
+    if isinstance(baseline, str) and baseline == "blur":
         high, wide = (_smoothing(n, min(x.shape[2:]) / SOFT).to(x) for n in x.shape[2:])
         return high @ x @ wide.T
+    return _given(x, baseline, [tuple(x.shape[1:]), (x.shape[1], 1, 1)], '"zero", "mean", "blur"')
+
+
+def _given(x: Tensor, baseline: Any, sizes: list[tuple[int, ...]], kinds: str) -> Tensor:
+    """Pixel values that a user gave, of one of these shapes, for each of ``x``."""
     if isinstance(baseline, Tensor | np.ndarray):
         given = torch.as_tensor(baseline).to(x)
-        sizes = [tuple(x.shape[1:])] + [(x.shape[1], 1, 1)] * (not patched)
         if tuple(given.shape) in sizes and given.isfinite().all():
             return given.expand_as(x)
-    kinds = '"zero" or "mean"' if patched else '"zero", "mean", "blur"'
-    shape = list(x.shape[1:])
     shown = f"of shape {list(baseline.shape)}" if isinstance(baseline, Tensor | np.ndarray) else short(baseline)
-    raise InputError(f"baseline={shown}: of an image, give {kinds} or finite pixel values of shape {shape}.")
+    raise InputError(
+        f"baseline={shown}: of an image, give {kinds} or finite pixel values of shape {list(x.shape[1:])}."
+    )
 
 
 def _smoothing(size: int, deviation: float) -> Tensor:

@@ -32,10 +32,11 @@ from ..propagation.propagate import Propagation
 from .checkpointing import Recomputation, outer_blocks
 from .hidden_states import first_blocks
 
-_FEATURES, _WHERE = "deepstack_visual_embeds", "visual_pos_masks"
+FEATURES, WHERE = "deepstack_visual_embeds", "visual_pos_masks"
+"""Arguments of a language model: the features of DeepStack, and at which tokens they are."""
 _PIXELS = re.compile(r"pixel|patches|images?_(?!sizes)")
 
-_IMAGE_PARTS = {
+IMAGE_PARTS = {
     "chameleon": ("vqmodel",),
     "git": ("image_encoder", "visual_projection"),
     "idefics": ("vision_model", "perceiver_resampler"),
@@ -48,9 +49,14 @@ STATES = f"{APART}states"
 """Features that enter later blocks."""
 
 
+def pixel_inputs(inputs: Mapping[str, Tensor]) -> list[str]:
+    """The names of the images among a model's inputs."""
+    return [name for name, tensor in inputs.items() if tensor.is_floating_point() and _PIXELS.search(name)]
+
+
 def holds_pixels(inputs: Mapping[str, Tensor]) -> bool:
     """Whether images are among a model's inputs."""
-    return any(tensor.is_floating_point() and _PIXELS.search(name) for name, tensor in inputs.items())
+    return bool(pixel_inputs(inputs))
 
 
 def pixel_leaves(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -62,10 +68,9 @@ def pixel_leaves(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     if not holds_pixels(inputs):
         raise InputError(f'at="pixels" is for images, and the model is given {", ".join(inputs)}. Take at="input".')
     leaves = {}
-    for name, tensor in inputs.items():
-        if tensor.is_floating_point() and _PIXELS.search(name):
-            leaves[f"{APART}{name}"] = tensor.detach().requires_grad_()
-            inputs[name] = leaves[f"{APART}{name}"].clone()  # a model may write into it; the leaf must stay as it is
+    for name in pixel_inputs(inputs):
+        leaves[f"{APART}{name}"] = inputs[name].detach().requires_grad_()
+        inputs[name] = leaves[f"{APART}{name}"].clone()  # a model may write into it; the leaf must stay as it is
     return leaves
 
 
@@ -83,7 +88,7 @@ def language_model(model: PreTrainedModel) -> nn.Module:
     Raises:
         UnsupportedModelError: It is not told from the rest.
     """
-    if model.config.model_type in _IMAGE_PARTS:
+    if model.config.model_type in IMAGE_PARTS:
         return model.base_model
     found: Any = model.get_decoder()
     if not isinstance(found, nn.Module) or found is model or found is model.base_model:
@@ -103,7 +108,7 @@ def reading_part(model: PreTrainedModel) -> nn.Module:
 def language_modules(model: PreTrainedModel) -> list[nn.Module]:
     """The modules of the language model."""
     modules = modules_of(language_model(model))
-    if model.config.model_type not in _IMAGE_PARTS:
+    if model.config.model_type not in IMAGE_PARTS:
         return modules
     others = {part for module in before_the_language_model(model) for part in module.modules()}
     return [module for module in modules if module not in others]
@@ -111,7 +116,7 @@ def language_modules(model: PreTrainedModel) -> list[nn.Module]:
 
 def before_the_language_model(model: PreTrainedModel) -> list[nn.Module]:
     """The outermost modules that neither hold the language model, nor are part of it, nor are the word embedding."""
-    if (names := _IMAGE_PARTS.get(model.config.model_type)) is not None:
+    if (names := IMAGE_PARTS.get(model.config.model_type)) is not None:
         return [part for name in names if (part := getattr(model.base_model, name, None)) is not None]
     inside, table = set(language_model(model).modules()), model.get_input_embeddings()
     found: list[nn.Module] = []
@@ -224,7 +229,7 @@ def watched_images(
             return None
         check(active)
         _count_anew(active, follow=follow)
-        embeds, where = kwargs.get(_FEATURES), kwargs.get(_WHERE)
+        embeds, where = kwargs.get(FEATURES), kwargs.get(WHERE)
         if embeds is None or where is None:
             return None
         with no_function_modes():
@@ -234,14 +239,14 @@ def watched_images(
                 whole[where] = each if follow else each.detach()
                 later.append(whole if follow else whole.requires_grad_())
                 new.append(whole[where])
-        return args, {**kwargs, _FEATURES: new}
+        return args, {**kwargs, FEATURES: new}
 
     readers = before_the_language_model(model)
     with ExitStack() as stack:
         check = stack.enter_context(_attending(model, readers if follow else (), elsewhere))
         for module in () if follow else readers:
             stack.callback(module.register_forward_hook(cut).remove)
-        whole = model.config.model_type in _IMAGE_PARTS
+        whole = model.config.model_type in IMAGE_PARTS
         for module in first_blocks(language_modules(model)) if whole else [language_model(model)]:
             stack.callback(module.register_forward_pre_hook(entered, with_kwargs=True, prepend=True).remove)
         yield features, later
@@ -249,18 +254,25 @@ def watched_images(
 
 def _with_leaves(output: Any, leaves: list[Tensor]) -> Any:
     """What a module returned, each floating tensor cut off from what made it."""
-    if isinstance(output, Tensor):
-        if not output.is_floating_point():
-            return output
+
+    def cut(tensor: Tensor) -> Tensor:
         with no_function_modes(), torch.enable_grad():
-            leaves.append(output.detach().requires_grad_())
+            leaves.append(tensor.detach().requires_grad_())
             return leaves[-1].clone()  # a model may write into it
+
+    return with_each(output, cut)
+
+
+def with_each(output: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """What a module returned, with every floating tensor in it changed."""
+    if isinstance(output, Tensor):
+        return change(output) if output.is_floating_point() else output
     if isinstance(output, dict):
         new = copy.copy(output)
         for name, value in output.items():
-            new[name] = _with_leaves(value, leaves)
+            new[name] = with_each(value, change)
         return new
     if isinstance(output, tuple | list):
-        parts = [_with_leaves(value, leaves) for value in output]
+        parts = [with_each(value, change) for value in output]
         return type(output)(*parts) if hasattr(output, "_fields") else type(output)(parts)
     return output

@@ -52,7 +52,7 @@ def images_of_each(images: Any, several: bool, count: int) -> list[Any]:
     return [list(each) if isinstance(each, list | tuple) else None if each is None else [each] for each in images]
 
 
-def check_method(model: PreTrainedModel, item: Item, method: Method, settings: Mapping[str, Any]) -> None:
+def check_method(model: PreTrainedModel, item: Item, method: Method, settings: dict[str, Any]) -> None:
     """Refuse a method that images cannot be explained by, or a place where they cannot.
 
     Raises:
@@ -62,18 +62,22 @@ def check_method(model: PreTrainedModel, item: Item, method: Method, settings: M
         if "pixels" in place_first(settings.get("at") or "input"):
             raise InputError('at="pixels" is for images, and the text has none. Take at="input" or at="embedding".')
         return
-    first, *others = place_first(settings.get("at") or "input")
+    first, *others = place_first(settings_with_images(item, method, settings).get("at") or "input")
     if first == "pixels" and not holds_pixels(item.images):
         given = ", ".join(item.images)
         raise InputError(f'at="pixels" is for images, and {type(model).__name__} is given {given}. Take at="input".')
     if item.source:
         if first == "embedding" and settings["at"] is not method.options["at"]:
             raise InputError('at="embedding" is for texts alone, without images or sound. Take at="input".')
-    elif not method.has_passes:
+    elif not (method.has_passes or method.changes_pixels):
         raise InputError(
             f"{method.name} explains texts without images.",
             python='Take method="attnlrp".',
             app="Choose another method, such as attnlrp.",
+        )
+    elif method.changes_pixels and others:
+        raise InputError(
+            f'at={settings["at"]!r}: of a text with images, {method.name} takes one of "input" and "pixels".'
         )
     if not item.source and first not in ("input", "pixels"):
         raise InputError(
@@ -92,8 +96,14 @@ def check_method(model: PreTrainedModel, item: Item, method: Method, settings: M
             )
 
 
+def settings_with_images(item: Item, method: Method, settings: dict[str, Any]) -> dict[str, Any]:
+    """The options for a text: one with images has no word embeddings alone, so by default these are changed at ``"input"``."""
+    images = method.changes_pixels and item.images and not item.source
+    return {**settings, "at": ("input",)} if images and settings["at"] is method.options["at"] else settings
+
+
 def places_with_images(item: Item, at: Sequence[str]) -> Sequence[str]:
-    """Where a pass takes relevance: of a text with images at the pixels, that of the text is taken at the first block."""
+    """Where one backward pass takes relevance: with images at the pixels, that of the text is taken at the first block."""
     first, *others = place_first(at)
     return ("input", "pixels", *others) if item.images and first == "pixels" else at
 

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ..text.image_parts import Picture
 from .image_input import as_image
 from .patches import Grid, cells
 
@@ -86,6 +87,32 @@ def unpacked_pictures(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> l
     if values is None:
         return []
     return list(_unpacked(model, inputs, values.detach().cpu().double().numpy(), lambda copies: copies.mean(1)))
+
+
+def pictures_in(model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str) -> list[Picture]:
+    """Where the pixels of each picture but padding are in an input. Empty if the packing is not known.
+
+    Args:
+        model: The one that reads them.
+        inputs: What the processor made of the images.
+        name: Of the input.
+    """
+    given = inputs[name].detach().cpu().double().numpy()
+    numbers = np.arange(given.size, dtype=float).reshape(given.shape)
+    copies = {1}
+
+    def mean(several: np.ndarray) -> np.ndarray:
+        copies.add(several.shape[1])
+        return several.mean(1)  # type: ignore[no-any-return]
+
+    seen = list(_unpacked(model, inputs, given, mean))
+    each = [list(_unpacked(model, inputs, numbers, lambda s, n=n: s[:, n])) for n in range(max(copies))]  # type: ignore[misc]
+    found = []
+    for picture, *layers in zip(seen, *each, strict=True):
+        if picture.pixels.any():
+            stacked = np.stack([layer.pixels for layer in layers]).astype(np.int64)
+            found.append(Picture(picture.rows, picture.columns, stacked))
+    return found
 
 
 def _unpacked(

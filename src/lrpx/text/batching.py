@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 from ..models.placement import entry_device
 from ..models.positions import counts_from_padding
 from ..models.signature import filler, takes
+from .image_parts import ImageParts, ImagesInText
 
 Function = Callable[[Tensor], Any]  # logits at one position [n] -> a tensor of one number
 
@@ -96,21 +97,6 @@ class Readout(ABC):
 
 
 @dataclass(frozen=True)
-class ImageParts:
-    """The parts of an image that can be hidden, in rows and columns.
-
-    Attributes:
-        rows, columns: How many.
-        of: int64 ``[height, width]``, or ``[patches]`` of an image that is given as patches: the part of each, counted row by
-            row; -1: of none.
-    """
-
-    rows: int
-    columns: int
-    of: Tensor
-
-
-@dataclass(frozen=True)
 class Batch:
     """Padded items as tensors, on the device of the model's embedding.
 
@@ -131,6 +117,7 @@ class Batch:
         sources: Of an encoder-decoder model, per item: the slice of its source's real tokens.
         with_images: Images are among ``inputs`` whose features stand in the text, in place of tokens.
         parts: Of images of one size, what a method may hide of each.
+        images: Of one text with images, what a method may change of these.
     """
 
     inputs: dict[str, Tensor]
@@ -146,6 +133,7 @@ class Batch:
     sources: list[slice] = field(default_factory=list)
     with_images: bool = False
     parts: ImageParts | None = None
+    images: ImagesInText | None = None
 
     @property
     def ids(self) -> Tensor:
