@@ -451,6 +451,23 @@ def test_the_command_refuses(command, arguments, message):
     assert message in err
 
 
+@pytest.mark.parametrize("at", [None, "pixels"])
+@pytest.mark.parametrize(("method", "options"), [("integrated-gradients", {"steps": 2}), ("occlusion", {"window": 2})])
+def test_methods_that_change_the_input_on_the_command_line(command, explainer, tmp_path, method, options, at):
+    path = str(tmp_path / "cat.png")
+    photo().save(path)
+    given = [part for name, value in options.items() for part in ("--option", f"{name}={value}")]
+    given += ["--at", at] if at else []
+    code, out, err = command(
+        *("explain", TEXT, "--image", path, "--target-id", "20", "--method", method, *given, "--format", "json")
+    )
+    assert code == 0, err
+    [e] = map(Explanation.from_dict, json.loads(out))
+    expected = explainer(PLACED, images=[photo()], target=20, method=method, at=at, **options)
+    np.testing.assert_allclose(e.relevance, expected.relevance, rtol=1e-9, atol=1e-12)
+    assert (e.at, e.components) == (at or "input", pytest.approx(expected.components))
+
+
 def test_several_predictions_of_one_text_with_images(explainer):
     """From one pass, with functions of the logits among them: as by a call each."""
 

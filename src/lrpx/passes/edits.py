@@ -44,8 +44,8 @@ def edited(model: PreTrainedModel, batch: Batch, edit: Edit) -> Iterator[None]:
     images = batch.of_images or batch.with_images or "pixel_values" in batch.inputs
     if images or any(stack.embedding is None for stack in stacks):
         raise InputError(
-            "this method changes word embeddings, so it is for texts alone. Sound, and images that an encoder reads, are explained "
-            "by attnlrp, lrp and gradient-x-input."
+            "this method changes word embeddings, so it is for texts alone. Sound, and images that an encoder reads, are "
+            "explained by attnlrp, lrp and gradient-x-input."
         )
     thread = threading.get_ident()
     with ExitStack() as hooks:
