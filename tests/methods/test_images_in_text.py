@@ -5,6 +5,7 @@ own, and calls the model.
 """
 
 import functools
+import threading
 import warnings
 from contextlib import contextmanager
 
@@ -487,6 +488,33 @@ def test_the_model_and_the_inputs_are_as_before(method):
     assert one.number({}) == value
     assert all(torch.equal(tensor, one.inputs[name]) for name, tensor in before.items())
     assert sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in one.model.modules()) == hooks
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_pass_in_another_thread_is_the_models_own(method):
+    """While a model is explained, each of its passes waits for one of another thread."""
+    one = Plain("qwen3_vl")
+    value, found = one.number({}), []
+    expected = lrpx.explain(one.model, None, one.inputs, method=method, **METHODS[method], **ASKED).relevance
+
+    def aside(_, __):
+        if threading.current_thread() is threading.main_thread():
+            other = threading.Thread(target=lambda: found.append(logits_of(one)))
+            other.start()
+            other.join()
+
+    hook = one.model.get_decoder().register_forward_pre_hook(aside)
+    e = lrpx.explain(one.model, None, one.inputs, method=method, **METHODS[method], **ASKED)
+    hook.remove()
+    np.testing.assert_allclose(e.relevance, expected, rtol=1e-9)
+    assert set(found) == {value}
+    assert len(found) >= 5
+
+
+def logits_of(one):
+    with torch.no_grad():
+        logits = one.model(**one.inputs).logits
+    return (logits[0, -1, 11] - logits[0, -1, 13]).item()
 
 
 def test_what_cannot_be_explained_is_refused(explainer):

@@ -92,7 +92,7 @@ class Entry:
                 DeepStack's features.
             later: DeepStack's features are in ``"input"``.
         """
-        input = states["input"]
+        input, thread = states["input"], threading.get_ident()
 
         def entry(state: Tensor) -> Tensor:
             width = state.flatten(2).shape[2]
@@ -108,7 +108,8 @@ class Entry:
 
         def handed(_: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
             features, where = kwargs.get(FEATURES), kwargs.get(WHERE)
-            if rows is not None or not later or features is None or where is None:
+            unasked = rows is not None or not later or threading.get_ident() != thread
+            if unasked or features is None or where is None:
                 return None
             put, begin = [], input.shape[-1] - sum(each.shape[-1] for each in features)
             with no_function_modes():
@@ -140,6 +141,7 @@ class Entry:
         met: list[Tensor] = []
         given: list[Tensor] = []
         same: list[bool] = []
+        thread = threading.get_ident()
 
         def put(tensor: Tensor) -> Tensor:
             given.append(embedding.to(tensor.device, tensor.dtype).expand_as(tensor).clone())
@@ -147,13 +149,15 @@ class Entry:
 
         def handed(_: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
             found = kwargs.get("inputs_embeds")
+            if threading.get_ident() != thread:
+                return None
             if isinstance(found, Tensor):
                 return args, {**kwargs, "inputs_embeds": put(found)}
             # Kosmos 2 puts them among the embeddings inside the language model.
             return args, {**kwargs, "image_embeds": None} if "image_embeds" in kwargs else kwargs
 
         def embedded(_: nn.Module, __: Any, output: Tensor) -> Tensor:
-            return put(output)
+            return output if threading.get_ident() != thread else put(output)
 
         def entry(state: Tensor) -> None:
             same.append(given[-1] is state if given else False)
