@@ -15,18 +15,18 @@ from .._torch_internals import base_of
 
 
 class Scale(torch.autograd.Function):
-    """``y = compute()``, with ``dy/dx := slope(x, y)``, a tensor that broadcasts with ``x``."""
+    """``y = compute()``, with ``dy/dx := slope(x, y)``; given dimensions ``centred``, ``dy/d(x - E[x])``, E over these."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, compute: Callable[[], Tensor], slope: Callable[..., Tensor]) -> Tensor:
-        y = compute()
-        ctx.dtype = x.dtype
+    def forward(ctx: Any, x: Tensor, compute: Any, slope: Any, centred: Any = ()) -> Tensor:
+        ctx.dtype, ctx.centred, y = x.dtype, centred, compute()
         ctx.save_for_backward(slope(x, y))
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
-        return (grad * ctx.saved_tensors[0]).to(ctx.dtype), None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+        back = grad * ctx.saved_tensors[0]
+        return (back - back.mean(ctx.centred, keepdim=True) if ctx.centred else back).to(ctx.dtype), None, None, None
 
 
 class Gate(torch.autograd.Function):

@@ -64,19 +64,19 @@ def layer_norm(call: Call) -> Tensor:
 
 def rms_norm(call: Call) -> Tensor:
     r"""RMSNorm, :math:`y = \gamma \, x / [\sqrt{E[x^2] + \epsilon}]_{const}` (App. D.5)."""
-    eps = call.argument(3, "eps")
-    return _normalised(call, rms_norm_epsilon(call.argument(0, "input").dtype) if eps is None else eps, centred=False)
+    return _normalised(call, call.argument(3, "eps"), centred=False)
 
 
-def _normalised(call: Call, eps: float, *, centred: bool) -> Tensor:
+def _normalised(call: Call, eps: float | None, *, centred: bool) -> Tensor:
     x, shape, weight = (call.argument(i, name) for i, name in enumerate(("input", "normalized_shape", "weight")))
-    dims = list(range(-len(shape), 0))
+    dims, eps = list(range(-len(shape), 0)), rms_norm_epsilon(x.dtype) if eps is None else eps
 
     def slope(x: Tensor, _: Tensor) -> Tensor:
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        return torch.rsqrt(wide.square().mean(dims, keepdim=True) + eps) * (1 if weight is None else weight)
+        square = wide.var(dims, correction=0, keepdim=True) if centred else wide.square().mean(dims, keepdim=True)
+        return torch.rsqrt(square + eps) if weight is None else torch.rsqrt(square + eps) * weight
 
-    return Scale.apply(x - x.mean(dims, keepdim=True) if centred else x, call, slope)
+    return Scale.apply(x, call, slope, dims if centred else ())
 
 
 def signal_take_all(call: Call) -> Any:
