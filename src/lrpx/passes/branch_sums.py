@@ -56,8 +56,7 @@ class Rows:
         found = {}
         if self.heads:  # blocks with fewer heads than others get rows of zeros
             found["by_head"] = np.zeros((self.blocks, max(self.heads), numbers.shape[1]))
-            for block, of_block in enumerate(np.split(heads, np.cumsum(self.heads)[:-1])):
-                found["by_head"][block, : len(of_block)] = of_block
+            found["by_head"][np.arange(max(self.heads)) < np.array(self.heads)[:, None]] = heads
         if self.branches:
             found |= {"by_attention": attention, "by_mlp": mlp}
         return found | ({"by_layer": layers} if self.layers else {})
@@ -113,7 +112,8 @@ def sums_of(
     found = dict(zip(((id(a), id(b)) for a, b in pairs), _products(pairs, gradients, like, at_once), strict=True))
 
     def total(block: Block, noted: Sequence[Noted]) -> Tensor:
-        return among_all(block, torch.stack([found[id(n), id(n)][:, 0] for n in noted]).sum(0))
+        each = [found[id(n), id(n)][:, 0] for n in noted]
+        return among_all(block, each[0] if len(each) == 1 else torch.stack(each).sum(0))
 
     def added(block: Block) -> Tensor:
         entered, left = id(block.entered), id(block.left)

@@ -106,9 +106,9 @@ class PassResult:
         values, targets, objections, predicted, products = np.split(numbers, ends)
         raised = [reason for reason, holds in zip(self.reasons, objections, strict=True) if holds]
         shown = predicted.reshape(rows, -1) if self.predicted else None
-        of_tokens, *inside = products.reshape(1 + self.rows.count, rows, -1)
-        parts = [self.rows.read(np.array([row[i] for row in inside])) for i in range(rows)] if inside else None
-        return PassSummary(values, targets.astype(int).tolist(), of_tokens, raised, shown, parts)
+        sums = products.reshape(1 + self.rows.count, rows, -1)
+        parts = [self.rows.read(sums[1:, i]) for i in range(rows)] if self.rows.count else None
+        return PassSummary(values, targets.astype(int).tolist(), sums[0], raised, shown, parts)
 
 
 class PassSummary(NamedTuple):
