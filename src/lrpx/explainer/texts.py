@@ -170,9 +170,8 @@ class Texts(Collected):
             if item.images or pixels:
                 with self._trying(i):
                     check_method(runner.model, item, method, settings)
-        runner.log_unused_options(method.name, has_passes=method.has_passes)
         self._check_functions(method)
-        about = runner.provenance(method.name, settings)
+        about: dict[str, Any] = {}
         one = self._takes_one_pass(method, settings, runner)
         together = one or self.objective == "logprob"
         function, groups = method.run_by(runner), self._groups(runner.model, batch_tokens, together=together, one=one)
@@ -197,6 +196,9 @@ class Texts(Collected):
         waiting: list[tuple[list[int], Sequence[Attribution]]] = []
 
         def finish_waiting() -> None:
+            if not about:
+                about.update(runner.provenance(method.name, settings))
+                runner.log_unused_options(method.name, has_passes=method.has_passes)
             while waiting:
                 finish(*waiting.pop(0))
 

@@ -72,9 +72,8 @@ def buckets(
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         group = groups[-1] if groups else []
         padded = (len(group) + 1) * (lengths[group[0]] if group else lengths[i])
-        longest = alike(lengths[i])
-        fits = longest is None or not group or lengths[group[0]] <= longest
-        if group and fits and padded <= max_tokens and padded - (real + lengths[i]) <= waste * padded:
+        fits = padded <= max_tokens and padded - (real + lengths[i]) <= waste * padded
+        if group and fits and ((longest := alike(lengths[i])) is None or lengths[group[0]] <= longest):
             group.append(i)
             real += lengths[i]
         else:
