@@ -12,6 +12,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from .modules import text_config
+
 _TABLE = re.compile(r"^(position_embeddings|positions?_embed|embed_positions|pos_embed(ding)?s?|pos_encoding|wpe)$")
 _OTHER_INPUT = re.compile(r"vision|visual|image|img|audio|speech")
 _FIXED_BIAS = ("mpt",)  # alibi, made once for ``max_seq_len``
@@ -53,7 +55,7 @@ _LIMITS_OF_STACK = {  # LED; Speech2Text
 def _text_config(model: PreTrainedModel, stack: str = "") -> Any:
     """The configuration of the part that reads text, or of one of the two stacks that do."""
     config: Any = getattr(model.config, stack, None) if stack else None  # nested as in ``EncoderDecoderConfig``
-    return model.config.get_text_config() if config is None else config.get_text_config()
+    return text_config(model) if config is None else config.get_text_config()
 
 
 def _configured(model: PreTrainedModel, stack: str = "") -> int | None:
@@ -97,7 +99,7 @@ def _has_padded_positions(model: PreTrainedModel) -> bool:
 
 def _rotations(model: PreTrainedModel) -> list[dict[str, Any]]:
     """The parameters of the model's rotary embeddings: one dictionary, or one for each type of layer."""
-    rope = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
+    rope = getattr(text_config(model), "rope_parameters", None) or {}
     return [rope, *(value for value in rope.values() if isinstance(value, dict))]
 
 
@@ -107,7 +109,7 @@ def longest_alike(model: PreTrainedModel, length: int) -> int | None:
     Rotations of the kinds ``longrope`` and ``dynamic`` depend on the longest text of a batch once that is longer than the
     model was made for.
     """
-    config = model.config.get_text_config()
+    config = text_config(model)
     limits = []
     for parameters in _rotations(model):
         kind = parameters.get("rope_type")

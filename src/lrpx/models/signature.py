@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from ..errors import UnsupportedModelError
 from .heads import TEXT2TEXT, head_of, writes_text
+from .modules import held, text_config
 from .positions import context_length, made_for
 from .stacks import encoder_of, stacks_of
 
@@ -98,7 +99,7 @@ def padding_id(model: PreTrainedModel, tokenizer: Any = None) -> int | None:
     """The id of the padding token, as the tokenizer says, or else the configuration; ``None`` if there is none."""
     known = getattr(tokenizer, "pad_token_id", None)
     if known is None:
-        known = getattr(model.config.get_text_config(), "pad_token_id", None)
+        known = getattr(text_config(model), "pad_token_id", None)
     return known if isinstance(known, int) and known >= 0 else None
 
 
@@ -109,7 +110,7 @@ def filler(model: PreTrainedModel) -> int:
         table = model.get_input_embeddings()
     except NotImplementedError:  # of an encoder of images
         table = None
-    size = getattr(table, "num_embeddings", None) or model.config.get_text_config().vocab_size
+    size = getattr(table, "num_embeddings", None) or text_config(model).vocab_size
     return 0 if padding is None or padding >= size else padding
 
 
@@ -200,7 +201,7 @@ class ModelSignature:
             vocabulary = model.config.get_text_config(decoder=True).vocab_size if size is None else size
             limits, source = (context_length(model, "decoder"), None), Source.of(model)
             return cls(type(model).__name__, task, vocabulary, *limits, frozenset(), source=source)
-        vocabulary = getattr(model.config.get_text_config(), "vocab_size", None)
+        vocabulary = getattr(text_config(model), "vocab_size", None)
         if vocabulary is None or task == "image-classification":
             raise UnsupportedModelError(
                 f"{type(model).__name__} reads images, and this is for models that read text.",
@@ -208,7 +209,7 @@ class ModelSignature:
             )
         limits = context_length(model), made_for(model)
         kind: Any = type(model)
-        named = (getattr(model.config, name, None) for name in _PLACEHOLDERS)
+        named = (getattr(model.config, name) for name in sorted(_PLACEHOLDERS & held(model.config)))
         placeholders = frozenset(i for i in named if isinstance(i, int))
         return cls(type(model).__name__, task, vocabulary, *limits, extras, placeholders, needs=_needs_more(kind) or "")
 
@@ -227,6 +228,6 @@ def _check_reads_text(model: PreTrainedModel) -> None:
 
 PER_TOKEN = ("token_type_ids", "mm_token_type_ids", "image_embeds_position_mask")
 """Inputs with one number for each token, besides the ids and their mask."""
-_PLACEHOLDERS = [
+_PLACEHOLDERS = {
     f"{kind}_token_{suffix}" for kind in ("image", "video", "audio", "media") for suffix in ("id", "index")
-]
+}

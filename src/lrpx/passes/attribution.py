@@ -95,6 +95,7 @@ def run(
     """
     runner = PassRunner(model) if runner is None else runner
     found = runner.run(batch, PassSpec(rules, tuple(place_first(at)), mode, hidden, batch.readout, heads))
+    notes = (*about_tables(model), *((about_cuts(type(model).__name__, found.mode),) if +found.mode.cuts else ()))
     runner.use_the_wait()
     reading = found.read(len(batch.spans))
     check(model, batch, found, reading)
@@ -105,7 +106,6 @@ def run(
             pair = state, found.gradients[name]
             # Feature maps and pixels of images keep their shape.
             places[name] = Hidden(*pair) if apart or not batch.shape[1] else Hidden(*(t.flatten(2) for t in pair))
-    notes = (*about_tables(model), *((about_cuts(type(model).__name__, found.mode),) if +found.mode.cuts else ()))
     numbers = reading.values, reading.targets, reading.products
     return Pass(*numbers, places, found.mode, notes, reading.predictions, reading.inside)
 

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from .._torch_internals import HOOK_NODE, backward_hooks_of, hooks_of
 from ..errors import InputError, LrpxError, UnsupportedModelError, lines_of
 from ..models.heads import IMAGE_TASKS
-from ..models.modules import modules_of
+from ..models.modules import modules_of, text_config
 from ..models.placement import stored_parameters
 from ..models.quantised import check_quantised
 from ..models.refused import why_refused
@@ -256,7 +256,7 @@ _TABLES = {
 
 def about_tables(model: PreTrainedModel) -> tuple[str, ...]:
     """A note on embeddings of the text that get no relevance, since they are looked up beside the word embedding."""
-    table = _TABLES.get(getattr(model.config.get_text_config(), "model_type", ""))
+    table = _TABLES.get(getattr(text_config(model), "model_type", ""))
     names = [name for name, _ in model.named_modules() if name.rpartition(".")[2] == table] if table else []
     if not names:
         return ()

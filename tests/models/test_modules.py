@@ -1,0 +1,37 @@
+"""What is read quickly off a configuration, over all that transformers has."""
+
+import warnings
+from types import SimpleNamespace
+
+from transformers import CONFIG_MAPPING
+
+from lrpx.models.modules import held, text_config
+from lrpx.models.signature import _PLACEHOLDERS
+
+
+def configurations():
+    for name in CONFIG_MAPPING:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                yield CONFIG_MAPPING[name]()
+            except Exception:  # it has no defaults, or needs another package
+                continue
+
+
+def found(ask):
+    try:
+        return ask()
+    except (AttributeError, ValueError) as error:
+        return str(error)
+
+
+def test_quick_reading_finds_what_transformers_finds():
+    count = 0
+    for config in configurations():
+        quick, usual = found(lambda: text_config(SimpleNamespace(config=config))), found(config.get_text_config)  # noqa: B023
+        assert quick is usual or (isinstance(quick, str) and quick == usual), type(config).__name__
+        for name in _PLACEHOLDERS - held(config):
+            assert getattr(config, name, None) is None, (type(config).__name__, name)
+        count += 1
+    assert count > 200
