@@ -224,11 +224,29 @@ def test_html_repeats_the_labels_as_often_as_lines_can_be():
     page = heatmap.to_html(several())
     gutter = re.search(r'<div class="gutter" aria-hidden="true">(.*?)</div>', page, flags=re.S)[1]
     assert gutter.count("attnlrp") >= len(Flow(page).columns)
-    long = [made(provenance={"model": "a rather long name" + "!" * n}, notes=("mind",) * n) for n in range(2)]
+    long = [
+        made(provenance={"model": "a rather long name of a model" + "!" * n}, notes=("mind",) * n) for n in range(2)
+    ]
     page = heatmap.to_html(long)
-    assert "1: lrp, a rather long name" in page
+    assert "1: lrp, a rather long name of a model" in page
+    assert page.count('class="gutter') == 1  # narrow windows have numbers anyway
     assert "2: note: mind" in page  # what is said of a row names it as the row is named
     assert "1\n2\n" in page
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [browser.PHONE, browser.DESKTOP])
+def test_each_row_can_be_told_by_its_name_or_by_a_key(new_page, tmp_path, width):
+    names = ("lrp", "gradient-x-input", "integrated-gradients")
+    several(WORDS * 4, names).to_html(tmp_path / "page.html")
+    page = new_page(width)
+    page.goto((tmp_path / "page.html").as_uri())
+    shown = page.locator(".lrpx").inner_text()
+    numbered = "1: lrp · 2: gradient-x-input · 3: integrated-gradients"
+    assert (numbered in shown) == (width == browser.PHONE)
+    left = "each => each.getBoundingClientRect().left"
+    gutter = page.locator(".flow").evaluate(left) - page.locator(".grid").evaluate(left)
+    assert gutter < width * 0.15  # room for the text
 
 
 def test_a_long_text_has_no_numbers_in_it_but_in_tooltips():

@@ -11,6 +11,7 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
+import browser
 import numpy as np
 import pytest
 from evaluation_tools import made_up
@@ -558,6 +559,26 @@ def test_html_roles_add_up(result):
 
 
 # Examples
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [browser.PHONE, browser.DESKTOP])
+@pytest.mark.parametrize("own", ["mine", "a method of my own with a long name"])
+def test_a_reader_can_tell_whose_each_map_is(new_page, tmp_path, width, own):
+    made_up(tmp_path / "run", ["lrp", "gradient-l1", "gradient-l2", own])
+    (tmp_path / "page.html").write_text(report(tmp_path / "run", format="html"), encoding="utf-8")
+    page = new_page(width)
+    page.goto((tmp_path / "page.html").as_uri())
+    example = page.locator(".example").first
+    if own == "mine" and width == browser.DESKTOP:
+        gutter = example.locator(".gutter:visible").inner_text()
+        assert all(name in gutter for name in ("LRP", "Gradient", own))
+    else:
+        assert re.search(rf"1: LRP · 2: Gradient, .* · 3: {own}", example.inner_text())
+    left = "each => each.getBoundingClientRect().left"
+    assert example.locator(".grid").evaluate(left) - example.evaluate(left) < 5  # nothing stands beside a map
+    assert example.locator(".flow").evaluate("each => each.offsetWidth") > width * 0.6
+    assert not browser.wider_than_window(page)
 
 
 def test_examples_are_the_highest_differences(run, result):

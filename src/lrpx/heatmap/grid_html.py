@@ -1,12 +1,13 @@
 """A grid in HTML, without a script: columns flow and wrap like words, so it fits a phone as well as a wide page.
 
 Every column is as high as all others. So the labels of the rows, repeated in a gutter that is cut off where the text ends, stand
-beside their rows on every line. Numbers of a column are in its tooltip; a table below holds all of them.
+beside their rows on every line. On a phone, numbers stand there for all but short labels, and a line above says what they mean.
+Numbers of a column are in its tooltip; a table below holds all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 
 from .cells import joined_pieces
@@ -16,7 +17,7 @@ from .numbers import MINUS
 from .text import legible
 from .view import DOT
 
-LABEL = 18  # characters of a label in the gutter
+LABEL, NARROW = 24, 10  # characters of a label in the gutter, and in that of a narrow window
 
 STYLE = """
 .lrpx .grid{position:relative;overflow-x:auto;background:#fff;color:#000;border-radius:6px;border:1px solid var(--lrpx-line);
@@ -38,6 +39,8 @@ print-color-adjust:exact;-webkit-print-color-adjust:exact;forced-color-adjust:no
 .lrpx .flow .end>b{font-size:12px;color:#5d6169}
 .lrpx .flow .end>i{box-shadow:none;font-size:12px;padding:0}
 .lrpx .flow .nl{flex-basis:100%;height:0}
+.lrpx .narrow{display:none}
+@media (max-width:600px){.lrpx .narrow{display:block}.lrpx .wide{display:none}.lrpx .grid.both{--label:2!important}}
 """
 
 
@@ -46,17 +49,20 @@ def section(grid: Grid) -> str:
     heading = " ".join(
         [f'<span class="method">{escape(text)}</span>' for text in [grid.method()] if text] + [_explains(grid)]
     ).strip()
-    labels, lines = grid.short_labels(LABEL)
+    labels, key = grid.short_labels(LABEL)
+    few, key_of_few = grid.short_labels(NARROW)
+    both = labels != few
     longest = max(max(map(len, labels)), 2)
-    items = len(grid.columns) + len(grid.ends()) + sum(len(c.pieces) > 1 or bool(c.segment) for c in grid.columns)
-    gutter = escape("\n".join(labels) + "\n\n\n") * items  # as often as there can be lines; the rest is cut off
     return "".join(
         [
             f'<section class="lrpx" dir="ltr" aria-label="heatmap of {len(grid.rows)} rows">\n',
             f'<p class="what">{heading}</p>\n' if heading else "",
-            *(f'<p class="soft">{prose(line)}</p>\n' for line in [*lines, *grid.below(MINUS, labels=labels)]),
-            f'<div class="grid" style="--rows:{len(grid.rows)};--label:{longest}">',
-            f'<div class="gutter" aria-hidden="true">{gutter}</div>',
+            f'<p class="soft key">{prose(DOT.join(key))}</p>\n' if key else "",
+            f'<p class="soft key narrow">{prose(DOT.join(key_of_few))}</p>\n' if both else "",
+            *(f'<p class="soft">{prose(line)}</p>\n' for line in grid.below(MINUS, labels=labels)),
+            f'<div class="grid{" both" * both}" style="--rows:{len(grid.rows)};--label:{longest}">',
+            _gutter(grid, labels, " wide" * both),
+            _gutter(grid, few, " narrow") if both else "",
             f'<div class="flow" dir="{"rtl" if grid.rtl else "ltr"}">{"".join(_columns(grid))}</div></div>\n',
             f'<div class="legend soft">{_bar(grid)}<span><span class="mark"></span>{escape(grid.marked())}</span>',
             f"<span>{escape(grid.legend())}</span></div>\n",
@@ -64,6 +70,13 @@ def section(grid: Grid) -> str:
             "</section>\n",
         ]
     )
+
+
+def _gutter(grid: Grid, labels: Sequence[str], kind: str) -> str:
+    """The labels as often as there can be lines; the rest is cut off."""
+    items = len(grid.columns) + len(grid.ends()) + sum(len(c.pieces) > 1 or bool(c.segment) for c in grid.columns)
+    text = escape("\n".join(labels) + "\n\n\n") * items
+    return f'<div class="gutter{kind}" aria-hidden="true">{text}</div>'
 
 
 def _explains(grid: Grid) -> str:
