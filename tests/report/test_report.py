@@ -23,7 +23,8 @@ from lrpx import report as package
 from lrpx.errors import InputError
 from lrpx.evaluation.metrics import bootstrap, random_baseline, score
 from lrpx.evaluation.records import METRICS, find_runs, open_run
-from lrpx.report import FORMATS, paper, report, tables, write
+from lrpx.report import FORMATS, numbers, paper, report, tables, write
+from lrpx.report.charts import metric_bars
 from lrpx.report.examples import examples, units_from_tokens
 from lrpx.report.results import method_label, methods_in, results_of
 
@@ -131,8 +132,8 @@ def test_the_main_table_has_the_layout_of_the_paper(result):
         "AttnLRP",
         "Gradient",
         "Gradient×Input",
-        "Random, mean",
-        "Random, ±std",
+        "Chance, mean",
+        "Chance, ±std",
     ]
     for column in range(4):
         cells = [groups[0][column] for _, groups in table.rows[:-2]]
@@ -141,6 +142,20 @@ def test_the_main_table_has_the_layout_of_the_paper(result):
 
 
 # Runs
+
+
+def test_the_method_random_is_not_called_like_the_baseline(tmp_path):
+    run = made_up(tmp_path / "run", ["lrp", "random"])
+    results = results_of([run])
+    table = tables.scores(results)
+    assert [name for name, _ in table.rows] == ["LRP", "Random", "Chance, mean", "Chance, ±std"]
+    assert "Chance: relevance drawn uniformly" in table.caption
+    assert "Random is a method" in table.caption
+    assert "Random" not in tables.scores(results_of([made_up(tmp_path / "other", ["lrp"])])).caption
+    labels = re.findall(r'class="label"[^>]*>(.*?)</text>', metric_bars(results, "mrr"))
+    assert labels == ["LRP", "Random", "Chance"]
+    kinds = {(row["method"], row["metric"]) for row in numbers.rows(results)}
+    assert {("random", "mrr"), ("chance", "mrr")} <= kinds
 
 
 def test_runs_of_one_model_share_a_column(tmp_path, caplog):
@@ -328,7 +343,7 @@ def test_csv_has_every_number(two):
             assert int(found[r.label, "", fact]["mean"]) == r.facts[fact]
         assert found[r.label, "", "tokenizer"]["text"] == r.facts["tokenizer"]
         assert int(found[r.label, "", "correct"]["mean"]) == r.correct
-        assert float(found[r.label, "random", "mrr"]["std"]) == r.random["mrr"][1]
+        assert float(found[r.label, "chance", "mrr"]["std"]) == r.random["mrr"][1]
     assert {x["source"] for x in lines} == {"run"}
     assert "paper" in {
         x["source"] for x in csv.DictReader(io.StringIO(report([two], format="csv", compare_paper=True)))
@@ -364,7 +379,7 @@ def test_models_on_different_samples_are_warned_of_in_every_head(tmp_path, forma
     tables = {"terminal": 3, "markdown": 4, "latex": 4, "html": 3}[format]
     assert warned == tables
     head = told.index("The models are scored")
-    assert told.index("Accuracy of the explanations") < head < told.index("Random, mean")
+    assert told.index("Accuracy of the explanations") < head < told.index("Chance, mean")
 
 
 def test_subject_and_attractor_differ_for_people_who_do_not_see_green():
@@ -545,7 +560,7 @@ def test_html_bars_are_as_long_as_the_numbers(two):
     assert widths["a_model &amp; &lt;co&gt;", "AttnLRP"] == pytest.approx(
         full * a.methods["attnlrp"].scores["mrr"].mean, abs=0.2
     )
-    assert widths["b", "Random"] == pytest.approx(full * b.random["mrr"][0], abs=0.2)
+    assert widths["b", "Chance"] == pytest.approx(full * b.random["mrr"][0], abs=0.2)
 
 
 def test_html_roles_add_up(result):

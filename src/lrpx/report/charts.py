@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from html import escape
 
 from ..benchmark.folder import ROLES
-from .results import Result, method_label, methods_in
+from .results import CHANCE, Result, method_label, methods_in
 from .scored import Scored
 
 _LEFT, _WIDTH, _BAR, _GAP, _SPACE = 128, 470, 11, 3, 11  # labels, whole width, height of a bar, between bars, groups
@@ -27,7 +27,7 @@ def bar_classes(results: Sequence[Result]) -> list[str]:
 
 
 def metric_bars(results: Sequence[Result], metric: str) -> str:
-    """One metric of every method and model, and of random relevance, on a scale from 0 to 1."""
+    """One metric of every method and model, and of relevance drawn by chance, on a scale from 0 to 1."""
     methods = methods_in([r for r in results if not r.of_paper])
     group = len(results) * (_BAR + _GAP) - _GAP + _SPACE
     height = 20 + (len(methods) + 1) * group
@@ -43,7 +43,7 @@ def metric_bars(results: Sequence[Result], metric: str) -> str:
         for n, method in enumerate([*methods, None]):
             top = 22 + n * group
             middle = top + (group - _SPACE) / 2
-            label = "Random" if method is None else method_label(method)
+            label = CHANCE if method is None else method_label(method)
             yield f'<text class="label" x="{_LEFT - 8}" y="{middle + 4:.1f}" text-anchor="end">{escape(label)}</text>'
             for k, (kind, result) in enumerate(zip(bar_classes(results), results, strict=True)):
                 yield from _bar(result, method, metric, kind, x, top + k * (_BAR + _GAP))
@@ -68,7 +68,7 @@ def _bar(
         told = "" if result.of_paper else f"{low:.3f}–{high:.3f}"
     kind += " random" * (method is None)
     middle = top + _BAR / 2
-    name = "Random" if method is None else method_label(method)
+    name = CHANCE if method is None else method_label(method)
     yield f"<g><title>{escape(f'{result.label}, {name}: {mean:.3f} {told}')}</title>"
     yield f'<rect class="{kind}" x="{x(0):.1f}" y="{top:.1f}" width="{max(x(mean) - x(0), 0.5):.1f}" height="{_BAR}"/>'
     if high > low:

@@ -127,7 +127,7 @@ def _metric_charts(results: Sequence[Result]) -> str:
     )
     return (
         f'<section class="card"><h2>By metric</h2><div class="legend">{legend}</div><div class="grid2">{drawn}</div>'
-        '<p class="soft">Lines: 95 % confidence interval; for random relevance one standard deviation over the seeds.</p>'
+        '<p class="soft">Lines: 95 % confidence interval; for chance one standard deviation over the seeds.</p>'
         "</section>\n"
     )
 

@@ -22,7 +22,8 @@ def rows(results: Sequence[Result]) -> Iterator[dict[str, Any]]:
     ``source`` is ``run`` or ``paper``. Besides the four metrics and measures of faithfulness, ``metric`` is
     ``subject_positive``, ``subject_negative`` and so on: shares of relevance by role; and, without a method, ``accuracy``,
     ``correct``, ``failed``, ``subject_tokens`` and so on: shares of the tokens, and what a model is: ``parameters``,
-    ``layers``, ``heads``, ``width``, ``vocabulary``, and ``tokenizer``, whose name is in ``text``.
+    ``layers``, ``heads``, ``width``, ``vocabulary``, and ``tokenizer``, whose name is in ``text``. The method ``chance`` is none,
+    but relevance drawn by chance.
     """
     for r in results:
         for row in _of(r):
@@ -48,7 +49,7 @@ def _of(r: Result) -> Iterator[dict[str, Any]]:
             for sign, share in zip(("positive", "negative"), shares, strict=True):
                 yield {"method": method, "metric": f"{role}_{sign}", "mean": share, "samples": size}
     for metric, (mean, std) in r.random.items():
-        yield {"method": "random", "metric": metric, "mean": mean, "std": std, "samples": r.samples}
+        yield {"method": "chance", "metric": metric, "mean": mean, "std": std, "samples": r.samples}
     for role in ROLES if r.token_roles else ():
         yield {"metric": f"{role}_tokens", "mean": r.token_roles[role], "samples": r.correct}
 

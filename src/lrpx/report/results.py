@@ -46,6 +46,7 @@ NAMES = {
     "kernel-shap": "Kernel SHAP",
     "random": "Random",
 }
+CHANCE = "Chance"  # the rows of ``Result.random``; Random is a method
 
 
 @dataclass(frozen=True)

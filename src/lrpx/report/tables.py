@@ -1,7 +1,7 @@
 """The tables of a report, independent of the output format: groups of columns, rows of cells, which cell is best.
 
 ``scores`` has the layout of the paper's Table 2: methods x (PG2, MRR, RMA, PTA) per model, best and second best per
-column, and what random relevance scores below. ``accuracy`` has that of its Table 3.
+column, and what relevance drawn by chance scores below. ``accuracy`` has that of its Table 3.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ..benchmark.folder import ROLES
 from ..evaluation.metrics import Interval
 from .paper import SOURCE
-from .results import NORMS, Result, kind_in, method_label, methods_in
+from .results import CHANCE, NORMS, Result, kind_in, method_label, methods_in
 
 EXTENSION = "†"
 
@@ -101,15 +101,17 @@ def scores(results: Sequence[Result]) -> Table:
     methods = methods_in(results)
     body = [(method_label(m), [_scores(r, m) for r in results]) for m in methods]
     body = _ranked(body)
-    body.append(("Random, mean", [[_known(r.random.get(m), 0) for m in r.metrics] for r in results]))
-    body.append(("Random, ±std", [[_known(r.random.get(m), 1) for m in r.metrics] for r in results]))
+    body.append((f"{CHANCE}, mean", [[_known(r.random.get(m), 0) for m in r.metrics] for r in results]))
+    body.append((f"{CHANCE}, ±std", [[_known(r.random.get(m), 1) for m in r.metrics] for r in results]))
     chosen = [f"{method_label(r.norm).removeprefix('Gradient, ')} for {r.label}" for r in results if r.norm]
     k = results[0].k if results else 2
     caption = (
         f"PG{k}: pointing game, top {k}. MRR: mean reciprocal rank. RMA: relevance mass accuracy. PTA: per-token accuracy. All "
         "lie between 0 and 1, higher is better. Means over the correctly predicted samples; best and second best per column "
-        "are marked. Random: relevance drawn uniformly from [-1, 1) on all samples, 10 seeds."
+        f"are marked. {CHANCE}: relevance drawn uniformly from [−1, 1) on all samples, 10 seeds."
     )
+    if "random" in methods:
+        caption += " Random is a method: one draw from a normal distribution, on the samples of the others."
     if chosen:
         caption += f" Gradient: the better norm, {', '.join(chosen)}."
     if any(r.of_paper for r in results):
