@@ -15,6 +15,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+import lrpx
 from lrpx import Explanation, Explanations, heatmap
 from lrpx.errors import InputError
 from lrpx.heatmap import Look, grid_picture
@@ -120,11 +121,34 @@ def test_rows_are_called_by_what_sets_them_apart():
     here, there = made(position=4), made(position=2)
     assert [r.label for r in grid([here, there], Look()).rows] == ["position 4", "position 2"]
     ours, theirs = made(), made(provenance={"model": "other"})
-    assert [r.label for r in grid([ours, theirs], Look()).rows] == ["lrp, tiny", "lrp, other"]
+    assert [r.label for r in grid([ours, theirs], Look()).rows] == ["tiny", "other"]
     assert [r.label for r in grid([ours, made()], Look()).rows] == ["lrp (1)", "lrp (2)"]
     mixed = grid([made(), made(method="alti", measures="mixture", residual=None)], Look())
     assert [r.label for r in mixed.rows] == ["lrp", "alti"]
     assert mixed.explains().startswith('logit " are"')  # what those explain that are about a logit
+
+
+@pytest.mark.parametrize("methods", [("lrp", "lrp"), ("lrp", "attnlrp")])
+def test_two_models_are_asked_one_question(methods, tmp_path):
+    """Their logits differ; the question is said once, and each row says its model and its logit."""
+    first, second = (
+        made(method=method, seed=n, provenance={"model": name})
+        for n, (method, name) in enumerate(zip(methods, ("one", "other"), strict=True))
+    )
+    es = lrpx.compare(first, second)
+    question = f'logit " are" {MINUS} logit " is"'
+    drawn = grid(list(es), Look())
+    assert drawn.explains(MINUS) == question
+    assert dict(drawn.ends(MINUS))["value"] == [short(e.value, MINUS) for e in es]
+    pages = [bare(printed(es)), es.to_html(tmp_path / "page.html"), es.to_latex(fragment=True)]
+    pages[1] = re.sub("<.*?>", "", pages[1].split("<section")[1]).replace("&quot;", '"')
+    pages[2] = re.sub(r"\\textquotedbl\{\}|\\mbox|[{}]|\\(?= )", "", pages[2].replace("$-$", MINUS))
+    asked = [question, question, question.replace('"', "")]
+    assert [page.count(text) for page, text in zip(pages, asked, strict=True)] == [1, 1, 1]
+    labels = ["one", "other"] if len(set(methods)) == 1 else list(methods)
+    assert [row.label for row in drawn.rows] == labels
+    same = grid([made(), made(method="attnlrp")], Look())
+    assert same.explains(MINUS) == f"{question} = {short(made().value, MINUS)}"
 
 
 def test_what_holds_for_all_is_said_once():
@@ -228,7 +252,7 @@ def test_html_repeats_the_labels_as_often_as_lines_can_be():
         made(provenance={"model": "a rather long name of a model" + "!" * n}, notes=("mind",) * n) for n in range(2)
     ]
     page = heatmap.to_html(long)
-    assert "1: lrp, a rather long name of a model" in page
+    assert "1: a rather long name of a model" in page
     assert page.count('class="gutter') == 1  # narrow windows have numbers anyway
     assert "2: note: mind" in page  # what is said of a row names it as the row is named
     assert "1\n2\n" in page

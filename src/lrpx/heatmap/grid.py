@@ -65,8 +65,10 @@ class Grid:
         return _common(methods) or _beginning(methods).removesuffix(", ")
 
     def explains(self, sign: str = "-") -> str:
-        """What all rows explain, with its value, or ``""``."""
-        return _common([v.explains(sign) + f" = {v.equals(sign)}" * bool(v.equals()) for v in self._told()])
+        """What all rows explain, with its value if they share that too, or ``""``."""
+        told = self._told()
+        value = _common([v.equals(sign) for v in told])
+        return _common([v.explains(sign) + f" = {value}" * bool(value) for v in told])
 
     def _views(self) -> list[View]:
         return [row.view for row in self.rows]
@@ -177,7 +179,7 @@ def grid(explanations: Sequence[Drawable], look: Look) -> Grid:
 
 
 def _labels(drawn: Sequence[View], joined: bool) -> list[str]:
-    """What sets each row apart: the method, what is explained, the position, and if that is not enough, the settings."""
+    """What sets each row apart: the method, what is explained, the position, and if that is not enough, model and settings."""
     told = [v for v in drawn if v.measures != "mixture"]
     differs = len({v.explains() for v in told}) > 1
     places = len({v.span for v in drawn}) > 1 and not joined  # positions of several tokenisations do not compare
@@ -192,7 +194,9 @@ def _labels(drawn: Sequence[View], joined: bool) -> list[str]:
     twice = {label for label, count in Counter(labels).items() if count > 1}
     for i, v in enumerate(drawn):
         rest = [n for n in v.notes if not all(n in other.notes for other in drawn)]
-        labels[i] += "".join(f", {note}" for note in rest) * (joined or labels[i] in twice)
+        if rest and (joined or labels[i] in twice):
+            same = not (methods or differs or places)  # only the method, which the header says
+            labels[i] = ", ".join([*[labels[i]] * (not same), *rest])
     counted: Counter[str] = Counter()
     again = {label for label, count in Counter(labels).items() if count > 1}
     for i, label in enumerate(labels):

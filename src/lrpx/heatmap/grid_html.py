@@ -87,7 +87,8 @@ def _explains(grid: Grid) -> str:
         return escape(text)
     name = escape(view.what or "logit")
     contrast = "" if view.contrast is None else f" {MINUS} {name} {quote(view.contrast)}"
-    return f"{name} {quote(view.target)}{contrast} = <b>{view.equals(MINUS)}</b>"
+    value = f" = <b>{view.equals(MINUS)}</b>" if text != view.explains(MINUS) else ""  # rows can differ in it
+    return f"{name} {quote(view.target)}{contrast}{value}"
 
 
 def _columns(grid: Grid) -> Iterator[str]:
