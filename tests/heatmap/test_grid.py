@@ -331,10 +331,41 @@ def test_pictures(kind, tmp_path):
 def test_latex_has_a_cell_for_each_number(fragment):
     es = several(NASTY)
     source = es.to_latex(fragment=fragment)
+    if fragment:
+        source = re.sub(
+            r"(?s)\\ifdim\\linewidth<300pt.*?\\else", "", source
+        )  # in a column, the tables are broken elsewhere
     cells = re.findall(r"\\lrpx(?:strip|framed)\{(\w{6})\}\{\w{6}\}", source.split("newcommand{\\lrpxframed}")[1])
     expected = [hex_colour(view(e).colour(r)) for e in es for r in e.relevance]
     assert sorted(cells) == sorted(expected)
     assert "colortbl" in source
+
+
+def tables_of(source):
+    """The tables of a fragment as rows of cells: in a column of a paper, and on a page."""
+    narrow, wide = re.search(r"(?s)\\ifdim\\linewidth<300pt(.*?)\\else(.*?)\\fi", source).groups()
+    return [
+        [
+            [re.sub(r"\\footnotesize |\\(?= )", "", cell).strip() for cell in row.split("&")]
+            for table in re.findall(r"(?s)begin\{tabular\}\{\w+\}(.*?)\\end", part)
+            for row in table.strip().split("\\\\")[:-1]
+        ]
+        for part in (narrow, wide)
+    ]
+
+
+@pytest.mark.parametrize("methods", [("attnlrp", "lrp"), ("attnlrp", "alti-logit"), ("attnlrp", "lrp", "alti-logit")])
+def test_latex_names_rows_and_keeps_the_numbers_behind_them_together(methods):
+    parts = {"alti-logit": {"components": {"mlp": np.array([-1.25, 0.5])}}}
+    es = Explanations(made(method=name, seed=n, **parts.get(name, {})) for n, name in enumerate(methods))
+    narrow, wide = tables_of(es.to_latex(fragment=True))
+    count = len(methods)
+    ends = ["colours to", "sum", *["outside"] * ("alti-logit" in methods), "residual", "value"]
+    for rows in (narrow, wide):
+        assert any(row[-len(ends) :] == ends for row in rows)  # in one table
+    assert [row[0] for row in wide if row[0]][:count] == list(methods)
+    numbers = [str(n) for n in range(1, count + 1)]
+    assert [row[0] for row in narrow if row[0]][:count] == (numbers if "outside" in ends else list(methods))
 
 
 @pytest.mark.slow

@@ -50,7 +50,7 @@ WRITERS = {
     "table": (printed, str),
     "terminal": (lambda e: printed(e, color_system="truecolor"), str),
     "html": (heatmap.html_fragment, prose),
-    "latex": (heatmap.to_latex, latex._Writer(False, 60)._prose),
+    "latex": (heatmap.to_latex, latex._Writer(False, False)._prose),
 }
 
 

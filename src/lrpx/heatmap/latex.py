@@ -104,7 +104,7 @@ def source(parts: Sequence[View | Grid], *, fragment: bool, engine: str) -> str:
     """
     if engine not in ENGINES:
         raise InputError(f"unknown engine {engine!r}. {nearest(str(engine), ENGINES)}")
-    writer = _Writer(engine == "lualatex", _COLUMN if fragment else _LINE)
+    writer = _Writer(engine == "lualatex", fragment)
     maps = "\n\\bigskip\n".join([writer.map(part) if isinstance(part, View) else writer.grid(part) for part in parts])
     with_grid = any(isinstance(part, Grid) for part in parts)
     own = GRID_COMMANDS * with_grid
@@ -123,8 +123,8 @@ def source(parts: Sequence[View | Grid], *, fragment: bool, engine: str) -> str:
 class _Writer:
     """Writes maps for one engine, and notes the scripts that need a font."""
 
-    def __init__(self, lua: bool, line: int) -> None:
-        self.lua, self.line = lua, line
+    def __init__(self, lua: bool, fragment: bool) -> None:
+        self.lua, self.fragment, self.line = lua, fragment, _COLUMN if fragment else _LINE
         self.scripts: set[str] = set()
         self._japanese = False
 
@@ -157,7 +157,7 @@ class _Writer:
     def grid(self, grid: Grid) -> str:
         """One grid."""
         self._japanese = is_japanese("".join(cell.text for cell in grid.columns))
-        return "\n".join(grid_lines(grid, self.tex, self._prose, self.line)) + "\n"
+        return "\n".join(grid_lines(grid, self.tex, self._prose, self.fragment)) + "\n"
 
     def _any_script(self, view: View) -> list[str]:
         """The cells for ``lualatex``: Arabic joins across them, and each run has its direction."""
@@ -260,7 +260,7 @@ class _Writer:
 
 def tex(text: str) -> str:
     """``text`` as source for ``pdflatex``."""
-    return _Writer(False, _LINE).tex(text)
+    return _Writer(False, False).tex(text)
 
 
 def _typeset(char: str) -> bool:

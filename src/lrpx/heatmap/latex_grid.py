@@ -1,4 +1,7 @@
-r"""A grid as LaTeX: tables below one another, each with as many columns as fit a line, and the numbers of the rows at the end."""
+r"""A grid as LaTeX: tables below one another, each with as many columns as fit a line, and the numbers of the rows at the end.
+
+A fragment is laid out for the width of a page and once more for a column of a paper; LaTeX takes what fits the place.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,9 @@ from .rtl import direction, levels, visual_order
 from .view import DOT
 
 LABEL = 22  # letters of a row's label at most
+PAGE, COLUMN = 78, 50  # letters of a line: 345 pt, as wide as the text of an article, and 219 pt
 STEPS = 41  # of the colour bar
-FIT = 1.35  # widths are estimated with room: columns of short words and small numbers are narrower
+FOOTNOTE = 0.93  # how wide letters of a footnote are, in letters
 
 COMMANDS = r"""% \lrpxstrip{background}{ink}{number}: a cell of a grid; \lrpxframed: the same in a frame.
 \newcommand{\lrpxstrip}[3]{\cellcolor[HTML]{#1}\textcolor[HTML]{#2}{\scriptsize #3}}
@@ -31,25 +35,32 @@ class _Column:
     kind: str
 
 
-def grid_lines(grid: Grid, tex: Callable[[str], str], prose: Callable[[str], str], letters: int) -> Iterator[str]:
+def grid_lines(grid: Grid, tex: Callable[[str], str], prose: Callable[[str], str], fragment: bool) -> Iterator[str]:
     """The source of one grid.
 
     Args:
         grid: The grid.
         tex: Text as LaTeX source.
         prose: The same for words around the map.
-        letters: How many letters surely fit a line.
+        fragment: It may come to stand in a column.
     """
     head = [text for text in (grid.method(), grid.explains(MINUS)) if text]
     yield r"{\sffamily\raggedright\setlength{\fboxsep}{1pt}"
     if head:
         yield r"\textbf{" + prose(head[0]) + r"}\quad " + prose(" ".join(head[1:])) + r"\par\nobreak"
-    labels, explained = grid.short_labels(LABEL if letters > 2 * LABEL else 8)
-    for line in [*explained, *grid.below(MINUS, labels=labels)]:
+    labels, key = grid.short_labels(LABEL)
+    for line in [*key, *grid.below(MINUS, labels=labels)]:
         yield rf"{{\footnotesize {prose(line)}\par}}\nobreak"
-    yield r"\medskip"
-    for columns in _lines(grid, tex, FIT * letters - max(map(len, labels))):
-        yield _table(grid, columns, [tex(label) for label in labels])
+    wide = [r"\medskip", *_tables(grid, tex, labels, PAGE)]
+    narrow = [r"\medskip", *_tables(grid, tex, labels, COLUMN)]
+    few, key_of_few = grid.short_labels(0)
+    numbered = [r"\medskip", *_tables(grid, tex, few, COLUMN)]
+    if not key and len(numbered) < len(narrow):  # names take the room of what they name
+        narrow = [*(rf"{{\footnotesize {prose(line)}\par}}\nobreak" for line in key_of_few), *numbered]
+    both = fragment and wide != narrow
+    yield from [r"\ifdim\linewidth<300pt", *narrow, r"\else"] * both
+    yield from wide
+    yield from [r"\fi"] * both
     one_sided = all(row.view.one_sided for row in grid.rows)
     shares = [i / (STEPS - 1) if one_sided else 2 * i / (STEPS - 1) - 1 for i in range(STEPS)]
     steps = "".join(rf"\textcolor[HTML]{{{hex_colour(grid.look.colour(s))}}}{{\rule{{1.2mm}}{{2mm}}}}" for s in shares)
@@ -60,10 +71,21 @@ def grid_lines(grid: Grid, tex: Callable[[str], str], prose: Callable[[str], str
     yield rf"{{\footnotesize {prose(legend)}\par}}}}"
 
 
+def _tables(grid: Grid, tex: Callable[[str], str], labels: Sequence[str], letters: int) -> list[str]:
+    """The tables, each at most ``letters`` wide."""
+    room = letters - FOOTNOTE * max(map(len, labels))
+    return [_table(grid, columns, [tex(label) for label in labels]) for columns in _lines(grid, tex, room)]
+
+
 def _lines(grid: Grid, tex: Callable[[str], str], room: float) -> Iterator[list[_Column]]:
+    """The columns in lines. The numbers at the ends of the rows stay together where a line holds them."""
     line: list[_Column] = []
-    for column in _columns(grid, tex):
-        if column is None or (line and sum(c.width for c in (*line, column)) > room):
+    columns = list(_columns(grid, tex))
+    first = len(columns) - len(grid.ends())
+    together = sum(c.width for c in columns[first:] if c)
+    for n, column in enumerate(columns):
+        wide = 0.0 if column is None else together if n == first else column.width
+        if column is None or (line and sum(c.width for c in line) + wide > room):
             yield from [line] * bool(line)
             line = []
         if column is not None:
@@ -91,7 +113,9 @@ def _columns(grid: Grid, tex: Callable[[str], str]) -> Iterator[_Column | None]:
             yield None
     for name, texts in grid.ends(MINUS):
         numbers = [rf"\footnotesize {tex(text)}" for text in texts]
-        yield _Column(max(map(len, (name, *texts))) + 2, rf"\footnotesize {tex(name)}", tuple(numbers), True, "end")
+        yield _Column(
+            max(map(len, (name, *texts))) * FOOTNOTE + 1.2, rf"\footnotesize {tex(name)}", tuple(numbers), True, "end"
+        )
 
 
 def _letters(char: str) -> float:
