@@ -261,16 +261,19 @@ def test_html_repeats_the_labels_as_often_as_lines_can_be():
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [browser.PHONE, browser.DESKTOP])
 def test_each_row_can_be_told_by_its_name_or_by_a_key(new_page, tmp_path, width):
-    names = ("lrp", "gradient-x-input", "integrated-gradients")
+    names = ("lrp", "MMM-135m", "gradient-x-input", "integrated-gradients")
     several(WORDS * 4, names).to_html(tmp_path / "page.html")
     page = new_page(width)
     page.goto((tmp_path / "page.html").as_uri())
     shown = page.locator(".lrpx").inner_text()
-    numbered = "1: lrp · 2: gradient-x-input · 3: integrated-gradients"
+    numbered = "1: lrp · 2: MMM-135m · 3: gradient-x-input · 4: integrated-gradients"
     assert (numbered in shown) == (width == browser.PHONE)
     left = "each => each.getBoundingClientRect().left"
     gutter = page.locator(".flow").evaluate(left) - page.locator(".grid").evaluate(left)
     assert gutter < width * 0.15  # room for the text
+    several(WORDS, ("MMM-135m", "wwwwm")).to_html(tmp_path / "page.html")
+    page.goto((tmp_path / "page.html").as_uri())
+    assert page.locator(".gutter").evaluate("each => each.scrollWidth <= each.clientWidth")  # no label is cut
 
 
 def test_a_long_text_has_no_numbers_in_it_but_in_tooltips():

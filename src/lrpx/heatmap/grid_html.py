@@ -7,6 +7,7 @@ Numbers of a column are in its tooltip; a table below holds all of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from html import escape
 
@@ -52,7 +53,7 @@ def section(grid: Grid) -> str:
     labels, key = grid.short_labels(LABEL)
     few, key_of_few = grid.short_labels(NARROW)
     both = labels != few
-    longest = max(max(map(len, labels)), 2)
+    longest = max(*map(_width, labels), 2)
     return "".join(
         [
             f'<section class="lrpx" dir="ltr" aria-label="heatmap of {len(grid.rows)} rows">\n',
@@ -70,6 +71,11 @@ def section(grid: Grid) -> str:
             "</section>\n",
         ]
     )
+
+
+def _width(label: str) -> int:
+    """How wide a label is, in the columns of the gutter: some letters are wider than others."""
+    return math.ceil(sum(1.7 if c in "mwMW@" else 1.2 if c.isupper() or c.isdigit() else 1.0 for c in label))
 
 
 def _gutter(grid: Grid, labels: Sequence[str], kind: str) -> str:
