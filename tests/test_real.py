@@ -120,6 +120,22 @@ def test_lrp_of_a_model_without_biases_is_complete(load):
 
 @needs_shared(DATA)
 @pytest.mark.parametrize("name", MODELS)
+def test_a_flow_keeps_its_share_at_every_place(name, load):
+    model, tokenizer = load(name)
+    texts, what = sentences(tokenizer, 3)
+    explainer = lrpx.Explainer(model, tokenizer)
+    for method in ("attnlrp", "lrp"):
+        for text, target, contrast in zip(texts, *what.values(), strict=True):
+            flow = explainer.flow(text, target=target, contrast=contrast, method=method)
+            assert flow.shares().min() >= 0.9 - 1e-9
+            for step in flow.steps:
+                reached = np.flatnonzero(flow.kept[flow.places.index(step.lower)])
+                assert sorted(set(step.edges[:, 1].tolist())) == reached.tolist()
+            assert flow.kept[-1].any()
+
+
+@needs_shared(DATA)
+@pytest.mark.parametrize("name", MODELS)
 def test_a_batch_is_the_same_as_one_by_one(name, load):
     model, tokenizer = load(name)
     texts, what = sentences(tokenizer, 6)

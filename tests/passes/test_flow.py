@@ -372,6 +372,57 @@ def test_a_share_is_kept_at_every_place(family, share):
         assert_near(step.residual, full.residual)
 
 
+def check_kept(found, share):
+    """Every place keeps its share, and every kept token is reached by edges from the logit."""
+    size = np.abs(found.relevance)
+    assert ((size * found.kept).sum(1) >= share * size.sum(1) * (1 - 1e-9)).all()
+    for step in found.steps:
+        above, below = (np.flatnonzero(found.kept[i]).tolist() for i in (step.upper, step.lower))
+        assert step.followed.tolist() == above
+        assert set(step.edges[:, 0]) <= set(above)
+        loose = sorted(set(below) - set(step.edges[:, 1].tolist()))
+        assert (size[step.lower, loose] < 1e-7 * size[step.lower].sum()).all()  # rounding, before norms in float32
+
+
+@pytest.mark.parametrize("explicit", [True, False], ids=["explicit", "passes"])
+@pytest.mark.parametrize("rules", ["lrp", "attnlrp", {}], ids=str)
+@families(["causal:llama", "causal:gpt2", "causal:gptj", "causal:gpt_neox", "masked:bert"], QUICK)
+def test_every_place_keeps_its_share_and_is_joined_to_the_logit(family, rules, explicit):
+    """Also where no kept token of the place above takes from a kept one, since all of them come before it."""
+    layers = {"causal:gpt2": "n_layer", "causal:gptj": "n_layer"}.get(family, "num_hidden_layers")
+    model = tiny.build(family, overrides={layers: 5})
+    batch = batch_of(model, tiny.inputs(model, n_tokens=16)["input_ids"][0].tolist())
+    whole = found_for(model, rules, batch=batch, explicit=explicit)
+    for share in (0.3, 0.5, 0.7, 0.9):
+        found = found_for(model, rules, Keep(share), batch, explicit=explicit)
+        check_kept(found, share)
+        fewest = np.stack([Keep(share).of(torch.from_numpy(row)).numpy() for row in found.relevance])
+        assert (fewest <= found.kept).all()
+        for step, full in zip(found.steps, whole.steps, strict=True):
+            assert_near(step.mass, np.abs(matrix(whole, full)[found.kept[step.upper]]).sum(), 1e-6)
+    found = found_for(model, rules, Keep(None, 0.02), batch, explicit=explicit)
+    assert ((np.abs(found.relevance) >= 0.02) <= found.kept).all()
+    check_kept(found, 0)
+
+
+@pytest.mark.parametrize("rules", ["lrp", "attnlrp"])
+def test_a_kept_token_that_nothing_above_is_itself_is_joined_by_another(rules, monkeypatch):
+    """Beyond the reach of a window of attention a token has no relevance of its own above, but one that reads it has."""
+    if "causal:mistral" not in tiny.FAMILIES:
+        pytest.skip("needs Mistral")
+    asked, real = [], flow._Walk._rows
+    monkeypatch.setattr(flow._Walk, "_rows", lambda self, *ends: asked.append(ends[1]) or real(self, *ends))
+    most = 0
+    for seed in (6, 10, 13):
+        model = tiny.build("causal:mistral", overrides={"num_hidden_layers": 3, "sliding_window": 2}, seed=seed)
+        batch = batch_of(model, tiny.inputs(model, n_tokens=12)["input_ids"][0].tolist())
+        for share in (0.8, 0.97):
+            asked.clear()
+            check_kept(found_for(model, rules, Keep(share), batch), share)
+            most = max(most, *map(asked.count, asked))
+    assert most == 3  # of the kept tokens, of those that are joined, of all
+
+
 def test_no_fewer_tokens_would_do():
     assert Keep(0.9).of(torch.tensor([5.0, -4.0, 0.5, 0.5])).tolist() == [True, True, False, False]
     assert Keep(0.91).of(torch.tensor([5.0, -4.0, 0.5, 0.5])).sum() == 3

@@ -177,8 +177,8 @@ class Questions:
                 after the attention of block 3), ``"block.3"`` (after the block), ``"last"``; an ellipsis stands for all in
                 between. Default: ``("input", ..., "last")``. Between places far apart each token has a backward pass of its own.
             layers: Only the outputs of these blocks, beside the lowest place and the last.
-            share: At every place the fewest tokens are kept that carry this share of its mass (sum of absolute relevance), and
-                between them the fewest edges. 1 keeps everything. Default: 0.9.
+            share: At every place the fewest tokens are kept that carry this share of its mass (sum of absolute relevance), the
+                tokens that join them to the logit, and between them the fewest edges. 1 keeps everything. Default: 0.9.
             threshold: Instead: tokens and edges of this relevance or more, in logits.
             method: ``"lrp"``, ``"attnlrp"``, ``"lrp-uniform-gate"`` or ``"gradient-x-input"``. Default: the explainer's.
             **options: ``at`` (the lowest place, ``"input"`` or ``"embedding"``) and ``rules``, as in a call.

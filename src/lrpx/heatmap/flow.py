@@ -150,7 +150,7 @@ def _kept(flow: FlowLike) -> str:
     least = min(flow.steps, key=lambda step: step.kept, default=None)
     shares = flow.shares()
     how = (
-        f"the fewest tokens with {percent(flow.share)} of each place's relevance"
+        f"the fewest tokens with {percent(flow.share)} of each place's relevance, and those that join them to the logit"
         if flow.share is not None
         else f"tokens and edges from {short(flow.threshold or 0.0)} on"
     )

@@ -14,7 +14,8 @@ Summed over t this is :math:`R^l_s`, by linearity; summed over s it is :math:`R^
    gradients that are multiplied by another number at each token.
 3. Where one fused attention lies between, its rows are explicit (``attention_flow.py``), and tested in the same way.
 4. Otherwise each token has a backward pass of its own, many in one batch of cotangents.
-5. From the top down, only tokens and edges that carry relevance are kept, and only kept tokens are followed.
+5. Only tokens and edges that carry relevance are kept, and only kept tokens are followed: from the text upwards, so that where no
+   kept token takes from one below, the way to that one can be kept too.
 """
 
 from __future__ import annotations
@@ -194,18 +195,13 @@ class _Walk:
         self.at, self.together = at, together
 
     def down(self, keep: Keep) -> tuple[list[Step], list[Tensor]]:
-        """The steps from the top down, and the tokens kept at each place."""
+        """The steps from the top down, and the tokens kept at each place.
+
+        They are found from the text upwards: where no kept token above takes from a kept one, the way to it is kept too.
+        """
         kept = [keep.of(r) for r in self.at.relevance]
-        diagonal: dict[int, Tensor] = {}
-        for lower in range(len(self.at.places) - 1):
-            if (edges := self._diagonal(lower + 1, lower)) is not None:
-                diagonal[lower] = edges
-                above = kept[lower + 1]
-                kept[lower + 1] = above | (kept[lower] & (edges != 0)).to(above.device)
-        steps = []
-        for lower in reversed(range(len(self.at.places) - 1)):
-            steps.append(self._step(lower + 1, lower, diagonal.get(lower), kept, keep))
-        return steps, kept
+        steps = [self._step(lower + 1, lower, kept, keep) for lower in range(len(self.at.places) - 1)]
+        return steps[::-1], kept
 
     def _diagonal(self, upper: int, lower: int) -> Tensor | None:
         """What each token takes from itself ``[T]``, if no token takes from another."""
@@ -217,19 +213,20 @@ class _Walk:
         own = self.at.arrives(lower)
         return own if self.at.same(found, weights.to(found) * own, size, scaled=True) else None
 
-    def _step(self, upper: int, lower: int, diagonal: Tensor | None, kept: list[Tensor], keep: Keep) -> Step:
+    def _step(self, upper: int, lower: int, kept: list[Tensor], keep: Keep) -> Step:
         above, below = self.at.relevance[upper], self.at.relevance[lower]
         device = below.device
-        tokens = kept[upper].nonzero().flatten().to(device)
-        arrives = self.at.arrives(lower)
-        if diagonal is not None:
+        here, arrives = kept[lower].to(device), self.at.arrives(lower)
+        if (diagonal := self._diagonal(upper, lower)) is not None:
+            kept[upper] = kept[upper] | (here & (diagonal != 0)).to(above.device)
+            tokens = kept[upper].nonzero().flatten().to(device)
             way, own = "diagonal", diagonal[tokens]
-            chosen = tokens[kept[lower].to(device)[tokens] & (own != 0)]
+            chosen = tokens[here[tokens] & (own != 0)]
             edges, values = torch.stack([chosen, chosen], 1), diagonal[chosen]
             sums, mass = own, own.abs().sum()
         else:
-            way, rows = self._rows(upper, lower, tokens, arrives)
-            inside = rows * kept[lower].to(device)
+            tokens, way, rows = self._joined(upper, lower, kept)
+            inside = rows * here
             mask = keep.of(inside) & (inside != 0) if len(tokens) else torch.zeros_like(inside, dtype=torch.bool)
             if len(tokens):  # the strongest edge to each kept token connects it
                 best = inside.abs().argmax(0)
@@ -238,10 +235,6 @@ class _Walk:
             which = mask.nonzero()
             edges, values = torch.stack([tokens[which[:, 0]], which[:, 1]], 1), inside[mask]
             sums, mass = rows.sum(1), rows.abs().sum()
-        if not keep.everything:  # a token that no kept token takes from does not belong to the graph
-            connected = torch.zeros_like(kept[lower], device=device)
-            connected[edges[:, 1]] = True
-            kept[lower] = connected
         return Step(
             upper,
             lower,
@@ -255,11 +248,42 @@ class _Walk:
             way,
         )
 
-    def _rows(self, upper: int, lower: int, tokens: Tensor, arrives: Tensor) -> tuple[str, Tensor]:
+    def _joined(self, upper: int, lower: int, kept: list[Tensor]) -> tuple[Tensor, str, Tensor]:
+        """The kept tokens above, how their rows were computed, and the rows ``[K, T]``.
+
+        Where none of them takes from a kept token below, that token is kept above too; if it has no relevance there, the one
+        that takes most from it is. If none does, its relevance came around the place above.
+        """
+        here = kept[lower].to(self.at.relevance[lower].device)
+        some = (self.at.relevance[upper] != 0).to(here.device)
+        tokens = kept[upper].nonzero().flatten().to(here.device)
+        way, rows = self._rows(upper, lower, tokens)
+        ways = {way}
+
+        def alone() -> Tensor:
+            return (here & (rows == 0).all(0)).nonzero().flatten()
+
+        if len(tokens) < len(here) and len(low := alone()):
+            itself = low[some[low] & ~kept[upper].to(here.device)[low]]
+            way, own = self._rows(upper, lower, itself)
+            tokens, rows = torch.cat([tokens, itself]), torch.cat([rows, own])
+            ways.add(way)
+            if len(low := alone()):
+                others = some.nonzero().flatten()
+                way, every = self._rows(upper, lower, others)
+                most, takers = every[:, low].abs().max(0)
+                takers = takers[most > 0].unique()
+                tokens, rows = torch.cat([tokens, others[takers]]), torch.cat([rows, every[takers]])
+                ways.add(way)
+            kept[upper] = kept[upper].index_fill(0, tokens.to(kept[upper].device), True)
+        order = tokens.argsort()
+        return tokens[order], "passes" if "passes" in ways else "attention", rows[order]
+
+    def _rows(self, upper: int, lower: int, tokens: Tensor) -> tuple[str, Tensor]:
         """What the tokens above take from each token below, exact ``[K, T]``, and how that was computed."""
         if self.at.attentions[lower] is not None and self.at.direct[lower]:
             try:
-                if (rows := self._explicit(upper, lower, tokens, arrives)) is not None:
+                if (rows := self._explicit(upper, lower, tokens)) is not None:
                     return "attention", rows
             except RuntimeError as error:  # an operation that cannot be differentiated twice, or memory
                 logger.debug(
@@ -267,8 +291,8 @@ class _Walk:
                 )
         return "passes", self._by_passes(upper, lower, tokens)
 
-    def _explicit(self, upper: int, lower: int, tokens: Tensor, arrives: Tensor) -> Tensor | None:
-        known = self.at.attentions[lower]
+    def _explicit(self, upper: int, lower: int, tokens: Tensor) -> Tensor | None:
+        known, arrives = self.at.attentions[lower], self.at.arrives(lower)
         assert known is not None
         call, gradient, of_value, of_key = known
         state = self.at.places[lower].state

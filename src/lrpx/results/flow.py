@@ -71,7 +71,8 @@ class RelevanceFlow:
         kept: bool ``[P, T]``: the tokens that are part of the graph.
         steps: P - 1 of them, from the top down.
         share, threshold: What was kept: at every place the fewest tokens that carry this share of its mass (sum of absolute
-            relevance), or those of this relevance and more, in logits. The other one is ``None``.
+            relevance), or those of this relevance and more, in logits; and the tokens that join them to the logit. The other
+            one is ``None``.
     """
 
     tokens: list[str]
