@@ -20,6 +20,7 @@ import tiny_tokenizers
 import torch
 from benchmark_tools import HAS_SPACY, templates, toy_parser
 
+import lrpx
 from lrpx.models.default import download
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -127,6 +128,27 @@ def test_a_program_keeps_its_lines_and_leaves_out_what_is_skipped():
     assert program(page).split("\n")[3] == "a = 1"
     assert program(page).split("\n")[11] == "print(a)"
     assert "b" not in program(page).replace("print", "")
+
+
+def test_the_loop_over_the_text_gives_each_character_its_relevance(capsys):
+    """The page of the first steps prints it. Six characters are more tokens, some of which are a part of one."""
+    tokenizer = tiny_tokenizers.byte_level()
+    e = lrpx.Explainer(tiny_tokenizers.gpt2(tokenizer), tokenizer)("中国的首都是")
+    page = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    [block] = [block["code"] for block in BLOCK.finditer(page) if "e.units" in block["code"]]
+    exec(block[block.index("for ") :], {"e": e})
+    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [text for text, _ in printed] == [repr(character) for character in "中国的首都是"]
+    for (_, number), unit in zip(printed, e.units, strict=True):
+        assert float(number) == pytest.approx(e.relevance[unit.start : unit.end].sum(), abs=6e-4)
+    assert len(e.relevance) > len(e.units)
+
+
+@pytest.mark.parametrize("path", [*PAGES, *sorted((ROOT / "notebooks").glob("*.ipynb"))], ids=lambda p: p.stem)
+def test_no_page_reads_units_as_tokens(path):
+    """Where a character is split over several tokens there are fewer units, and the numbers would be of others."""
+    text = path.read_text(encoding="utf-8")
+    assert not re.search(r"zip\([^)]*units|enumerate\([^)]*units|units\[", text)
 
 
 # Examples in docstrings

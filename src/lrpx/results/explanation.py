@@ -39,7 +39,9 @@ class Explanation(Shown):
     Attributes:
         tokens: The T raw pieces of the input, special tokens included.
         token_ids: Their T ids.
-        units: The same tokens as readable text, in order, covering all of them.
+        units: The text as people read it: ``(start, end, text)`` of tokens ``start`` to ``end`` (exclusive), in order, covering
+            all of them. Where a character is split over several tokens there are fewer units than tokens; the relevance of one
+            is ``relevance[start:end].sum()``.
         relevance: float64 ``[T]``; what the numbers are, ``measures`` says.
         value: The explained scalar: ``logit[target] - logit[contrast]``, or ``logit[target]``.
         residual: ``value`` minus everything that was assigned; what biases and softmax absorbed. ``None`` for
