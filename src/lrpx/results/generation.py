@@ -37,7 +37,7 @@ class GenerationExplanation:
     Attributes:
         tokens: The N raw pieces of prompt and continuation.
         token_ids: Their ids.
-        units: Readable text, as of an ``Explanation``, of one token or of several that share a character; no unit holds tokens of both prompt and continuation.
+        units: As of an ``Explanation``; no unit holds tokens of both prompt and continuation.
         prompt_length: P.
         spans: Of each of R rows, which generated tokens it explains, as (start, stop), counted from 0 and without stop.
         relevance: float64 ``[R, N - 1]``: the relevance of every token for every row; 0 from the row's last token on.
