@@ -109,7 +109,7 @@ def _row(e: Drawable, row: GridRow) -> dict[str, Any]:
     if e.components and "by_layer" in known:
         names[0] = "attention"  # ALTI-Logit's: MLPs belong to no token
     return {
-        "label": row.label,
+        "label": row.label if e.method in row.label or ", " in e.method else f"{e.method}, {row.label}",
         "what": f"{shown.explains(MINUS)}" + f" = {shown.equals(MINUS)}" * bool(shown.equals()),
         "cells": list(map(_cell, cells)),
         "rtl": shown.rtl,
