@@ -845,6 +845,17 @@ def test_a_pipe_gets_a_table_with_every_number(capsys, monkeypatch):
     assert [row[3] for row in rows] == ['"The"', '" keys"', '" to"', '" the"', '" cabinet"']
 
 
+@pytest.mark.parametrize("group", ["tokens", "words"])
+def test_a_row_of_the_table_is_one_line_however_many_tokens_it_has(group):
+    family = " \N{MAN}\u200d\N{WOMAN}\u200d\N{GIRL}"
+    e = explanation([("I", ["I"]), (family, [f"b{i}" for i in range(18)]), (" so", ["Ġso"])], [0.1] * 20)
+    file = io.StringIO()
+    Console(file=file, width=60, no_color=True).print(heatmap.render(e, look=Look(group=group)))
+    rows = file.getvalue().splitlines()[-3:]
+    assert [row.split()[0] for row in rows] == ["0", "1-18", "19*"]
+    assert "101,102,... 18 ids" in rows[1]
+
+
 def test_no_color_is_respected():
     file = io.StringIO()
     Console(file=file, width=80, force_terminal=True, _environ={"NO_COLOR": "1", "TERM": "xterm-256color"}).print(

@@ -7,7 +7,7 @@ with 16 colours, and a plain table without colours.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -267,7 +267,7 @@ def _plain(view: View, width: int) -> list[Text]:
         number = "hidden" if cell.hidden else view.number(cell.value)
         rows += [("", "", "", f"{cell.segment}:")] if cell.segment else []
         no_tokens = cell.image or ids[0] == "-1"  # frames of sound have no ids
-        rows.append((position, "" if no_tokens else ",".join(ids), number, cell.text if cell.image else cell.quoted))
+        rows.append((position, "" if no_tokens else _listed(ids), number, cell.text if cell.image else cell.quoted))
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     lines += ["  ".join([*(c.rjust(w) for c, w in zip(row, widths, strict=False)), row[3]]) for row in rows]
     for image in view.images:
@@ -276,3 +276,8 @@ def _plain(view: View, width: int) -> list[Text]:
     if view.components:
         lines.append("outside the tokens: " + ", ".join(view.outside()))
     return [Text(line) for line in lines]
+
+
+def _listed(ids: Sequence[str]) -> str:
+    """The ids of a unit; of more than three, the first two and how many there are, so that a row stays one line."""
+    return ",".join(ids) if len(ids) <= 3 else f"{','.join(ids[:2])},... {len(ids)} ids"
