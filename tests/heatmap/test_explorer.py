@@ -8,6 +8,7 @@ import pytest
 from inside_tools import HEADS, LAYERS, NASTY, cells, made
 
 from lrpx import Explanations
+from lrpx.heatmap.numbers import MINUS
 
 pytestmark = pytest.mark.browser
 
@@ -91,19 +92,25 @@ def test_a_token_shows_its_own_heads(opened):
     assert (redder == (of_token > 0))[strong].all()
 
 
+def signed(value):
+    return f"{value:+.3g}".replace("-", MINUS)
+
+
 def test_how_many_cells_are_beyond_the_scale(opened):
     rng = np.random.default_rng(0)
     words = [f" w{i}" for i in range(8)]  # the last two are one cell
     e = made(words, by_head=rng.normal(size=(LAYERS, 8, 8)), relevance=np.arange(1.0, 9.0))
     page = opened([e])
     assert "beyond" not in page.inner_text(".legend")
-    smaller, larger = np.sort(np.abs(e.by_head.sum(-1)).ravel())[-2:]
+    smaller = np.sort(np.abs(e.by_head.sum(-1)).ravel())[-2]
     text = page.inner_text(".board + p")
-    assert f"heads (colours to ±{smaller:.3g}; darkest: beyond it, 1 of 24, up to ±{larger:.3g})" in text
+    largest = signed(max(e.by_head.sum(-1).ravel(), key=abs))
+    assert f"heads (colours to ±{smaller:.3g}; darkest: beyond it, 1 of 24, up to {largest})" in text
     assert text.count("darkest") == 1  # the nine fields of the parts have a scale of their own, which holds them all
     page.click("text=tokens × layers")
-    larger = np.abs(np.concatenate([e.by_layer[:, :6], e.by_layer[:, 6:].sum(-1, keepdims=True)], axis=1)).max()
-    assert f"; darkest: beyond it, 1 of 21, up to ±{larger:.3g})" in page.inner_text(".board + p")
+    fields = np.concatenate([e.by_layer[:, :6], e.by_layer[:, 6:].sum(-1, keepdims=True)], axis=1)
+    largest = signed(max(fields.ravel(), key=abs))
+    assert f"; darkest: beyond it, 1 of 21, up to {largest})" in page.inner_text(".board + p")
 
 
 def test_by_keyboard(opened):

@@ -165,9 +165,9 @@ def test_a_picture_says_how_many_cells_are_beyond_the_scale(largest, said, tmp_p
     by_head[..., 0] = 1.0
     by_head[1, 2, 0] = largest
     e = made(by_head=by_head)
-    assert ("darkest: beyond the scale (1 of 24, up to ±9.000)" in layers_by_heads(e, Look()).legend()) is said
+    assert ("darkest: beyond the scale (1 of 24, up to +9.000)" in layers_by_heads(e, Look()).legend()) is said
     e.to_svg(tmp_path / "a.svg", of="heads")
-    assert ("<!-- darkest: beyond the scale (1 of 24, up to ±9.000) -->" in (tmp_path / "a.svg").read_text()) is said
+    assert ("<!-- darkest: beyond the scale (1 of 24, up to +9.000) -->" in (tmp_path / "a.svg").read_text()) is said
 
 
 # The page in which one chooses.

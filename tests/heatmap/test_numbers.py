@@ -1,8 +1,9 @@
 """How a heatmap writes numbers."""
 
+import numpy as np
 import pytest
 
-from lrpx.heatmap.numbers import fixed, probability, short
+from lrpx.heatmap.numbers import MINUS, darkest, fixed, probability, short
 
 
 @pytest.mark.parametrize(
@@ -18,6 +19,15 @@ from lrpx.heatmap.numbers import fixed, probability, short
 )
 def test_numbers_of_a_map_share_their_decimals(value, scale, text):
     assert fixed(value, scale) == text
+
+
+@pytest.mark.parametrize(
+    ("numbers", "largest"),
+    [([1, -1, 5.5], "+5.500"), ([1, 4, -5.5, np.nan], "±5.500"), ([0, -4, -2], f"{MINUS}4.000"), ([1, -1], "")],
+)
+def test_what_is_beyond_the_scale_has_its_sign(numbers, largest):
+    said = darkest(np.array(numbers, dtype=float), 1.5, MINUS)
+    assert (f", up to {largest})" in said) if largest else not said
 
 
 def test_a_minus_sign_can_be_given():

@@ -44,8 +44,10 @@ const end = values => {
 // What MatrixView.legend says.
 const ofScale = (values, scale) => {
   if (!scale) return "every relevance is 0";
-  const sizes = values.map(Math.abs), beyond = sizes.filter(v => v > scale), text = v => `±${signed(v, 3).slice(1)}`;
-  const darkest = `; darkest: beyond it, ${beyond.length} of ${sizes.length}, up to ${text(Math.max(...beyond))}`;
+  const beyond = values.filter(v => Math.abs(v) > scale), text = v => `±${signed(v, 3).slice(1)}`;
+  const largest = beyond.reduce((a, b) => Math.abs(b) > Math.abs(a) ? b : a, 0);
+  const both = beyond.some(v => v < 0) && beyond.some(v => v > 0);
+  const darkest = `; darkest: beyond it, ${beyond.length} of ${values.length}, up to ${both ? text(largest) : signed(largest, 3)}`;
   return `colours to ${text(scale)}${beyond.length ? darkest : ""}`;
 };
 const signed = (v, digits) => v ? ((v > 0 ? "+" : "") + String(Number(v.toPrecision(digits)))).replace("-", D.minus) : "0";

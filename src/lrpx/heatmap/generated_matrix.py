@@ -106,7 +106,7 @@ def draw(view: Matrix, path: Path, kind: str, look: Look = Look()) -> None:  # n
     )
     above = max(face.width(face.text(title), SIZE + 1), face.width(face.text(notes), SIZE - 1)) / DPI
     width, height = columns * CELL, rows * CELL
-    told = darkest(numbers, scale, "±" if view.additive else "+")
+    told = darkest(numbers, scale, MINUS)
     legend = BAR + 2 * GAP + face.width(told, SIZE - 1) / DPI
     size = left + max(width, above, legend) + 4 * GAP, under + height + 0.9
     highest, zero, lowest, above_all, below_all = PALETTES[look.palette]

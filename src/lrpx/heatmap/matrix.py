@@ -84,7 +84,7 @@ class MatrixView:
         if not self.scale:
             return "every relevance is 0"
         text = f"colours to ±{self.number(self.scale)[1:]}"
-        beyond = darkest(self.numbers, self.scale)
+        beyond = darkest(self.numbers, self.scale, sign)
         return text + f", {beyond}" * bool(beyond)
 
     def text(self, cell: int, /) -> str:

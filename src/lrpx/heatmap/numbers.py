@@ -20,13 +20,19 @@ def fixed(value: float, scale: float, sign: str = "-") -> str:
     return text.replace("-", sign)
 
 
-def darkest(numbers: np.ndarray, scale: float, sign: str = "±") -> str:
-    """How many of the finite ``numbers`` are beyond the scale, and the largest of them; empty where none is."""
-    sizes = np.abs(numbers[np.isfinite(numbers)])
-    beyond = sizes[sizes > scale]
+def darkest(numbers: np.ndarray, scale: float, sign: str = "-") -> str:
+    """How many of the finite ``numbers`` are beyond the scale, and the largest of them; empty where none is.
+
+    The largest has its sign, or ±, where some lie beyond either end.
+    """
+    shown = numbers[np.isfinite(numbers)]
+    beyond = shown[np.abs(shown) > scale]
     if not beyond.size:
         return ""
-    return f"darkest: beyond the scale ({beyond.size} of {sizes.size}, up to {sign}{fixed(float(beyond.max()), scale)[1:]})"
+    largest = fixed(float(beyond[np.abs(beyond).argmax()]), scale, sign)
+    if beyond.min() < 0 < beyond.max():
+        largest = f"±{largest[1:]}"
+    return f"darkest: beyond the scale ({beyond.size} of {shown.size}, up to {largest})"
 
 
 def probability(p: float) -> str:
