@@ -88,7 +88,10 @@ def test_in_the_terminal():
     assert re.search(r'attention.0 to input +1 +100 % +80 % +"them" from "hi" \+3', text)
     assert "and 1 steps in which each token takes from itself alone" in text
     assert 'input: "hi" +3  "them" -1' in text
-    assert "\x1b[" in printed(made(), force_terminal=True, color_system="truecolor")
+    coloured = printed(made(), force_terminal=True, color_system="truecolor")
+    assert "\x1b[" in coloured
+    assert "−1" in coloured
+    assert "-1" not in coloured
 
 
 class Elements(HTMLParser):

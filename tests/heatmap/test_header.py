@@ -1,5 +1,6 @@
 """What stands above a map: what is explained, what the model predicts, and what a reader must know."""
 
+import dataclasses
 import io
 import re
 
@@ -65,6 +66,22 @@ def test_probability_and_rank_of_target_and_contrast(written):
     page = write(explanation(top=TOP))
     for part in ('" are" p = .41, rank 1', '" is" p = .031, rank 1,234', 'likeliest: " are" .41, " is" .031'):
         assert in_format(part) in page
+
+
+@pytest.mark.parametrize("colours", ["truecolor", None])
+def test_a_view_in_the_terminal_has_one_minus(colours):
+    """The one that is set in print, or without colours, where programs read the numbers, that of programs."""
+    numbers = np.array([1.5, -1.25])
+    by_head = np.stack([numbers, -3 * numbers])[:, None]
+    e = explanation(relevance=numbers, by_head=by_head, by_layer=np.stack([numbers] * 2), residual=-2.25)
+    another = dataclasses.replace(e, target=Token(9, "Ġwere"))
+    for drawn, of in ((e, "tokens"), ([e, another], "tokens"), (e, "layers"), (e, "heads")):
+        file = io.StringIO()
+        Console(file=file, width=80, color_system=colours, force_terminal=True, no_color=not colours).print(
+            heatmap.render(drawn, of=of)
+        )
+        shown = re.sub(r"\x1b\[[0-9;]*m", "", file.getvalue())
+        assert ("-" in shown, MINUS in shown) == ((False, True) if colours else (True, False)), shown
 
 
 @pytest.mark.parametrize("settings", [{}, {"color_system": "truecolor"}])

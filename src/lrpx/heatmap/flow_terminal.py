@@ -5,13 +5,18 @@ Steps in which each kept token only takes from itself are counted, not listed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from .flow import Edge, FlowView, percent
-from .numbers import short
-from .terminal import style_for
+from .numbers import MINUS, short
+from .terminal import encodable, signs, style_for
+
+Fit: TypeAlias = Callable[[str], str]  # text in characters of the encoding
 
 STRONGEST = 6  # edges that are named in a line
 
@@ -26,10 +31,12 @@ class TerminalFlow:
         """A header, and a line per step in which a token takes from another one."""
         view, plain = self.view, console.color_system is None or console.no_color
 
-        def fit(text: str) -> str:
-            return text.encode(options.encoding, "backslashreplace").decode(options.encoding)
+        minus = "-" if plain else signs(options.encoding)[0]
 
-        sums = f" = {short(view.value)}   residual {short(view.residual)}"
+        def fit(text: str) -> str:
+            return encodable(text.replace(MINUS, minus), options.encoding)
+
+        sums = f" = {short(view.value, minus)}   residual {short(view.residual, minus)}"
         yield Text.assemble((view.method, "" if plain else "bold"), f": {fit(view.what)}{sums}")
         yield Text(fit(", ".join(view.notes)))
         yield Text(fit(view.kept), "" if plain else "dim")
@@ -61,20 +68,20 @@ class TerminalFlow:
         last = sorted((c for r, c in view.nodes if r == low), key=lambda c: -abs(view.nodes[low, c]))
         text = Text(f"{view.rows[low]}: ")
         for n, column in enumerate(last[:STRONGEST]):
-            self._number(text, fit(f'"{view.labels[column]}"'), view.nodes[low, column], n, console, plain)
+            self._number(text, f'"{view.labels[column]}"', view.nodes[low, column], n, console, plain, fit)
         yield text
 
-    def _line(self, edges: list[Edge], console: Console, plain: bool, fit) -> Text:  # type: ignore[no-untyped-def]
+    def _line(self, edges: list[Edge], console: Console, plain: bool, fit: Fit) -> Text:
         text, view = Text(), self.view
         for n, edge in enumerate(edges[:STRONGEST]):
             above = "" if edge.row == 0 else f'"{view.labels[edge.upper]}" '
-            self._number(text, fit(f'{above}from "{view.labels[edge.lower]}"'), edge.relevance, n, console, plain)
+            self._number(text, f'{above}from "{view.labels[edge.lower]}"', edge.relevance, n, console, plain, fit)
         if len(edges) > STRONGEST:
             text.append(f"  and {len(edges) - STRONGEST} more")
         return text
 
-    def _number(self, text: Text, what: str, value: float, n: int, console: Console, plain: bool) -> None:
+    def _number(self, text: Text, what: str, value: float, n: int, console: Console, plain: bool, fit: Fit) -> None:
         scale = self.view.scale
         text.append("  " if n else "")
-        text.append(what, "" if plain or not scale else style_for(console, value / scale))
-        text.append(f" {short(value)}")
+        text.append(fit(what), "" if plain or not scale else style_for(console, value / scale))
+        text.append(f" {fit(short(value, MINUS))}")

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from .generated import GeneratedView, Row
 from .look import Look
-from .numbers import probability, short
-from .terminal import style_for
+from .numbers import MINUS, probability, short
+from .terminal import encodable, signs, style_for
 
 
 class TerminalGenerated:
@@ -25,8 +25,10 @@ class TerminalGenerated:
         """A header, the text, and a table with one line per value."""
         view, plain = self.view, console.color_system is None or console.no_color
 
+        minus = "-" if plain else signs(options.encoding)[0]
+
         def fit(text: str) -> str:
-            return text.encode(options.encoding, "backslashreplace").decode(options.encoding)
+            return encodable(text.replace(MINUS, minus), options.encoding)
 
         yield Text.assemble((view.method, "" if plain else "bold"), f": {fit(', '.join(view.notes))}")
         for remark in view.remarks:
@@ -46,12 +48,15 @@ class TerminalGenerated:
             )
         for row in view.rows:
             p = [] if row.probability is None else [probability(row.probability).strip("= ")]
-            against = f' - "{fit(row.against)}"' if row.against else ""
+            against = f' {minus} "{fit(row.against)}"' if row.against else ""
             table.add_row(
-                Text(f'"{fit(row.text)}"{against}'), *p, short(row.value), self._strongest(row, console, plain, fit)
+                Text(f'"{fit(row.text)}"{against}'),
+                *p,
+                short(row.value, minus),
+                self._strongest(row, console, plain, fit),
             )
         yield table
-        yield Text(f"value: {view.explained}", "dim")
+        yield Text(fit(f"value: {view.explained}"), "dim")
 
     def _strongest(self, row: Row, console: Console, plain: bool, fit) -> Text:  # type: ignore[no-untyped-def]
         scale, text = Look().end_of_scale(row.relevance[: row.end].tolist()), Text()
@@ -60,5 +65,5 @@ class TerminalGenerated:
             shown = f'"{fit(self.view.text(i))}"'
             text.append("  " if n else "")
             text.append(shown, "" if plain or not scale else style_for(console, value / scale))
-            text.append(f" {short(value)}")
+            text.append(f" {fit(short(value, MINUS))}")
         return text

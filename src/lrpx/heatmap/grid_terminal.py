@@ -33,8 +33,10 @@ class TerminalGrid:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Lines that fit the console's width, in characters of its encoding."""
         width = min(self.width or options.max_width, options.max_width)
-        grid, (minus, dot) = _encodable(self.grid, options.encoding)
-        if console.color_system is None or console.no_color:
+        plain = console.color_system is None or console.no_color
+        minus, dot = ("-", ", ") if plain else signs(options.encoding)
+        grid = _encodable(self.grid, options.encoding, minus)
+        if plain:
             lines = _plain(grid, width)
         else:
             lines = _Coloured(grid, lambda share: style_for(console, share, grid.look), minus, dot).lines(width)
@@ -42,14 +44,18 @@ class TerminalGrid:
             yield from wrapped(line, console, width)
 
 
-def _encodable(grid: Grid, encoding: str) -> tuple[Grid, tuple[str, str]]:
-    """The grid with escapes for characters that the encoding lacks, and the minus sign and dot to use."""
+def _encodable(grid: Grid, encoding: str, minus: str) -> Grid:
+    """The grid with escapes for characters that the encoding lacks, and this minus in the labels of its rows."""
 
     def cell(found: Cell | None) -> Cell | None:
         return found and replace(found, pieces=tuple(encodable(piece, encoding) for piece in found.pieces))
 
     rows = tuple(
-        GridRow(encodable(row.label, encoding), in_encoding(row.view, encoding), tuple(map(cell, row.cells)))
+        GridRow(
+            encodable(row.label.replace(MINUS, minus), encoding),
+            in_encoding(row.view, encoding),
+            tuple(map(cell, row.cells)),
+        )
         for row in grid.rows
     )
     columns = tuple(
@@ -58,7 +64,7 @@ def _encodable(grid: Grid, encoding: str) -> tuple[Grid, tuple[str, str]]:
         )
         for c in grid.columns
     )
-    return replace(grid, rows=rows, columns=columns), signs(encoding)
+    return replace(grid, rows=rows, columns=columns)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from .matrix import MatrixView
+from .numbers import MINUS
 from .terminal import encodable, signs, style_for
 
 LABEL = 24  # columns of a token at most; a longer one is cut, with an ellipsis
@@ -27,7 +28,10 @@ class TerminalMatrix:
         view, width = self.view, min(self.width or options.max_width, options.max_width)
         coloured = console.color_system is not None and not console.no_color
         minus, dot = signs(options.encoding) if coloured else ("-", ", ")
-        head = [Text(view.title, "bold" if coloured else ""), Text(dot.join(view.notes), "dim" if coloured else "")]
+        title, notes = (
+            encodable(line.replace(MINUS, minus), options.encoding) for line in (view.title, dot.join(view.notes))
+        )
+        head = [Text(title, "bold" if coloured else ""), Text(notes, "dim" if coloured else "")]
         labels = [_fit(encodable(row.text, options.encoding)) for row in view.rows]
         side = max(map(cell_len, [*labels, view.corner])) + 1
         with_numbers = view.look.numbers is True or not coloured
@@ -53,7 +57,9 @@ class TerminalMatrix:
                     text.append(shown.rjust(wide - 1).rjust(wide), style)
                 yield text
             yield Text()
-        yield from Text(view.legend(minus), "dim" if coloured else "").wrap(console, width, overflow="fold")
+        yield from Text(encodable(view.legend(minus), options.encoding), "dim" if coloured else "").wrap(
+            console, width, overflow="fold"
+        )
 
 
 def _ticks(start: int, stop: int, wide: int) -> Iterator[str]:

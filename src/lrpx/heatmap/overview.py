@@ -90,7 +90,8 @@ class TerminalOverview:
         """The table, in characters of the console's encoding."""
         coloured = console.color_system is not None and not console.no_color
         minus, _ = signs(options.encoding) if coloured else ("-", "")
-        shown = unclipped("text", "explained", *self.table.methods)
+        names = (encodable(name.replace(MINUS, minus), options.encoding) for name in self.table.methods)
+        shown = unclipped("text", "explained", *names)
         for text, explains, found in self.table.texts:
             fields: Iterator[Text] = (
                 Text(
