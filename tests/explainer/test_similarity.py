@@ -18,6 +18,7 @@ import lrpx
 from lrpx.check import check
 from lrpx.errors import InputError, UnsupportedModelError
 from lrpx.explainer.similarity import seeds_of
+from lrpx.heatmap.pairs import pairs_view
 from lrpx.models.sentence_encoder import POOLINGS, stored_embedding
 
 FIRST, OTHER = "the keys to the cabinet", "the key is old"
@@ -105,6 +106,70 @@ def test_relevance_and_pairs_are_those_of_single_backward_passes(explainer, rule
     without = explainer.similarity(FIRST, OTHER, metric=metric, pooling=pooling, method=rules, at="embedding")
     assert without.pairs is None
     np.testing.assert_allclose(without.relevance, e.relevance, atol=1e-12)
+
+
+def constants_by_hand(model, ids, pooling):
+    """What everything but the word embeddings adds to each number of the embedding ``[D]``, under LRP: biases and positions."""
+    table, added = model.get_input_embeddings(), []
+
+    def note(module, _, output):
+        """With a zero added, whose gradient is that of the bias, or of the other embedding."""
+        constant = output if isinstance(module, torch.nn.Embedding) else module.bias
+        added.append((constant.detach(), torch.zeros_like(constant, requires_grad=True)))
+        return output + added[-1][1]
+
+    parts = [m for m in model.modules() if m is not table and (hasattr(m, "padding_idx") or hasattr(m, "bias"))]
+    hooks = [module.register_forward_hook(note) for module in parts]
+    x = table(torch.tensor([ids])).detach().requires_grad_()
+    with lrpx.propagate(model, "lrp"):
+        embedding = pooled(model.base_model(inputs_embeds=x).last_hidden_state, pooling)
+        for hook in hooks:
+            hook.remove()
+        found = []
+        for number in embedding:
+            gradients = torch.autograd.grad(number, [z for _, z in added], retain_graph=True, allow_unused=True)
+            found.append(sum(float((c * g).sum()) for (c, _), g in zip(added, gradients, strict=True) if g is not None))
+    return np.array(found)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+@pytest.mark.parametrize("rules", ["lrp", "attnlrp", "lrp-uniform-gate"])
+def test_what_tokens_pairs_and_their_residuals_add_up_to(explainer, rules, metric, pooling):
+    """The similarity is a product of two sums of tokens and a rest: pairs are one of its four parts."""
+    e = explainer.similarity(FIRST, OTHER, metric=metric, pooling=pooling, pairs=True, method=rules, at="embedding")
+    cut = e.segments[0].end
+    ids = e.token_ids[:cut], e.token_ids[cut:]
+    (r_a, a), (r_b, b) = (by_hand(explainer.model, each, rules, pooling) for each in ids)
+    scale = 1 if metric == "dot" else np.linalg.norm(a) * np.linalg.norm(b)
+    rest_a, rest_b = a - r_a.sum(1), b - r_b.sum(1)
+    if rules == "lrp":
+        for rest, each in ((rest_a, ids[0]), (rest_b, ids[1])):
+            np.testing.assert_allclose(rest, constants_by_hand(explainer.model, each, pooling), atol=1e-10)
+    with_rest = r_a.T @ rest_b / scale, r_b.T @ rest_a / scale  # each token with the rest of the other text
+    between = rest_a @ rest_b / scale
+    assert math.isclose(e.value, e.pairs.sum() + with_rest[0].sum() + with_rest[1].sum() + between, rel_tol=1e-10)
+    np.testing.assert_allclose(e.relevance[:cut], (e.pairs.sum(1) + with_rest[0]) / 2, atol=1e-10)
+    np.testing.assert_allclose(e.relevance[cut:], (e.pairs.sum(0) + with_rest[1]) / 2, atol=1e-10)
+    assert math.isclose(e.residual, (rest_a @ b + a @ rest_b) / scale / 2, rel_tol=1e-9)
+    left = e.value - e.pairs.sum()
+    assert math.isclose(left, 2 * e.residual - between, rel_tol=1e-9)
+    assert abs(left - e.residual) > 1e-3 * abs(e.value)  # not the residual of the tokens
+    assert f"The pairs add up to {e.pairs.sum():+.4g}. The rest of the value, {left:+.4g}," in e.notes[-1]
+    view = pairs_view(e, e.pairs)
+    assert view.notes[0].replace("\N{MINUS SIGN}", "-") == (
+        f"value {e.value:+.4g}, sum of the pairs {e.pairs.sum():+.4g}, residual {left:+.4g}"
+    )
+    assert math.isclose(sum(row.relevance.sum() for row in view.rows), e.pairs.sum(), rel_tol=1e-10)
+
+
+def test_pairs_that_add_up_have_no_note_and_gradients_no_residual(explainer):
+    model = built("masked:bert")
+    e = lrpx.Explainer(model, None, method="lrp").similarity([5, 17, 42], [17, 9], pooling="mean", pairs=True)
+    assert not any("pairs" in note for note in e.notes)
+    slopes = explainer.similarity(FIRST, OTHER, pooling="mean", pairs=True, method="gradient-x-input")
+    assert slopes.notes == ()
+    assert pairs_view(slopes, slopes.pairs).notes[0].endswith("not parts of the value")
 
 
 @pytest.mark.parametrize("metric", ["cosine", "dot"])

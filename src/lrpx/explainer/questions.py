@@ -219,7 +219,8 @@ class Questions:
                 the ``"last"`` one, or the ``"max"`` of each number. Default: what sentence-transformers wrote beside the model,
                 with the layers after the pooling.
             pairs: Also ``Explanation.pairs``: what each token of ``text`` contributes together with each of ``other``. Takes a
-                backward pass for each number of both embeddings.
+                backward pass for each number of both embeddings. They do not add up to what the tokens add up to, and need not
+                have their signs, where biases or softmax take a part.
             method: ``"lrp"``, ``"attnlrp"``, ``"lrp-uniform-gate"`` or ``"gradient-x-input"``. Default: the explainer's.
             **options: ``at`` (``"input"`` or ``"embedding"``) and ``rules``, as in a call.
 

@@ -2,10 +2,17 @@
 
 The value is a product of two embeddings, ``s = a . b``, divided by their lengths if it is a cosine. A product of two signals
 gives half to each (the uniform rule); lengths are constants, as of any norm. So with ``a`` seeded by ``b / 2`` and the reverse,
-two backward passes give the tokens of both texts relevances that add up to the value. Of a pair of tokens it is
-``R_ij = sum_m R_i(a_m) R_j(b_m)``: BiLRP (Eberle et al. 2022, Building and interpreting deep similarity models, Eq. 9), which
-takes a backward pass from each number of both embeddings. Without rules (``gradient-x-input``) the gradient is that of the
-whole cosine.
+two backward passes give the relevances of the tokens of both texts. Of a pair of tokens it is ``R_ij = sum_m R_i(a_m) R_j(b_m)``:
+BiLRP (Eberle et al. 2022, Building and interpreting deep similarity models, Eq. 9), which takes a backward pass from each
+number of both embeddings. Without rules (``gradient-x-input``) the gradient is that of the whole cosine.
+
+What they add up to: let ``a = sum_i R_i(a) + a'``, where the rest ``a'`` is what biases and softmax took; likewise ``b'``. Then
+
+    a . b = sum_ij R_ij + sum_i R_i(a) . b' + sum_j a' . R_j(b) + a' . b'
+
+The pairs are the first of these four. A token has half of its pairs and half of its product with the other text's rest:
+``R_i = (sum_j R_ij + R_i(a) . b') / 2``. So the residual of the tokens is ``(a' . b + a . b') / 2``, and that of the pairs twice
+this, minus ``a' . b'``. Without biases, and under ``lrp``, all rests are 0.
 """
 
 from __future__ import annotations
@@ -17,6 +24,7 @@ import numpy as np
 import torch
 
 from ..errors import InputError, UnsupportedModelError, nearest, warn
+from ..heatmap.numbers import short
 from ..methods import Method
 from ..methods.generated import check_decomposes, how
 from ..models.heads import IMAGE_TEXT_SCORE
@@ -100,6 +108,8 @@ def explain_similarity(
     pairs = None
     if found[0][1] is not None and found[1][1] is not None:
         pairs = found[0][1].T @ found[1][1] / _lengths(a, b, asked.metric)
+        if spec.rules:
+            notes += _about_pairs(value, float(pairs.sum()))
     first, second = both
     taken = np.concatenate([each[0] for each in found])
     about = runner.provenance(method.name, settings)
@@ -137,6 +147,16 @@ def seeds_of(a: np.ndarray, b: np.ndarray, metric: str, *, halves: bool) -> tupl
     if metric == "dot":
         return value, (b, a)
     return value, (b / lengths - value * a / (a @ a), a / lengths - value * b / (b @ b))
+
+
+def _about_pairs(value: float, total: float) -> list[str]:
+    """What the pairs add up to, where that is not the value."""
+    if abs(value - total) <= 1e-3 * abs(value):
+        return []
+    return [
+        f"The pairs add up to {short(total)}. The rest of the value, {short(value - total)}, belongs to no pair of tokens: what "
+        "biases and softmax put into either embedding, multiplied by all of the other one."
+    ]
 
 
 def _lengths(a: np.ndarray, b: np.ndarray, metric: str) -> float:

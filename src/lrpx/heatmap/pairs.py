@@ -12,6 +12,7 @@ from .drawable import Drawable
 from .facts import model_and_settings
 from .look import Look
 from .matrix import MatrixRow
+from .numbers import MINUS, short
 
 
 @dataclass(frozen=True)
@@ -48,4 +49,10 @@ def pairs_view(e: Drawable, pairs: object) -> PairsView:
     summed = np.add.reduceat(summed, [cell.tokens[0][0] - length for cell in second], axis=1)
     rows = tuple(MatrixRow(cell.text, line, len(second)) for cell, line in zip(first, summed, strict=True))
     title = f"{e.method}: {e.explains}, by pairs of tokens"
-    return PairsView(title, tuple(model_and_settings(e)), rows, second, len(second))
+    return PairsView(title, (sums(e, float(pairs.sum())), *model_and_settings(e)), rows, second, len(second))
+
+
+def sums(e: Drawable, total: float) -> str:
+    """The value, what the pairs add up to, and what is left; of gradients, which are no parts of the value, no rest."""
+    rest = f"residual {short(e.value - total, MINUS)}" if e.residual is not None else "not parts of the value"
+    return f"value {short(e.value, MINUS)}, sum of the pairs {short(total, MINUS)}, {rest}"

@@ -77,7 +77,8 @@ class Explanation(Shown):
         by_head: float64 ``[L, H, T]``: relevance of each head, at the positions where it writes; of ALTI-Logit, at the
             positions from which it reads. Zeros where a layer has fewer heads. ``None`` where it is not known.
         pairs: float64 ``[T1, T2]``: of two texts whose similarity is explained, what each token of the first contributes
-            together with each of the second, or ``None``.
+            together with each of the second, or ``None``. ``residual`` is that of ``relevance``; that of the pairs is
+            ``value - pairs.sum()``.
         components: Parts of ``value`` that belong to no token: name -> number or float64 array.
         provenance: What the numbers came from: model, revision, dtype, device, versions, options.
     """
