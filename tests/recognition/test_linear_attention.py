@@ -235,7 +235,7 @@ def test_a_table_that_is_wrong_about_a_mixer_is_noticed(monkeypatch, wrong, mess
 
 def test_a_mixer_that_is_not_in_the_table_is_refused(monkeypatch):
     model = tiny.build("causal:qwen3_next")
-    assert unknown_mixers(model) == []
+    assert unknown_mixers(model, [*model.modules()]) == []
     monkeypatch.delitem(linear_attention.LINEAR_ATTENTION, "Qwen3NextGatedDeltaNet")
     with pytest.raises(UnsupportedModelError, match="Qwen3NextForCausalLM mixes tokens with Qwen3NextGatedDeltaNet"):
         run(model, batch_of(model, 5), "lrp")

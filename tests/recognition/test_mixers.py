@@ -231,7 +231,7 @@ def test_the_gradient_is_that_of_finite_differences(family):
 
 def test_a_mixer_that_is_not_in_the_table_is_refused(monkeypatch):
     model = tiny.build("causal:mamba2")
-    assert mixers.unknown_mixers(model) == []
+    assert mixers.unknown_mixers(model, [*model.modules()]) == []
     monkeypatch.delitem(mixers.MIXERS, "Mamba2Mixer")
     with pytest.raises(UnsupportedModelError, match="Mamba2ForCausalLM mixes tokens with Mamba2Mixer"):
         run(model, batch_of(model, 5), "lrp")
@@ -252,7 +252,7 @@ class MambaMixer(nn.Module):
 @pytest.mark.parametrize("kind", [Scan, MambaMixer])
 def test_a_mixer_is_known_by_its_weights_or_its_name(kind):
     model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(kind(), nn.LayerNorm(2)))
-    assert mixers.unknown_mixers(model) == [kind.__name__]
+    assert mixers.unknown_mixers(model, [*model.modules()]) == [kind.__name__]
     assert mixers.known_mixers(list(model.modules())) == {}
 
 

@@ -84,7 +84,7 @@ def check_model(model: PreTrainedModel, rules: str | RuleSet) -> None:
         )
     if not rules:
         return
-    mixers = unknown_mixers(model)
+    mixers = unknown_mixers(model, modules)
     if mixers:
         raise UnsupportedModelError(
             f"{name} mixes tokens with {mixers[0]}, a state-space or linear-attention layer, which has no propagation rules yet. "

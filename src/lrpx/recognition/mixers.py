@@ -13,7 +13,7 @@ the map is refused. What is not in the table but looks like such a mixer is refu
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -65,7 +65,7 @@ _LIKE_A_MIXER = re.compile(
     r"[Mm]amba|SSM|[Dd]elta[Nn]et|DeltaAttention|FalconH1Mixer|[Rr]wkv|RWKV|RgLru|RecurrentBlock|ShortConv$|LinearAttention|"
     r"LightningAttention|x?LSTM|Retention|Hyena|SelectiveScan"
 )
-_WEIGHTS = ("A_log", "dt_bias", "time_decay", "recurrent_param")
+_WEIGHTS = frozenset(("A_log", "dt_bias", "time_decay", "recurrent_param"))
 _KEPT = {"recurrent_states", "conv1d_state"}  # by RecurrentGemma, from call to call
 _PART_OF_A_MODEL = re.compile(r"Norm|Rotary|MLP$|Mlp$|FeedForward$|Embedding|KimiLinearAttention$")
 
@@ -83,11 +83,25 @@ def known_mixers(modules: Sequence[nn.Module]) -> dict[nn.Module, Mixer | Linear
     return {module: mixer for module in modules if (mixer := mixer_of(module)) is not None}
 
 
-def unknown_mixers(model: nn.Module) -> list[str]:
-    """The classes of modules that look like mixers that select, but are not in the table."""
+def unknown_mixers(model: nn.Module, modules: Sequence[nn.Module]) -> list[str]:
+    """The classes of modules that look like mixers that select, but are not in the table; ``modules`` are all of the model's."""
+    kinds = {type(module) for module in modules}
+    named = any(
+        _LIKE_A_MIXER.search(kind.__name__) or any(hasattr(kind, weight) for weight in _WEIGHTS) for kind in kinds
+    )
+    # Most models have nothing of the kind, which is seen without a look at each of some hundred modules for each name.
+    if not named and all(map(_has_no_weights, modules)):
+        return []
     found: dict[str, None] = {}
     _look_for_unknown(model, found)
     return list(found)
+
+
+def _has_no_weights(module: nn.Module) -> bool:
+    if isinstance(module, torch.jit.ScriptModule):  # whose names cannot be gone through like these
+        return not any(hasattr(module, weight) for weight in _WEIGHTS)
+    places: tuple[Iterable[str], ...] = module._parameters, module._buffers, module._modules, vars(module)
+    return all(_WEIGHTS.isdisjoint(names) for names in places)
 
 
 def _look_for_unknown(module: nn.Module, found: dict[str, None]) -> bool:
