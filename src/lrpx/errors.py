@@ -28,18 +28,24 @@ class LrpxError(Exception):
             is written as ``name=value``; see ``with_arguments``.
         python: What to type next in Python. The command line turns it into its own words.
         app: What to do next on the page of the app.
+        command: What to type next on the command line, where that is not the advice for Python in other words.
 
     ``str(error)`` is the problem with the advice for Python.
     """
 
-    def __init__(self, problem: str = "", *, python: str = "", app: str = "") -> None:
+    def __init__(self, problem: str = "", *, python: str = "", app: str = "", command: str | None = None) -> None:
         super().__init__(_joined(problem, python))
-        self.problem, self.app = problem, app
+        self.problem, self.app, self.command = problem, app, python if command is None else command
 
     @property
     def in_app(self) -> str:
         """The problem with the advice for the app."""
         return _joined(self.problem, self.app)
+
+    @property
+    def in_command(self) -> str:
+        """The problem with the advice for the command line, which still has Python's names of options."""
+        return _joined(self.problem, self.command)
 
 
 class InputError(LrpxError, ValueError):

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import secrets
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -186,7 +187,33 @@ def read_jsonl(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                     except ValueError as error:
                         raise InputError(f"{where}: {error}.") from error
         except UnicodeDecodeError as error:
-            raise InputError(f"{path} is not UTF-8: {error}. Parquet files need the suffix .parquet.") from error
+            raise not_utf8(
+                path.read_bytes(), str(path), path, "Otherwise: Parquet files need the suffix .parquet."
+            ) from error
+
+
+def not_utf8(content: bytes, given: str, path: Path | None, otherwise: str = "") -> InputError:
+    """The error for content that is not UTF-8: the line, and how to convert it.
+
+    Args:
+        content: What was read.
+        given: How the file was given.
+        path: The file, if it is one.
+        otherwise: Advice, if it is no text.
+    """
+    start = 0
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        start = error.start
+    source = "FILE" if path is None else shlex.quote(str(path))
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        advice = f"UTF-16. Convert it: iconv -f utf-16 -t utf-8 {source} > utf8.txt"
+    else:
+        line = content.count(b"\n", 0, start) + 1
+        found = f"byte 0x{content[start]:02x} in line {line}"
+        advice = f"{found}. If it is Latin-1, convert it: iconv -f latin1 -t utf-8 {source} > utf8.txt"
+    return InputError(" ".join(filter(None, [f"{given} is not UTF-8 text: {advice}", otherwise])))
 
 
 def json_object(text: str) -> dict[str, Any]:

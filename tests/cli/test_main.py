@@ -279,7 +279,7 @@ def test_line_separators_inside_a_text_do_not_split_it(lrpx_command):
         (
             ["-f", "-"],
             b"\xff\xfe",
-            "lrpx: standard input is not UTF-8 text: 'utf-8' codec can't decode byte 0xff in position 0",
+            "lrpx: standard input is not UTF-8 text: UTF-16. Convert it: iconv -f utf-16 -t utf-8 FILE > utf8.txt",
         ),
         (["-f", "none.txt"], b"", "lrpx: --file none.txt cannot be read: No such file or directory."),
         (["-f", "."], b"", "lrpx: --file . cannot be read: Is a directory."),

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from lrpx.cli.texts import Asked, texts_of
-from lrpx.errors import InputError
+from lrpx.cli.texts import Asked, one_text, texts_of
+from lrpx.errors import InputError, LrpxWarning
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_json_lines(read, tmp_path):
 
 
 def test_whether_lines_are_json_can_be_said(read):
-    assert read(name="x.txt", content='{"text": "a"}')[0].text == '{"text": "a"}'
+    assert read(name="x.txt", content='{"text": "a"}', jsonl=False)[0].text == '{"text": "a"}'
     assert read(name="x.txt", content='{"text": "a"}', jsonl=True)[0].text == "a"
     assert read(name="x.jsonl", content='{"text": "a"}', jsonl=False)[0].text == '{"text": "a"}'
 
@@ -106,3 +106,76 @@ def test_the_name_of_a_method_is_no_text(read, texts):
     with pytest.raises(InputError, match=f"'{texts[-1]}' stands where a text is expected, .* --method {texts[-1]}"):
         read(*texts)
     assert read(stdin="lrp")[0].text == "lrp"
+
+
+def test_a_text_that_is_the_name_of_a_file_is_noted(read, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my data.txt").write_text("The keys\n")
+    with pytest.warns(LrpxWarning, match=r"a file of this name exists. To read it: --file 'my data.txt'$"):
+        assert read("my data.txt") == [Asked("my data.txt")]
+    with pytest.warns(LrpxWarning, match=r"To read it: lrpx flow < 'my data.txt'$"):
+        assert one_text("my data.txt", "flow") == "my data.txt"
+    assert one_text("a\0b", "flow") == "a\0b"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.csv", "text,label\nThe keys,1\n", r"t.csv is a table \(CSV\), .* called .jsonl.$"),
+        ("t.tsv", "text\tlabel\n", r"a table \(TSV\)"),
+        ("t.txt", '{"text": "The keys"}\n{"text": "a"}\n', "looks like JSON lines, .*: --jsonl$"),
+        (
+            "t.json",
+            '[\n{"text": "The keys"}\n]\n',
+            r"t.json is JSON, .* jq -c '.\[\]' .*t.json > .*t.jsonl, and --file .*t.jsonl$",
+        ),
+    ],
+)
+def test_lines_that_are_a_table_or_json_are_noted(read, name, content, message):
+    with pytest.warns(LrpxWarning, match=message):
+        assert len(read(name=name, content=content)) == len(content.splitlines())
+    assert read(name=name, content=content, jsonl=False)  # asked for: no note
+
+
+def test_json_lines_on_standard_input_are_noted(read):
+    with pytest.warns(LrpxWarning, match="^standard input looks like JSON lines"):
+        read(stdin='{"text": "The keys"}\n')
+
+
+def test_lines_that_only_begin_like_json_are_texts(read):
+    content = "[1] The keys\n{ to the cabinet\n[]\n7\n"
+    assert len(read(name="t.txt", content=content)) == 4
+
+
+@pytest.mark.parametrize("name", ["t.json", "t.jsonl", "t.txt"])
+@pytest.mark.parametrize(
+    ("made", "what"),
+    [
+        ({"schema": 1, "tokens": ["a"], "relevance": [1], "method": "lrp"}, "explanations"),
+        ({"schema": 1, "kind": "flow"}, "a flow"),
+        ([{"schema": 1, "tokens": ["a"], "relevance": [1], "method": "lrp"}], "explanations"),
+    ],
+)
+def test_results_of_lrpx_are_no_texts(read, name, made, what):
+    with pytest.raises(InputError, match=f"{name} holds {what} that lrpx wrote, and no texts"):
+        read(name=name, content=json.dumps(made))
+
+
+def test_one_text_of_several_lines_is_refused(read, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\nb\n")))
+    with pytest.raises(InputError, match="2 lines with text, and lrpx flow takes one text"):
+        one_text(None, "flow")
+
+
+def test_a_file_that_is_not_utf8_says_the_line_and_how_to_convert_it(tmp_path):
+    file = tmp_path / "a.txt"
+    for content, message in [
+        (
+            "The keys\ncaf\xe9".encode("latin1"),
+            r"byte 0xe9 in line 2. If it is Latin-1, .*: iconv -f latin1 -t utf-8 .*a.txt > ",
+        ),
+        ("The keys".encode("utf-16"), "UTF-16. Convert it: iconv -f utf-16 -t utf-8 "),
+    ]:
+        file.write_bytes(content)
+        with pytest.raises(InputError, match=message):
+            texts_of(None, file, jsonl=None, chat=False)

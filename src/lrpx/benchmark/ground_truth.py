@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import InputError, import_optional
-from ..files import read_jsonl
+from ..files import not_utf8, read_jsonl
 from .sources import Row
 
 _VERB_NUMBER = {"VBZ": "singular", "VBP": "plural"}
@@ -187,7 +187,7 @@ def _entries(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8: {error}.") from error
+        raise not_utf8(path.read_bytes(), str(path), path) from error
     if text.lstrip().startswith("{"):
         yield from read_jsonl(path)
         return

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import InputError, import_optional, nearest
+from ..files import not_utf8
 from .builder import write_benchmark
 from .folder import Benchmark, load_benchmark
 from .ground_truth import Truth
@@ -173,11 +174,14 @@ def _truth(made: Hay, truth: str) -> Truth:
 def _filler(lines: Path | Sequence[str]) -> list[str]:
     """Sentences with single spaces, without empty ones."""
     if isinstance(lines, Path):
+        file = lines
         try:
-            lines = lines.read_text(encoding="utf-8-sig").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
+            lines = file.read_text(encoding="utf-8-sig").splitlines()
+        except UnicodeDecodeError as error:
+            raise not_utf8(file.read_bytes(), f"the filler {file}", file) from error
+        except OSError as error:
             raise InputError(
-                f"the filler {lines} cannot be read: {error}. Give a text file with one sentence per line."
+                f"the filler {file} cannot be read: {error}. Give a text file with one sentence per line."
             ) from error
     found = [" ".join(line.split()) for line in lines if line.strip()]
     if not found:

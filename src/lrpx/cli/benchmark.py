@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from .options import DEFAULT_MODEL, CheckpointOption, CompileOption, FastOption, RulesOption, Tf32Option, set_precision
+from .output import refuse_overwriting
 
 if TYPE_CHECKING:
     from ..benchmark import Benchmark
@@ -320,6 +321,8 @@ def report(
     """
     from ..report import write
 
+    if output is not None and output.is_file():  # parts of runs are Parquet files, as a report can be
+        refuse_overwriting(output, (part for run in runs for part in run.rglob("part-*.parquet")))
     write(runs, format=format, compare=compare, examples=examples, k=k, output=output)
 
 

@@ -33,7 +33,7 @@ def compare(
 
     [b]lrpx compare a.json b.json[/b]
     """
-    kind, output = destination(format, output)
+    kind, output = destination(format, output, files)
     check_document(kind, fragment=fragment, engine=engine)
     of, places = view_of(kind, of, head)
     look = look_of(scale, hide, group, numbers, palette)

@@ -29,14 +29,7 @@ def explain(
         Path | None,
         typer.Option("--file", "-f", metavar="FILE", help="One text per line, or JSON lines; - is standard input."),
     ] = None,
-    jsonl: Annotated[
-        bool | None,
-        typer.Option(
-            "--jsonl/--no-jsonl",
-            help='Lines are JSON: a string, or an object with "text" or "messages", and "target", "contrast", "position", '
-            '"text_pair", "question" and "choices" if the line has its own. Default: if the file is called .jsonl.',
-        ),
-    ] = None,
+    jsonl: options.JsonlOption = None,
     image: options.ImageOption = None,
     chat: Annotated[
         bool, typer.Option("--chat", help="A text is what a user says: put the model's chat template around it.")
@@ -171,7 +164,7 @@ def explain(
     Exit status: 0 all was explained; 1 some of several texts were not; 2 nothing was.
     """
     options.set_logging(verbose)
-    kind, output = destination(format, output)
+    kind, output = destination(format, output, [file, *(image or ()), model])
     check_document(kind, fragment=fragment, engine=engine)
     of, places = view_of(kind, of, head)
     look = look_of(scale, hide, group, numbers, palette)

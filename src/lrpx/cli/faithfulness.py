@@ -8,8 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import InputError
+from ..files import check_output
 from ..methods.options import methods_with_options
 from . import options
+from .output import refuse_overwriting
 from .texts import texts_of
 
 _HEADS = {  # in narrow columns, so that the table fits into 60
@@ -25,6 +27,14 @@ def faithfulness(
     text: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts; - is standard input.")] = None,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", metavar="FILE", help="One text per line, or JSON lines (.jsonl).")
+    ] = None,
+    jsonl: Annotated[
+        bool | None,
+        typer.Option(
+            "--jsonl/--no-jsonl",
+            help='Lines are JSON: a string, or an object with "text", and "target" and "contrast" if the line has its own. '
+            "Default: if the file is called .jsonl.",
+        ),
     ] = None,
     method: Annotated[
         list[str] | None, typer.Option("--method", metavar="NAME", help="Repeatable. Default: attnlrp, lrp and random.")
@@ -73,9 +83,12 @@ def faithfulness(
     options.set_logging(verbose)
     methods = list(dict.fromkeys(method or ["attnlrp", "lrp", "random"]))
     methods_with_options(methods, {})  # refused before a model is loaded
-    texts = texts_of(text, file, jsonl=None, chat=False)
     if output is not None and output.suffix != ".csv":
         raise InputError(f"--output {output}: a table is written as CSV. Give a name that ends in .csv.")
+    if output is not None:
+        refuse_overwriting(output, [file, model])
+        check_output(output, "--output")
+    texts = texts_of(text, file, jsonl=jsonl, chat=False, command="faithfulness")
     if (at is not None) != (of == "neurons"):
         raise InputError("--of neurons and --at MODULE go together: --of neurons --at 'model.layers.*.mlp.up_proj'.")
     hides: Any = int(baseline) if baseline.isdecimal() else baseline

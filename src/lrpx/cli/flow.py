@@ -11,7 +11,7 @@ from ..heatmap import render_flow
 from ..methods.options import methods_with_options
 from . import options
 from .output import Format, check_kind, destination, quiet_if_shown, write_one
-from .texts import texts_of
+from .texts import one_text
 from .wording import in_command_words
 
 FORMATS = (Format.terminal, Format.json, Format.html, Format.png)
@@ -87,7 +87,7 @@ def flow(
     [b]lrpx flow "The keys to the cabinet" --target " are" --contrast " is" -o flow.html[/b]
     """
     options.set_logging(verbose)
-    kind, output = destination(format, output)
+    kind, output = destination(format, output, [model])
     check_kind(kind, "lrpx flow", FORMATS)
     given: dict[str, Any] = {"at": at, "rules": rules}
     methods_with_options([method], given)  # refused before a model is loaded
@@ -101,7 +101,7 @@ def flow(
     from ..explainer.flow import keep_of
 
     keep_of(share, threshold)
-    [one] = texts_of(None if text is None else [text], None, jsonl=False, chat=False)
+    one = one_text(text, "flow")
 
     from ..explainer import Explainer
     from ..models.loading import load
@@ -118,7 +118,7 @@ def flow(
     )
     quiet_if_shown(kind, output)
     found = Explainer(loaded, tokenizer, checkpoint=checkpoint).flow(
-        one.text,
+        one,
         **typed,
         position=position,
         between=between or None,

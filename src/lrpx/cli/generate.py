@@ -13,7 +13,7 @@ from ..heatmap import render_generated
 from ..methods.options import methods_with_options
 from . import options
 from .output import PICTURES, Format, check_kind, destination, quiet_if_shown, write_one
-from .texts import texts_of
+from .texts import one_text
 from .wording import in_command_words
 
 FORMATS = (Format.terminal, Format.json, Format.html, *PICTURES)
@@ -99,7 +99,7 @@ def generate(
     [b]lrpx generate --image cat.png -m nlpconnect/vit-gpt2-image-captioning[/b]
     """
     options.set_logging(verbose)
-    kind, output = destination(format, output)
+    kind, output = destination(format, output, [*(image or ()), model])
     check_kind(kind, "lrpx generate", FORMATS)
     if continuation is None and max_new_tokens is None:
         max_new_tokens = 20
@@ -151,8 +151,7 @@ def generate(
 
 def _prompt(prompt: str | None, *, chat: bool) -> Any:
     """The one text to go on with: as it was typed, or from standard input."""
-    [one] = texts_of(None if prompt is None else [prompt], None, jsonl=False, chat=chat)
-    return one.text
+    return one_text(prompt, "generate", chat=chat)
 
 
 def _span(text: str) -> tuple[int, int]:

@@ -134,7 +134,7 @@ def main() -> None:
         try:
             app(prog_name="lrpx")
         except (LrpxError, ImportError, OSError) as error:
-            tell(ERROR, str(error), *running(typer.main.get_command(app), sys.argv[1:]))
+            tell(ERROR, error, *running(typer.main.get_command(app), sys.argv[1:]))
             raise SystemExit(2) from None
 
 

@@ -76,6 +76,14 @@ RulesOption = Annotated[
         help="For LRP and its variants, a rule for layers with weights: alpha1beta0, gamma=0.25 or epsilon=1e-6.",
     ),
 ]
+JsonlOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--jsonl/--no-jsonl",
+        help='Lines are JSON: a string, or an object with "text" or "messages", and "target", "contrast", "position", '
+        '"text_pair", "question" and "choices" if the line has its own. Default: if the file is called .jsonl.',
+    ),
+]
 ImageOption = Annotated[
     list[Path] | None,
     typer.Option(

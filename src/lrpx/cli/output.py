@@ -6,9 +6,11 @@ import contextlib
 import enum
 import importlib.util
 import io
+import os
 import re
+import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -48,16 +50,38 @@ TEXTS = {Format.terminal, Format.json, Format.jsonl}  # a file of any of these n
 PICTURES = (Format.png, Format.pdf, Format.svg)  # drawn by matplotlib
 
 
-def destination(format: str | None, output: Path | None) -> tuple[Format, Path | None]:
+def destination(
+    format: str | None, output: Path | None, reads: Iterable[str | os.PathLike[str] | None] = ()
+) -> tuple[Format, Path | None]:
     """What to write and where, before anything is computed: ``None`` is standard output, which is also called ``-``.
 
     Raises:
-        InputError: See ``format_of`` and ``check_output``.
+        InputError: See ``format_of``, ``check_output`` and ``refuse_overwriting``.
     """
     output = None if str(output) == "-" else output
     if output is not None:
+        refuse_overwriting(output, reads)
         check_output(output, "--output")
     return format_of(format, output), output
+
+
+def refuse_overwriting(output: Path, reads: Iterable[str | os.PathLike[str] | None]) -> None:
+    """Refuse to write over a file that the command reads: those in ``reads``, by any name, or standard input.
+
+    Raises:
+        InputError: ``output`` is one of them.
+    """
+    if not output.is_file():  # a new file; a device, a pipe
+        return
+    for file in reads:
+        if file is not None and os.path.isfile(file) and os.path.samefile(file, output):
+            raise InputError(f"--output {output} is the file {file}, which is read. Give another name.")
+    try:
+        redirected = os.path.samestat(os.fstat(sys.stdin.fileno()), output.stat())
+    except (OSError, ValueError):  # no standard input, or none with a file
+        redirected = False
+    if redirected:
+        raise InputError(f"--output {output} is what standard input is read from. Give another name.")
 
 
 def format_of(format: str | None, output: Path | None) -> Format:

@@ -56,7 +56,7 @@ def check(
             of = "" if benchmark is None else f" of the {check_against(found, benchmark):,} in {benchmark}"
         except LrpxError as error:
             failed += 1
-            tell(ERROR, str(error))
+            tell(ERROR, error)
             continue
         facts, at = found.manifest["model"], found.manifest["options"]["at"]
         methods = ", ".join(found.manifest["methods"])

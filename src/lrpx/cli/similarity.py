@@ -63,7 +63,7 @@ def similarity(
     [b]lrpx similarity "A dog runs." "The puppy is running." -m org/name --pooling mean --pairs -o pairs.png[/b]
     """
     options.set_logging(verbose)
-    kind, output = destination(format, output)
+    kind, output = destination(format, output, [model])
     check_document(kind, fragment=fragment, engine=engine)
     if pairs and kind not in (Format.json, Format.jsonl, Format.png):
         raise InputError(f"--pairs are written as json, jsonl or png (a matrix), and the format is {kind.name}.")

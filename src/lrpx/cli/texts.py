@@ -15,7 +15,9 @@ from typing import Any
 import typer
 
 from ..errors import InputError, nearest
+from ..files import not_utf8
 from ..methods import METHODS
+from .suspect import check_lines, made_by_lrpx, not_texts, note_file_names
 
 KEYS = {
     "text": (str, "a string"),
@@ -27,7 +29,6 @@ KEYS = {
     "question": (str, "a string"),
     "choices": (list, "a list of strings"),
 }
-NO_TEXT = 'Type: lrpx explain "The keys to the cabinet"'
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,9 @@ class Asked:
     choices: list[str] | None = None
 
 
-def texts_of(arguments: list[str] | None, file: Path | None, *, jsonl: bool | None, chat: bool) -> list[Asked]:
+def texts_of(
+    arguments: list[str] | None, file: Path | None, *, jsonl: bool | None, chat: bool, command: str = "explain"
+) -> list[Asked]:
     """The texts to explain: what was typed, what the file holds, or what comes in through a pipe.
 
     Args:
@@ -52,6 +55,7 @@ def texts_of(arguments: list[str] | None, file: Path | None, *, jsonl: bool | No
         file: One text per line; ``-`` is standard input.
         jsonl: Whether the lines are JSON. ``None``: if the file's name ends in ``.jsonl``.
         chat: Each text is what a user says to a chat model.
+        command: Which command takes them, for messages.
 
     Raises:
         InputError: There are none, or they cannot be used; the error names the line.
@@ -63,26 +67,48 @@ def texts_of(arguments: list[str] | None, file: Path | None, *, jsonl: bool | No
     if arguments and jsonl:
         raise InputError("--jsonl is about the lines of --file or of standard input, and texts are given as arguments.")
     if arguments:
-        _check_for_methods(arguments)
+        _check_for_methods(arguments, command)
+        note_file_names(arguments, "--file {}")
         several = len(arguments) > 1
         found = [Asked(text, f"text {n}" if several else "") for n, text in enumerate(arguments, start=1)]
     else:
         if file is None and sys.stdin.isatty():
-            raise InputError(f"no text given. {NO_TEXT}")
+            raise InputError(f'no text given. Type: lrpx {command} "The keys to the cabinet"')
         found = _lines_of(file or Path("-"), jsonl)
         if not found and file is None:
-            raise InputError(f"no text given, and standard input is empty. {NO_TEXT}")
+            raise InputError(
+                f'no text given, and standard input is empty. Type: lrpx {command} "The keys to the cabinet"'
+            )
         if not found:
             raise InputError(f"{_named(file)} holds no text; expected one per line.")
     return list(map(_as_chat, found)) if chat else found
 
 
-def _check_for_methods(texts: list[str]) -> None:
+def one_text(argument: str | None, command: str, *, chat: bool = False) -> Any:
+    """The one text of a command that takes no more: as it was typed, or what comes in through a pipe.
+
+    Raises:
+        InputError: There is none, or there are several lines.
+    """
+    if argument not in (None, "-"):
+        _check_for_methods([argument], command)
+        note_file_names([argument], f"lrpx {command} < {{}}")
+        found = [Asked(argument)]
+        return (_as_chat(found[0]) if chat else found[0]).text
+    found = texts_of(None, None, jsonl=False, chat=chat, command=command)
+    if len(found) > 1:
+        raise InputError(
+            f"standard input has {len(found)} lines with text, and lrpx {command} takes one text. Give one of them."
+        )
+    return found[0].text
+
+
+def _check_for_methods(texts: list[str], command: str) -> None:
     for text in texts:
         if text in METHODS:
             raise InputError(
                 f"{text!r} stands where a text is expected, and is the name of a method. Type --method before each: "
-                f"--method {text}. If it is the text: echo {text} | lrpx explain"
+                f"--method {text}. If it is the text: echo {text} | lrpx {command}"
             )
 
 
@@ -93,10 +119,13 @@ def _lines_of(file: Path, jsonl: bool | None) -> list[Asked]:
     except OSError as error:
         raise InputError(f"--file {file} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{_named(file)} is not UTF-8 text: {error}.") from error
+        raise not_utf8(raw, _named(file), None if str(file) == "-" else file) from error
     as_json = file.suffix.lower() in (".jsonl", ".ndjson") if jsonl is None else jsonl
     found = []
-    for number, line in enumerate(content.replace("\r\n", "\n").split("\n"), start=1):
+    lines = content.replace("\r\n", "\n").split("\n")
+    if not as_json and jsonl is None:
+        check_lines([line for line in lines if line.strip()], _named(file), file)
+    for number, line in enumerate(lines, start=1):
         if line.strip():
             origin = f"{_named(file)}, line {number}"
             found.append(_parsed(line, origin) if as_json else Asked(line, origin))
@@ -114,7 +143,11 @@ def _parsed(line: str, origin: str) -> Asked:
     if isinstance(entry, str):
         entry = {"text": entry}
     if not isinstance(entry, dict):
+        if made := made_by_lrpx(line):
+            raise not_texts(origin.rpartition(",")[0], made)
         raise InputError(f'{origin}: {line.strip()[:40]} is no text. Give a string, or {{"text": "..."}}.')
+    if made := made_by_lrpx(line):
+        raise not_texts(origin.rpartition(",")[0], made)
     for key, value in entry.items():
         if key not in KEYS:
             raise InputError(f"{origin}: unknown key {key!r}. {nearest(key, KEYS)}")

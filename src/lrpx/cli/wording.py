@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from ..errors import with_arguments
+from ..errors import LrpxError, with_arguments
 from ..methods import METHODS
 
 _REPEATED = {"choices": "choice"}  # lists of the library -> the option that is given once for each
@@ -27,12 +27,13 @@ _AS_ID = {"target": "--target-id", "contrast": "--contrast-id"}  # where the tok
 ERROR, NOTE, SAID = "[bold red]lrpx:[/]", "[yellow]lrpx: note:[/]", "lrpx:"
 
 
-def tell(kind: str, message: str, *commands: Any) -> None:
+def tell(kind: str, message: str | BaseException, *commands: Any) -> None:
     """Write one line to standard error, in the words of commands of click and those below them, the first before the others.
 
     ``kind``: ``ERROR``, ``NOTE`` or ``SAID``.
     """
-    line = escape(in_command_syntax(message, options_of(commands)))
+    said = message.in_command if isinstance(message, LrpxError) else str(message)
+    line = escape(in_command_syntax(said, options_of(commands)))
     Console(stderr=True).print(f"{kind} {line}", soft_wrap=True, highlight=False)
 
 
