@@ -172,6 +172,9 @@ class Desk:
     # How an explanation is computed
 
     def _explained(self, question: Question, method: str) -> Explanation:
+        for role in ("target", "contrast"):
+            if isinstance(given := getattr(question, role), tuple) and self.task != "question-answering":
+                raise InputError(f"{role} is {list(given)}: only an answer to a question has a first and a last token.")
         self._check_length(question)
         if question.span is not None:
             return self._of_generated(question, method, *question.span)

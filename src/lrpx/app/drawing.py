@@ -26,6 +26,7 @@ from ..heatmap.view import DOT, View, view
 from ..results.explanation import Explanation
 from ..results.tokens import Prediction, Token
 
+QUESTION, SCORE = "question-answering", "zero-shot-image-classification"  # tasks whose targets are no ids
 PARTS = {"by_attention": "attention", "by_mlp": "MLP", "by_layer": "all it adds"}
 
 
@@ -182,14 +183,17 @@ def _table(names: list[str], numbers: np.ndarray, look: Look) -> dict[str, Any]:
 
 def predictions(found: Sequence[Prediction], e: Explanation | None = None) -> dict[str, Any]:
     """The likeliest tokens, and what an explanation explains of them, which is on top if it is not among them."""
-    rows = [{**entry(token), **_likely(p)} for token, p in found]
+    answers = e if e is not None and e.task == QUESTION else None
+    rows = [{**entry(token, answers), **_likely(p)} for token, p in found]
     chosen: dict[str, Any] = {"target": None, "contrast": None}
     if e is not None:
         for role, token in (("target", e.target), ("contrast", e.contrast)):
             p = getattr(e, f"{role}_probability")
-            chosen[role] = token and entry(token)
-            if token is not None and p is not None and all(row["id"] != token.id for row in rows):
-                rows.insert(0, {**entry(token), **_likely(p)})
+            if token is None:
+                continue
+            chosen[role] = entry(token, e)
+            if p is not None and all(row["ask"] != chosen[role]["ask"] for row in rows):
+                rows.insert(0, {**chosen[role], **_likely(p)})
     return {"tokens": rows, **chosen}
 
 
@@ -197,7 +201,21 @@ def _likely(p: float) -> dict[str, Any]:
     return {"p": p, "shown": probability(p).removeprefix("= ")}
 
 
-def entry(token: Token) -> dict[str, Any]:
-    """A token or label: its id, its text, and how that is shown."""
+def entry(token: Token, e: Explanation | None = None) -> dict[str, Any]:
+    """A token, a label or an answer: its id, what the page sends to ask for it, its text, and how that is shown."""
     text = token.shown or readable(token.text)
-    return {"id": token.id, "text": text, "name": visible(text, quoted=True)}
+    return {"id": token.id, "ask": _asked(token, text, e), "text": text, "name": visible(text, quoted=True)}
+
+
+def _asked(token: Token, text: str, e: Explanation | None) -> int | str | list[int]:
+    """An id; of an answer the first and the last token; the text where neither says it: of several tokens together."""
+    if e is None:
+        return token.id
+    if e.task != QUESTION:
+        return text if e.span or e.task == SCORE else token.id
+    covered = ""
+    for start, end, piece in e.units:
+        covered += piece if start >= token.id else ""
+        if covered.strip() == text:
+            return [token.id, end - 1]
+    return text

@@ -21,7 +21,9 @@ ROLES = ("system", "user", "assistant")
 LOOK = ("scale", "hide", "group", "palette")
 MOST_IMAGES = 8
 MOST_CHARACTERS = 200_000  # of all texts together; the number of tokens is limited by the desk
-Choice = int | str | None  # a token id or a label's, or its text
+Choice = (
+    int | str | tuple[int, int] | None
+)  # an id of a token or a label, its text, or first and last token of an answer
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,14 @@ def _flag(name: str, value: Any) -> bool:
 
 
 def _choice(name: str, value: Any) -> Choice:
-    return _string(name, value) if isinstance(value, str) else _number(name, value)
+    if isinstance(value, str):
+        return _string(name, value)
+    return _first_and_last(name, value) if isinstance(value, list) and len(value) == 2 else _number(name, value)
+
+
+def _first_and_last(name: str, value: Any) -> tuple[int, int]:
+    first, last = _numbers(name, value)
+    return first, last
 
 
 def _each(name: str, value: Any, read: Callable[[str, Any], Any]) -> tuple[Any, ...]:

@@ -4,9 +4,8 @@ import { el, focusIn, grid, header, inside, legend, nameLines, pictures, roving 
 
 const $ = id => document.getElementById(id);
 const KINDS = { text: "Text", chat: "Chat", image: "Image", sample: "Benchmark" };
-const BY_TEXT = ["question-answering", "zero-shot-image-classification"]; // targets that are no ids of a vocabulary
 const EXAMPLES = ["The keys to the cabinet", "The capital of France is the city of", "When Mary and John went to the store, John gave a drink to"];
-let state, running = null, grids = [], picked = null, images = [], anchor = null, page = 0;
+let state, running = null, grids = [], picked = null, images = [], anchor = null, page = 0, filled = {};
 
 const empty = () => ({
   kind: about.kinds[0], text: "", messages: [["user", ""]], sample: null, question: "", text_pair: "", choices: [], target: null,
@@ -24,7 +23,10 @@ function address() {
   if (state.kind === "text") state.choices.forEach(one => put("choice", one));
   if (state.kind === "chat") put("messages", JSON.stringify(state.messages));
   if (state.kind === "sample") put("sample", state.sample);
-  for (const role of ["target", "contrast"]) if (state[role]) put(state[role].id === undefined ? role : `${role}_id`, state[role].id ?? state[role].text);
+  for (const role of ["target", "contrast"]) {
+    const asked = state[role]?.ask;
+    put(asked === undefined ? role : `${role}_id`, asked === undefined ? state[role]?.text : [asked].flat().join("-"));
+  }
   put("position", state.position);
   if (state.continuation.length) put("continuation", state.continuation.join("."));
   if (state.span) put("span", state.span.join("-"));
@@ -53,8 +55,9 @@ function restored(hash) {
   } catch { /* an address that was cut */ }
   found.sample = number(q.get("sample"));
   for (const role of ["target", "contrast"]) {
-    const id = number(q.get(`${role}_id`));
-    found[role] = id !== null ? { id, text: `#${id}` } : q.get(role) ? { text: q.get(role) } : null;
+    const id = number(q.get(`${role}_id`)), answer = numbers(q.get(`${role}_id`), "-");
+    const ask = id ?? (answer.length === 2 ? answer : null);
+    found[role] = ask !== null ? { ask, text: `#${q.get(`${role}_id`)}` } : q.get(role) ? { text: q.get(role) } : null;
   }
   found.position = about.by_position ? number(q.get("position")) : null;
   found.continuation = numbers(q.get("continuation"), ".");
@@ -81,7 +84,7 @@ function question(methods = state.methods) {
   if (state.kind === "chat") asked.messages = state.messages.map(([role, content]) => ({ role, content }));
   if (state.kind === "sample") asked.sample = state.sample;
   if (images.length && state.kind !== "sample") asked.images = images;
-  for (const role of ["target", "contrast"]) if (state[role]) asked[role] = state[role].id ?? state[role].text;
+  for (const role of ["target", "contrast"]) if (state[role]) asked[role] = state[role].ask ?? state[role].text;
   if (state.position !== null) asked.position = state.position;
   if (state.continuation.length) asked.continuation = state.continuation;
   if (state.span) asked.span = state.span;
@@ -239,33 +242,50 @@ const scoresTexts = () => about.task === "zero-shot-image-classification"; // it
 function showChoice(failed = false) { // what was typed, without predictions: so that it can be corrected
   $("predictions").hidden = !scoresTexts() && !failed && !state.target && !state.contrast;
   $("likely").hidden = true;
-  for (const role of ["target", "contrast"]) $(role).value = state[role]?.text ?? "";
+  for (const role of ["target", "contrast"]) fillIn(role, state[role]);
 }
 
-function typed() {
+// A choice: what is sent for it (an id, or first and last token of an answer) and what stands in the box. What is typed is text alone.
+const asChoice = token => typeof token.ask === "string" ? { text: token.ask }
+  : { ask: token.ask, text: /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/u.test(token.text) ? token.name : token.text };
+
+function fillIn(role, choice) {
+  $(role).value = choice?.text ?? "";
+  filled[role] = { choice, value: $(role).value };
+  sayTyped();
+}
+
+function typed() { // a box in which nothing was changed keeps what it was filled with: its text may be that of another token
   for (const role of ["target", "contrast"]) {
     const text = $(role).value;
-    if (text !== (state[role]?.text ?? "")) state[role] = text ? { text } : null;
+    if (text !== (filled[role]?.value ?? "")) state[role] = text ? { text } : null;
+    else state[role] ??= filled[role]?.choice ?? null;
   }
 }
 
-const asChoice = token => BY_TEXT.includes(about.task) ? { text: token.text } : { id: token.id, text: token.text };
+function sayTyped() { // spaces at the ends of what is typed, and line breaks, which a box does not show
+  const marked = text => text.replace(/^ +| +$/g, spaces => "␣".repeat(spaces.length));
+  const said = [["target", "explain"], ["contrast", "and not"]].filter(([role]) => /^\s|\s$/.test($(role).value))
+    .flatMap(([role, word], n) => [n ? ", " : "", `${word} `, el("code", {}, el("bdi", {}, marked($(role).value)))]);
+  $("as-typed").hidden = !said.length;
+  $("as-typed").replaceChildren(...(said.length ? ["With the spaces: ", ...said] : []));
+}
 
 function showPredictions(event) {
   $("predictions").hidden = $("likely").hidden = false;
-  const chosen = {};
+  const chosen = {}, key = choice => JSON.stringify(choice?.ask ?? choice?.text ?? null);
   for (const role of ["target", "contrast"]) {
-    chosen[role] = event[role] ? event[role].id : state[role]?.id ?? null;
-    if (event[role] && state[role]) state[role].text = state[role].id === undefined ? state[role].text : event[role].text;
-    if (event.target) $(role).value = event[role]?.text ?? "";
+    chosen[role] = key(event[role] ?? state[role]);
+    if (event.target) fillIn(role, event[role] && asChoice(event[role]));
+    if (event[role] && state[role]?.ask !== undefined) state[role] = asChoice(event[role]);
   }
   const body = $("likely").tBodies[0];
-  const pick = (role, token) => () => { state[role] = asChoice(token); if (role === "target" && state.contrast?.id === token.id) state.contrast = null; explain(); };
+  const pick = (role, token) => () => { state[role] = asChoice(token); if (role === "target" && key(state.contrast) === key(token)) state.contrast = null; explain(); };
   const cell = (role, token) => el("td", {}, el("input", {
-    type: "radio", name: role, value: String(token.id), checked: chosen[role] === token.id, disabled: role === "contrast" && chosen.target === token.id,
+    type: "radio", name: role, value: key(token), checked: chosen[role] === key(token), disabled: role === "contrast" && chosen.target === key(token),
     "aria-label": role === "target" ? `explain ${token.name}` : `and not ${token.name}`, onchange: pick(role, token),
   }));
-  body.replaceChildren(...event.tokens.map(token => el("tr", { class: [chosen.target, chosen.contrast].includes(token.id) ? "chosen" : "" },
+  body.replaceChildren(...event.tokens.map(token => el("tr", { class: [chosen.target, chosen.contrast].includes(key(token)) ? "chosen" : "" },
     el("td", {}, el("button", { type: "button", class: "token", title: `explain ${token.name}`, onclick: pick("target", token) }, el("code", {}, token.name))),
     el("td", {}, el("span", { class: "share", "aria-hidden": "true" }, el("i", { style: { width: `${100 * token.p}%` } })), token.shown),
     cell("target", token), cell("contrast", token))));
@@ -373,6 +393,7 @@ const input = () => [state.kind, state.text, state.question, state.text_pair, st
 function newInput() { // what was chosen for another input does not hold for this one
   Object.assign(state, { continuation: [], units: [], span: null }, scoresTexts() ? {} : { target: null, contrast: null });
   picked = anchor = null;
+  Object.values(filled).forEach(box => { box.choice = null; });
   showReply();
 }
 
@@ -388,7 +409,7 @@ function write() {
   $("palette").value = state.palette;
   nameColours();
   $("position").value = state.position ?? "";
-  for (const role of ["target", "contrast"]) $(role).value = state[role]?.text ?? "";
+  for (const role of ["target", "contrast"]) fillIn(role, state[role]);
   $("kinds").querySelectorAll("input").forEach(radio => { radio.checked = radio.value === state.kind; });
   showKind();
 }
@@ -558,12 +579,12 @@ function wire() {
   for (const id of ["hide-first", "hide-special", "words", "shared", "palette"]) $(id).addEventListener("change", again);
   $("palette").addEventListener("change", () => { read(); nameColours(); });
   $("methods").addEventListener("change", again);
-  $("choose").addEventListener("click", () => { typed(); explain(); });
+  $("choose").addEventListener("click", () => { read(); typed(); explain(); });
   for (const role of ["target", "contrast"]) $(role).addEventListener("keydown", event => { if (event.key === "Enter") $("choose").click(); });
+  for (const role of ["target", "contrast"]) $(role).addEventListener("input", sayTyped);
   $("swap").addEventListener("click", () => {
-    const shown = role => { const box = $("likely").querySelector(`input[name=${role}]:checked`); const text = $(role).value;
-      return state[role] ?? (box && text ? { id: Number(box.value), text } : text ? { text } : null); };
-    const [target, contrast] = [shown("target"), shown("contrast")];
+    typed();
+    const { target, contrast } = state;
     if (!contrast) { problem("There is nothing to swap with: choose a token in the column “and not” first."); return; }
     Object.assign(state, { target: contrast, contrast: target });
     explain();
