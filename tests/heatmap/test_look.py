@@ -13,6 +13,7 @@ from lrpx import Explanations, heatmap
 from lrpx.errors import InputError
 from lrpx.heatmap import Look
 from lrpx.heatmap.colours import BEYOND_BLUE, BEYOND_RED, HIDDEN, RED, colour, hex_colour, ink
+from lrpx.heatmap.shown import ViewOptions
 from lrpx.heatmap.text import half_character
 from lrpx.heatmap.view import view
 from lrpx.results.explanation import Explanation
@@ -64,6 +65,19 @@ def printed(e, look, colours="truecolor", width=200):
 
 
 # Scale.
+
+
+def test_the_help_of_a_view_names_every_option():
+    shown = Explanation.show.__doc__
+    assert [name for name in ViewOptions.__annotations__ if f"``{name}``" not in shown] == []
+    for method in ("to_html", "to_latex", "to_png", "to_pdf", "to_svg"):
+        assert "as of ``show``" in getattr(Explanation, method).__doc__.replace("As of", "as of")
+
+
+@pytest.mark.parametrize("count", [20, 21])
+def test_of_twenty_numbers_none_is_beyond_the_scale(count):
+    numbers = np.arange(1.0, count + 1)
+    assert (numbers > Look().end_of_scale(numbers.tolist())).any() == (count > 20)
 
 
 def test_a_strong_token_does_not_leave_the_others_white():

@@ -27,7 +27,7 @@ class Look:
 
     Attributes:
         scale: Where the colours end. ``"robust"``: at the 95th percentile of the absolute relevances shown, so that one strong
-            token does not leave all others white; of up to 20 tokens that is the largest. Tokens beyond it are drawn darker
+            token does not leave all others white; of up to 20 numbers that is the largest. Tokens beyond it are drawn darker
             than the end of the scale, and the legend says so. ``"max"``: at the largest. A number: there, for instance to
             compare several maps.
         hide: Tokens to leave without colour: ``"special"`` ones (those of the tokenizer: BOS, ``[CLS]``, the roles of a chat),

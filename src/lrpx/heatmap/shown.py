@@ -24,7 +24,7 @@ _HOMES = {"head": "heads", "module": "neurons", "top": "neurons"}  # options -> 
 
 
 class ViewOptions(TypedDict, total=False):
-    """The options of every view; ``Shown`` says what they mean."""
+    """The options of every view; ``Shown.show`` says what they mean."""
 
     head: tuple[int, int] | None
     module: str | None
@@ -37,21 +37,23 @@ class ViewOptions(TypedDict, total=False):
 
 
 class Shown:
-    """What can be shown and drawn. All methods take the same options.
-
-    ``of`` says what is shown: the ``"tokens"``; ``"layers"``, a matrix of tokens and layers; ``"heads"``, one of layers and
-    heads, or with ``head=(layer, head)`` the tokens of that head; ``"neurons"``, for each module of ``Explanation.layers`` the
-    ``top`` (10) strongest neurons with their tokens, with ``module`` only of modules of this name or glob. LaTeX has no matrices.
-
-    ``scale`` says where the colours end (``"robust"``, ``"max"`` or a number), ``hide`` which tokens stay without colour
-    (``"special"``, ``"first"`` or both), ``group`` whether tokens are joined to ``"words"``, ``numbers`` whether each has its
-    number, ``palette`` which colours there are (``"red and blue"``, or ``"orange and purple"`` for colour blindness); see
-    ``lrpx.heatmap.Look``. All methods raise ``InputError`` for an option that is none, and for numbers that the
-    explanation does not have.
-    """
+    """What can be shown and drawn. All methods take the same options, which ``show`` describes; LaTeX has no matrices."""
 
     def show(self, of: Of = "tokens", **options: Unpack[ViewOptions]) -> None:
-        """Print a coloured heatmap to the terminal, or display it in a notebook."""
+        """Print a coloured heatmap to the terminal, or display it in a notebook.
+
+        Args:
+            of: What is shown: the ``"tokens"``; ``"layers"``, a matrix of tokens and layers; ``"heads"``, one of layers and
+                heads; ``"neurons"``, the strongest ones of each module of ``Explanation.layers`` with their tokens.
+            **options: ``scale``: where the colours end (``"robust"``, ``"max"`` or a number). ``hide``: which tokens stay without
+                colour (``"special"``, ``"first"`` or both). ``group``: ``"tokens"``, or joined to ``"words"``. ``numbers``:
+                whether each has its number. ``palette``: ``"red and blue"`` or ``"orange and purple"``. ``lrpx.heatmap.Look``
+                says more of these. ``head``: of heads, the tokens of this one, as ``(layer, head)``. ``module`` and ``top``: of
+                neurons, only those of modules of this name or glob, and how many of each (10).
+
+        Raises:
+            InputError: An option that is none, or numbers that the explanation does not have.
+        """
         show(*self._asked(of, options))
 
     def to_html(
@@ -60,7 +62,7 @@ class Shown:
         """A self-contained HTML page; also written to ``path`` if given.
 
         If the relevance of layers or heads is known, the page has a script, with which one chooses text, method, layer, head and
-        token. Without the script, and in notebooks, it shows ``of``.
+        token. Without the script, and in notebooks, it shows ``of``, which is as of ``show``, and so are the options.
         """
         drawn, look, what = self._asked(of, options)
         return to_html(drawn, path, look, what)
@@ -80,24 +82,24 @@ class Shown:
             path: File to write.
             fragment: A file to ``\input`` in a paper instead of a document; a comment at its top says what it needs.
             engine: ``"pdflatex"`` prints characters outside Latin as code points, ``"lualatex"`` sets every script.
-            of: See ``Shown``, also for the options.
-            **options: Likewise.
+            of: ``"tokens"`` or ``"neurons"``: LaTeX has no matrices.
+            **options: As of ``show``.
         """
         drawn, look, what = self._asked(of, options)
         return to_latex(drawn, path, look, what, fragment=fragment, engine=engine)
 
     def to_png(self, path: str | os.PathLike[str], *, of: Of = "tokens", **options: Unpack[ViewOptions]) -> None:
-        """Draw the heatmap into a PNG file (needs the extra ``viz``)."""
+        """Draw the heatmap into a PNG file (needs the extra ``viz``); ``of`` and options as of ``show``."""
         drawn, look, what = self._asked(of, options)
         to_png(drawn, path, look, what)
 
     def to_pdf(self, path: str | os.PathLike[str], *, of: Of = "tokens", **options: Unpack[ViewOptions]) -> None:
-        """Draw the heatmap into a PDF file (needs the extra ``viz``)."""
+        """Draw the heatmap into a PDF file (needs the extra ``viz``); ``of`` and options as of ``show``."""
         drawn, look, what = self._asked(of, options)
         to_pdf(drawn, path, look, what)
 
     def to_svg(self, path: str | os.PathLike[str], *, of: Of = "tokens", **options: Unpack[ViewOptions]) -> None:
-        """Draw the heatmap into an SVG file (needs the extra ``viz``)."""
+        """Draw the heatmap into an SVG file (needs the extra ``viz``); ``of`` and options as of ``show``."""
         drawn, look, what = self._asked(of, options)
         to_svg(drawn, path, look, what)
 
@@ -119,7 +121,7 @@ class Shown:
 def chosen(
     explanations: Any, of: str, look: Look, *, head: Any = None, module: str | None = None, top: int | None = None
 ) -> tuple[Any, Look, str]:
-    """What ``lrpx.heatmap`` draws where this is asked for; ``Shown`` says what the options mean.
+    """What ``lrpx.heatmap`` draws where this is asked for; ``Shown.show`` says what the options mean.
 
     Returns:
         The explanations or parts of them, the look, and ``"tokens"``, ``"layers"`` or ``"heads"``.
