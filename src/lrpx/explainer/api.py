@@ -64,8 +64,9 @@ class Explainer(Questions):
     An ``Explainer`` may be shared by threads: one at a time explains with a model.
 
     Args:
-        model: A causal or masked language model in eval mode, also one with PEFT's adapters, or a name or path for
-            ``lrpx.load``. Default: the default model, ``"smollm2-135m"``.
+        model: A model of transformers in eval mode, also one with PEFT's adapters: a causal or masked language model, an
+            encoder-decoder model that writes text, a classifier of texts, tokens or images, one for multiple choice or question
+            answering, or a text encoder. Or a name or path for ``lrpx.load``. Default: the default model, ``"smollm2-135m"``.
         tokenizer: Its tokenizer or, if it reads images, its processor or image processor; ``None`` if ``model`` is a name, or
             if ids are given for text, target and contrast.
         method: One of ``lrpx.METHODS``, used where a call names none.

@@ -80,7 +80,7 @@ def load(
 
     Raises:
         InputError: The name leads nowhere, files are missing or damaged, or an option is not one of the known.
-        UnsupportedModelError: The model is neither a causal nor a masked language model.
+        UnsupportedModelError: The model is for no task that lrpx explains.
     """
     torch_dtype = parse_dtype(dtype)
     places = None if device_map is None else parse_places(device, device_map)

@@ -134,7 +134,8 @@ class GenerationExplanation:
             start: From 0; negative from the end.
             stop: Likewise; default: to the end.
             weights: One for each of them, by which its score is multiplied. Default: 1.
-            hops: How often what generated tokens took is passed on to the tokens before them; see ``hop``.
+            hops: How often what generated tokens took is passed on to the tokens before them, in proportion to
+                what each was predicted from. What a token whose own score is not positive took stays there.
 
         Raises:
             InputError: There is no such span, or the rows are not those of single tokens.
