@@ -44,8 +44,8 @@ def integrated_gradients(
     """Per token, ``(x - b) . integral over a from 0 to 1 of the gradient at b + a (x - b)``, with x its word embedding.
 
     The integral is a Gauss-Legendre sum of ``steps`` gradients, exact for polynomials of a below degree ``2 steps``. With the
-    value at the baseline, ``components["baseline"]``, the relevances add up to the value; ``residual`` is the completeness gap,
-    what more steps would make smaller.
+    value at the baseline, ``components["baseline"]``, the relevances add up to the value; ``residual`` is the completeness gap.
+    Enough steps make it small, but more steps not always smaller.
 
     Args:
         model: In eval mode.
