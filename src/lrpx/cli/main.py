@@ -14,13 +14,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ..errors import LrpxError, LrpxWarning
+from ..errors import LrpxWarning
 from ..heatmap.terminal import unclipped
 from ..methods import METHODS
 from . import benchmark as cli_benchmark
 from .app import app as web_app
 from .check import check
 from .compare import compare
+from .ending import status_of
 from .explain import explain
 from .faithfulness import faithfulness
 from .flow import flow
@@ -29,7 +30,7 @@ from .plugins import load_plugin
 from .records import records, results
 from .reproduce import reproduce
 from .similarity import similarity
-from .wording import ERROR, NOTE, SAID, running, tell
+from .wording import NOTE, SAID, running, tell
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -44,7 +45,9 @@ app = typer.Typer(
 
     [b]lrpx methods --long[/b]
 
-    Exit status: 0 all is well; 1 something failed, or does not hold; 2 wrong use. Guides: the folder docs of the project.
+    Exit status: 0 all is well; 1 something failed, or does not hold; 2 wrong use; 130 an interrupt.
+
+    Guides: the folder docs of the project.
     """,
 )
 
@@ -128,14 +131,11 @@ app.command()(reproduce)
 
 
 def main() -> None:
-    """Run the command line; an error that a person can mend is one line on stderr, exit status 2."""
+    """Run the command line, and end with its exit status."""
     with warnings.catch_warnings(), _log_shown():
         warnings.showwarning = partial(_show_warning, warnings.showwarning)
-        try:
-            app(prog_name="lrpx")
-        except (LrpxError, ImportError, OSError) as error:
-            tell(ERROR, error, *running(typer.main.get_command(app), sys.argv[1:]))
-            raise SystemExit(2) from None
+        run = partial(app, prog_name="lrpx", standalone_mode=False)
+        raise SystemExit(status_of(run, typer.main.get_command(app), sys.argv[1:]))
 
 
 def _show_warning(otherwise: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any) -> None:
