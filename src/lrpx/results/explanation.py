@@ -55,7 +55,7 @@ class Explanation(Shown):
         measures: ``"parts"``: the relevances are parts of ``value``, in logits. ``"sensitivity"``: how much ``value`` depends on
             each token, in logits per unit of the hidden state (``gradient``). ``"mixture"``: each token's share in the hidden
             state at ``position``, whatever is predicted there (``alti``, ``attention-rollout``). These two are not negative.
-            ``"scores"``: signed numbers that do not add up to anything (``occlusion``).
+            ``"scores"``: signed numbers that do not add up to anything (``occlusion``, ``leave-one-out``, ``lime``, ``random``).
         notes: What a reader must know about this explanation, in sentences.
         explains: What ``value`` is, as words before the target, where it is not a logit or a difference of two.
         task: What the model is for, where it is no language model, in the words of the Hub: ``"text-classification"``. Then
