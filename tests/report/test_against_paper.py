@@ -1,5 +1,7 @@
 """Our figures beside the paper's."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from evaluation_tools import made_up
@@ -8,8 +10,8 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
 from lrpx.evaluation.packing import pack
 from lrpx.evaluation.records import METRICS
-from lrpx.report.against_paper import Beside, beside, comparison, standard_error
-from lrpx.report.paper import twin
+from lrpx.report.against_paper import Beside, Done, beside, comparison, parameter_count, standard_error
+from lrpx.report.paper import MODELS, twin
 
 METHODS = ["alti-logit", "lrp", "attnlrp", "gradient-l1", "gradient-l2"]
 
@@ -56,7 +58,7 @@ def test_standard_errors():
 
 def test_the_comparison(run, packed):
     model = twin("gpt2")
-    text = comparison([(model, run, packed)], {"Llama-3.2-1B": "it is gated."})
+    text = comparison([Done(model, "a/path", run, packed)], {"Llama-3.2-1B": "it is gated."})
     rows = beside(model, packed)
     far = sum(abs(row.errors) > 2 for row in rows)
     assert f"{far} of {len(rows)} figures differ by more than two standard errors." in text
@@ -64,3 +66,25 @@ def test_the_comparison(run, packed):
     assert "## Llama-3.2-1B\n\nNot evaluated: it is gated." in text
     assert text.count("\n| ") == 1 + len(rows)
     assert f"| LRP, MRR | {next(r.ours for r in rows if (r.method, r.metric) == ('lrp', 'mrr')):.3f} |" in text
+
+
+def test_a_model_of_another_size_is_named(run, packed):
+    """A path under the name of a model of the paper can hold anything."""
+    paper = twin("gpt2")
+    sizes = {"layers": 12, "width": 768, "parameters": 124_439_808}
+    same = replace(run, manifest={**run.manifest, "model": {**run.manifest["model"], **sizes}})
+    text = comparison([Done(paper, "my/gpt2", same, packed)], {})
+    assert "Loaded from `my/gpt2`, computed on" in text
+    assert "another model" not in text
+    small = {"layers": 8, "width": 40, "parameters": 123_456}
+    other = replace(run, manifest={**run.manifest, "model": {**run.manifest["model"], **small}})
+    text = comparison([Done(paper, "my/gpt2", other, packed)], {})
+    expected = "8 layers (paper: 12); 40 wide (paper: 768); 123,456 parameters (paper: 124M)"
+    assert f"**This is another model than the paper's GPT2-small: {expected}. Its figures cannot be compared" in text
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+def test_checkpoints_are_of_two_or_four_bytes_per_parameter(model):
+    """The Llamas' are bfloat16."""
+    each = model.gigabytes * 1e9 / parameter_count(model)
+    assert each == pytest.approx(2 if "Llama" in model.hub else 4, rel=0.25)

@@ -77,7 +77,9 @@ def test_end_to_end(folder, tmp_path, monkeypatch, caplog):
     assert "nothing" in done.missing["Llama-3.2-1B"]
     assert "Llama-3.2-1B is left out" in caplog.text
     text = done.comparison.read_text()
-    assert "## GPT2-small" in text
+    assert "## GPT2-small\n\n**This is another model than the paper's GPT2-small: 2 layers (paper: 12); " in text
+    assert f"Loaded from `{folder / 'gpt2'}`, computed on" in text
+    assert f"GPT2-small from {folder / 'gpt2'} is another model than the paper's: 2 layers (paper: 12)" in caplog.text
     assert "## bert-base-uncased" in text
     assert "## Llama-3.2-1B\n\nNot evaluated" in text
     run = open_run(tmp_path / "out" / "runs" / "bert-base-uncased")
@@ -121,7 +123,7 @@ def test_the_plan(folder, tmp_path, monkeypatch):
     assert small.seconds == pytest.approx(6 * 124e6 * 28602 * 11 * 4 / TERA)
     assert "bfloat16" in large.what
     assert "gated on the Hub" in large.missing
-    assert large.bytes == 12e9
+    assert large.bytes == 6.43e9  # bfloat16
     text = plan_text([small, large])
     assert "MISSING: it is gated on the Hub: ask for access there, and `hf auth login`" in text
     assert text.endswith("1 missing.")

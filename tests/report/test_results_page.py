@@ -14,7 +14,7 @@ from lrpx.evaluation.condensed import find_condensed
 from lrpx.evaluation.metrics import bootstrap
 from lrpx.evaluation.packing import pack
 from lrpx.evaluation.records import METRICS
-from lrpx.report.results_page import results_page, write_results
+from lrpx.report.results_page import _processor, results_page, write_results
 
 ROOT = Path(__file__).resolve().parents[2]
 GATED = ["lrp", "lrp-uniform-gate", "attnlrp", "alti-logit", "gradient-l1", "gradient-l2", "gradient-x-input", "random"]
@@ -146,7 +146,13 @@ def test_records_without_the_input_make_no_page(stored, tmp_path):
     with pytest.raises(InputError, match="--output"):
         write_results([stored], tmp_path)
     write_results([stored / "bert"], tmp_path / "page.md")
-    assert (tmp_path / "page.md").read_text().startswith("# Results")
+    alone = (tmp_path / "page.md").read_text()
+    assert alone.startswith("# Results")
+    assert "evaluate.md)" not in alone
+    assert "on the models whose records were given?" in " ".join(alone.split())
+    (tmp_path / "evaluate.md").write_text("")
+    write_results([stored / "bert"], tmp_path / "page.md")
+    assert "[evaluate.md](evaluate.md)" in (tmp_path / "page.md").read_text()
 
 
 @pytest.mark.skipif(not (ROOT / "results").is_dir(), reason="the stored records are not part of this archive")
@@ -170,3 +176,11 @@ def test_a_module_inside_a_block_is_not_called_by_the_block(tmp_path):
     for n, at in enumerate(("input", "model.layers.6", "model.layers.6.mlp")):
         pack(made_up(tmp_path / f"run{n}", ["lrp"], samples=5, options={"at": at}), tmp_path / "packed" / str(n))
     assert "| method | input | block 7 | model.layers.6.mlp |" in results_page([tmp_path / "packed"])
+
+
+def test_a_processor_is_said_to_be_one():
+    assert [_processor(card) for card in ("x86_64", "arm64", "NVIDIA H200")] == [
+        "CPU (x86_64)",
+        "CPU (arm64)",
+        "NVIDIA H200",
+    ]

@@ -77,5 +77,6 @@ def reproduce(
         raise typer.Exit(1 if any(step.missing for step in steps) else 0)
     done = module.reproduce(output, **given, fast=fast)
     typer.echo(done.comparison.read_text(encoding="utf-8"))
-    tell(SAID, f"{done.comparison}; {len(done.missing)} models could not be evaluated")
+    missing = f", but {', '.join(done.missing)} could not be evaluated" if done.missing else ""
+    tell(SAID, f"finished{missing}: {done.comparison}")
     raise typer.Exit(1 if done.missing else 0)

@@ -38,6 +38,34 @@ class Beside(NamedTuple):
             return float(np.divide(self.ours - self.paper, self.error))
 
 
+class Done(NamedTuple):
+    """One model of the paper, evaluated: where it was loaded from, the run, and its condensed records."""
+
+    paper: PaperModel
+    place: str
+    run: Run
+    records: Condensed
+
+    @property
+    def differences(self) -> list[str]:
+        """In what the model that was loaded has another size than the paper's."""
+        own = self.run.manifest["model"]
+        found = [
+            f"{own[name]} {told} (paper: {getattr(self.paper, name)})"
+            for name, told in (("layers", "layers"), ("width", "wide"))
+            if own.get(name) not in (None, getattr(self.paper, name))
+        ]
+        count, theirs = own.get("parameters"), parameter_count(self.paper)
+        if count is not None and not 0.7 < count / theirs < 1.4:  # the paper says 1B of 1.24 billion
+            found.append(f"{count:,} parameters (paper: {self.paper.parameters})")
+        return found
+
+
+def parameter_count(model: PaperModel) -> int:
+    """How many, from ``"110M"`` or ``"1.5B"``."""
+    return int(float(model.parameters[:-1]) * {"M": 10**6, "B": 10**9}[model.parameters[-1]])
+
+
 def standard_error(values: np.ndarray) -> float:
     """The standard deviation of the bootstrap means of ``values [N]``."""
     return float((resamples(len(values)) @ values.astype(np.float64) / len(values)).std())
@@ -62,19 +90,27 @@ def _of_method(name: str, own: Measured, method: str, figures: Sequence[float]) 
         yield Beside(name, method, metric, float(values.mean()), standard_error(values), paper)
 
 
-def comparison(models: Sequence[tuple[PaperModel, Run, Condensed]], missing: dict[str, str]) -> str:
+def comparison(models: Sequence[Done], missing: dict[str, str]) -> str:
     """The comparison as Markdown: a table per model, and what speaks against comparing."""
     parts = [
         "# The figures of the paper, and ours",
         "SE: standard error of our mean, by bootstrap over samples. The paper prints none for its figures.",
     ]
-    for model, run, records in models:
+    for done in models:
+        model, place, run, records = done
         rows = beside(model, records)
         far = sum(abs(row.errors) > 2 for row in rows)
         told = f"{far} of {len(rows)} figures differ by more than two standard errors."
         notes = differences([run], len(records.samples))
         card = records.manifest["counts"]["card"]
-        parts += [f"## {model.name}", f"{told} Computed on {card}. {' '.join(notes)}".strip(), _table(rows)]
+        parts += [f"## {model.name}"]
+        if other := done.differences:
+            parts += [
+                f"**This is another model than the paper's {model.name}: {'; '.join(other)}. Its figures cannot be compared "
+                "with the paper's.**"
+            ]
+        about = f"Loaded from `{place}`, computed on {card}."
+        parts += [f"{about} {told} {' '.join(notes)}".strip(), _table(rows)]
     parts += [f"## {name}\n\nNot evaluated: {reason}" for name, reason in missing.items()]
     return "\n\n".join(parts) + "\n"
 

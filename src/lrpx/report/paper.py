@@ -20,6 +20,7 @@ class PaperModel(NamedTuple):
     Attributes:
         name: As the paper writes it.
         hub: Its name on the Hub.
+        gigabytes: The size of its weights there. Not of the paper.
         names: What it is called elsewhere, in lower case and without the owner.
         accuracy: Prediction accuracy on subject-verb agreement.
         parameters: As the paper writes it.
@@ -31,6 +32,7 @@ class PaperModel(NamedTuple):
 
     name: str
     hub: str
+    gigabytes: float
     names: frozenset[str]
     accuracy: float
     parameters: str

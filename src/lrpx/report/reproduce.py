@@ -21,15 +21,13 @@ from typing import Any, NamedTuple
 from ..benchmark.folder import load_benchmark
 from ..errors import InputError, LrpxError, nearest
 from ..evaluation.packing import pack
-from ..evaluation.records import Run
 from ..files import check_above, write_text
-from .against_paper import comparison
+from .against_paper import Done, comparison, parameter_count
 from .already_there import LGD, check_benchmark_there, run_differences
 from .paper import MODELS, SET_UP, PaperModel, twin
 
 logger = logging.getLogger("lrpx")
 
-BYTES = 4  # per parameter of the checkpoints on the Hub: float32, or less
 LENGTHS = {"causal": 11, "masked": 30}  # tokens per sample, on average (App. B)
 
 
@@ -104,7 +102,7 @@ def reproduce(
     check_above(output / "sva")
     sva = Path(benchmark) if benchmark is not None else _built(output, source, parser or SET_UP["parser"])
     load_benchmark(sva)
-    done: list[tuple[PaperModel, Run, Any]] = []
+    done: list[Done] = []
     missing: dict[str, str] = {}
     for model, place in wanted:
         folder = _folder(model)
@@ -112,7 +110,9 @@ def reproduce(
         try:
             methods, kind = list(model.scores), dtype or model.dtype
             run = evaluate(sva, place, methods, output / "runs" / folder, limit=samples, dtype=kind, **options)
-            done.append((model, run, pack(run, output / "records" / folder)))
+            done.append(Done(model, place, run, pack(run, output / "records" / folder)))
+            for difference in done[-1].differences:
+                logger.warning("%s from %s is another model than the paper's: %s", model.name, place, difference)
         except (LrpxError, OSError) as error:
             logger.warning("%s is left out: %s", model.name, error)
             missing[model.name] = str(error)
@@ -122,7 +122,7 @@ def reproduce(
     if done:
         from . import write
 
-        write([run.path for _, run, _ in done], compare="paper", output=output / "report.html")
+        write([one.run.path for one in done], compare="paper", output=output / "report.html")
     return Reproduced(output / "comparison.md", missing)
 
 
@@ -253,7 +253,7 @@ def _plan_model(
         return Step(what, f"{run} holds another run ({'; '.join(other)}): give another --output", 0, None)
     if (run / "counts.json").exists():
         return Step(f"{what}: finished already", "", 0, None)
-    size = _parameters(model)
+    size = parameter_count(model)
     kind = "masked" if "bert" in model.hub else "causal"
     passes = len(model.scores) - 1  # both gradient methods come from one
     seconds = 6.0 * size * count * LENGTHS[kind] * passes / rate(dtype, device)
@@ -264,12 +264,7 @@ def _plan_model(
     lacking = (
         "" if not _is_gated(place) or _token() else "it is gated on the Hub: ask for access there, and `hf auth login`"
     )
-    return Step(what, lacking, size * BYTES, seconds)
-
-
-def _parameters(model: PaperModel) -> int:
-    """How many, from ``"110M"`` or ``"1.5B"``."""
-    return int(float(model.parameters[:-1]) * {"M": 10**6, "B": 10**9}[model.parameters[-1]])
+    return Step(what, lacking, round(model.gigabytes * 1e9), seconds)
 
 
 def _is_gated(place: str) -> bool:

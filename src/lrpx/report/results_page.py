@@ -45,11 +45,15 @@ def write_results(paths: Sequence[str | os.PathLike[str]], output: str | os.Path
     """
     path = Path(output)
     check_output(path, "--output")
-    write_text(path, results_page(paths))
+    write_text(path, results_page(paths, in_docs=(path.absolute().parent / "evaluate.md").is_file()))
 
 
-def results_page(paths: Sequence[str | os.PathLike[str]]) -> str:
+def results_page(paths: Sequence[str | os.PathLike[str]], *, in_docs: bool = True) -> str:
     """The page.
+
+    Args:
+        paths: Of condensed records, or of folders of them.
+        in_docs: Whether it is the page of the documentation: about the records that are stored with lrpx, with links.
 
     Raises:
         InputError: Records do not hold or do not go together.
@@ -60,16 +64,22 @@ def results_page(paths: Sequence[str | os.PathLike[str]]) -> str:
     if not any(model.methods for model in models):
         raise InputError("no records with relevance at the input: --at input of lrpx evaluate is what the tables show.")
     told = [model for model in models if model.methods]
-    parts = [_head(), _sources(models), *map(_methods, told), _attractors(told), _layers(models), _gap(told)]
+    parts = [_head(in_docs), _sources(models), *map(_methods, told), _attractors(told), _layers(models), _gap(told)]
     return "\n\n".join(part for part in [*parts, _findings(told)] if part) + "\n"
 
 
-def _head() -> str:
+def _head(in_docs: bool) -> str:
+    whose = "whose records are stored with lrpx" if in_docs else "whose records were given"
+    more = (
+        "[evaluate.md](evaluate.md) says what is measured, and how to [hand in records](evaluate.md#records-to-hand-in) of "
+        "another model."
+        if in_docs
+        else "`docs/evaluate.md` of lrpx says what is measured."
+    )
     return _prose(
         "# Results",
-        "How well do the methods find the subject, on the models whose records are stored with lrpx? This page is made by "
-        "`lrpx results`; nothing on it is written by hand but the words around the numbers. [evaluate.md](evaluate.md) says "
-        "what is measured, and how to [hand in records](evaluate.md#records-to-hand-in) of another model.",
+        f"How well do the methods find the subject, on the models {whose}? This page is made by `lrpx results`; nothing on it "
+        f"is written by hand but the words around the numbers. {more}",
         "All scores are means over correctly predicted samples, with bootstrap 95 % intervals over samples: the value, ± half "
         "the width of its interval. Whether one method is ahead of another is tested on the samples that both explain "
         "(randomisation of signs, Holm's correction over all pairs of the model).",
@@ -82,7 +92,7 @@ def _sources(models: Sequence[Measured]) -> str:
         "kind",
         "predicted correctly",
         "dtype",
-        "card",
+        "computed on",
         "torch",
         "transformers",
         "lrpx",
@@ -103,7 +113,12 @@ def _made_with(model: Measured) -> Iterator[tuple[str, ...]]:
         card = source.manifest["counts"]["card"] or source.manifest["model"]["device"]
         packages = (str(versions[name]) for name in ("torch", "transformers", "lrpx"))
         dtype = str(source.manifest["model"]["dtype"])
-        yield (dtype, str(card), *packages, str(benchmark["source"]), str(benchmark["ground_truth"]))
+        yield (dtype, _processor(str(card)), *packages, str(benchmark["source"]), str(benchmark["ground_truth"]))
+
+
+def _processor(card: str) -> str:
+    """The name of a GPU as it is; of a processor its kind, said to be one."""
+    return f"CPU ({card})" if card in ("x86_64", "AMD64", "aarch64", "arm64") else card
 
 
 def _methods(model: Measured) -> str:
