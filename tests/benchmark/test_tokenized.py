@@ -421,3 +421,8 @@ def _uncased(word):
     """What BERT makes of a word: lower case, no accents, no control characters."""
     plain = unicodedata.normalize("NFD", word.lower())
     return "".join(c for c in plain if unicodedata.category(c) != "Mn" and unicodedata.category(c)[0] != "C")
+
+
+def test_a_bar_is_for_terminals(folder, capsys):
+    tokenize(folder, byte_bpe(CORPUS), name="tiny")
+    assert capsys.readouterr() == ("", "")

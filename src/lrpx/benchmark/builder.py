@@ -90,7 +90,7 @@ def build(
         workers: Number of processes that parse. With more than one, a script must guard its entry point with
             ``if __name__ == "__main__":``.
         skip_bad_rows: Leave out rows of the source that cannot be used, instead of refusing it.
-        progress: Show a progress bar.
+        progress: Show a progress bar, on a terminal.
 
     Returns:
         The finished benchmark.
@@ -167,7 +167,7 @@ def _parse_in_parts(
     if workers > 1 and name is None:
         logger.info("a pipeline given as an object parses in one process")
     done = len(rows) - sum(len(parts[n]) for n in missing)
-    with tqdm(total=len(rows), initial=done, desc="parse", unit="row", disable=not progress) as bar:
+    with tqdm(total=len(rows), initial=done, desc="parse", unit="row", disable=None if progress else True) as bar:
         if workers == 1 or name is None or len(missing) <= 1:
             results: Iterator[tuple[int, list[Truth]]] = ((n, parse(pipeline, parts[n])) for n in missing)
         else:

@@ -50,7 +50,7 @@ def tokenize(
         name: Name of the set; by default the tokenizer's.
         input: ``"causal"`` or ``"masked"``. By default what the model stored with a named tokenizer is, else masked if the
             tokenizer has a mask token.
-        progress: Show a progress bar.
+        progress: Show a progress bar, on a terminal.
 
     Returns:
         The finished set; one that was finished before is returned as it is.
@@ -163,7 +163,7 @@ def _tokenize(
     first_token = benchmark.manifest.get("predicted") == "first_token"
     sentences = [Sentence(*values) for values in zip(*columns, strict=True)]
     found: list[TokenizedSample | Dropped] = []
-    with tqdm(total=len(sentences), desc="tokenize", unit="row", disable=not progress) as bar:
+    with tqdm(total=len(sentences), desc="tokenize", unit="row", disable=None if progress else True) as bar:
         for start in range(0, len(sentences), _CHUNK):
             chunk = sentences[start : start + _CHUNK]
             found += align(tokenizer, kind, chunk, first_token=first_token)
