@@ -65,7 +65,10 @@ def _grid(g: Grid) -> dict[str, Any]:
         beside = [f"outside the tokens: {DOT.join(parts)}"] if (parts := alone.outside(MINUS)) else []
         below = [*alone.below(MINUS, sums=False), *beside]  # the sums stand beside the colour bar
     return {
-        "columns": [_column(cell, pieces) for cell, pieces in zip(g.columns, joined_pieces(g.columns), strict=True)],
+        "columns": [
+            _column(cell, pieces) | {"level": level}
+            for cell, pieces, level in zip(g.columns, joined_pieces(g.columns), g.levels(), strict=True)
+        ],
         "rtl": g.rtl,
         "what": g.explains(MINUS),
         "below": below,

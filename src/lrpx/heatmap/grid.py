@@ -18,6 +18,7 @@ from .cells import Cell
 from .drawable import Drawable
 from .look import Look
 from .numbers import MINUS, short
+from .rtl import direction, levels
 from .view import DOT, WITH_NUMBERS, View, checked, view
 
 JOINED = "tokenised in several ways: where tokens do not end at the same places, a column is the sum of several"
@@ -48,6 +49,11 @@ class Grid:
     def look(self) -> Look:
         """How it is drawn."""
         return self.rows[0].view.look
+
+    def levels(self) -> list[int]:
+        """How deep each column is in runs of the other direction: 0 in that of the text, 1 a Hebrew word in English."""
+        found = levels([direction(column.text) for column in self.columns], self.rtl)
+        return [level - self.rtl for level in found]
 
     @property
     def rtl(self) -> bool:

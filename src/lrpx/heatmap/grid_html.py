@@ -25,8 +25,10 @@ STYLE = """
 padding:6px 12px 0;margin:10px 0}
 .lrpx .gutter{position:absolute;left:12px;top:30px;bottom:0;overflow:hidden;white-space:pre;font-size:12px;color:#454950;
 user-select:none;line-height:18px;width:calc(var(--label)*7px + 4px)}
-.lrpx .flow{display:flex;flex-wrap:wrap;margin-left:calc(var(--label)*7px + 10px)}
-.lrpx .flow .c{display:flex;flex-direction:column;height:calc((var(--rows) + 2)*18px);text-align:center;position:relative}
+.lrpx .flow{line-height:18px;margin-left:calc(var(--label)*7px + 10px)}
+.lrpx .flow .c{display:inline-flex;flex-direction:column;height:calc((var(--rows) + 2)*18px);text-align:center;position:relative;
+vertical-align:top}
+.lrpx .flow .space{display:inline-block;width:.4em}
 .lrpx .flow .c.gap{margin-inline-end:.4em}
 .lrpx .flow .c>b{font-weight:400;font-size:15px;line-height:24px;height:24px;padding:0 1px;white-space:pre}
 .lrpx .flow .c.name>b{color:#5d6169;font-size:12px;padding-inline-end:.5em}
@@ -35,11 +37,11 @@ font-variant-numeric:tabular-nums;white-space:pre;direction:ltr;box-shadow:0 0 0
 print-color-adjust:exact;-webkit-print-color-adjust:exact;forced-color-adjust:none}
 .lrpx .flow .c>i.at{box-shadow:0 0 0 2px #111 inset,0 0 0 3px #fff inset}
 .lrpx .flow .c:hover>b{text-decoration:underline}
-.lrpx .flow .after{display:flex;flex-wrap:wrap;max-width:100%}
+.lrpx .flow .after{display:inline-flex;flex-wrap:wrap;max-width:100%;vertical-align:top}
 .lrpx .flow .end{text-align:right;color:#33363b;margin-inline-start:14px}
 .lrpx .flow .end>b{font-size:12px;color:#5d6169}
 .lrpx .flow .end>i{box-shadow:none;font-size:12px;padding:0}
-.lrpx .flow .nl{flex-basis:100%;height:0}
+.lrpx .flow .nl{display:block}
 .lrpx .narrow{display:none}
 @media (max-width:600px){.lrpx .narrow{display:block}.lrpx .wide{display:none}.lrpx .grid.both{--label:2!important}}
 """
@@ -99,7 +101,14 @@ def _explains(grid: Grid) -> str:
 
 def _columns(grid: Grid) -> Iterator[str]:
     texts = map("".join, joined_pieces(grid.columns))
-    for n, (cell, text) in enumerate(zip(grid.columns, texts, strict=True)):
+    depth = 0  # of runs of text in the other direction, within each other
+    levels = grid.levels()
+    for n, (cell, text, level) in enumerate(zip(grid.columns, texts, levels, strict=True)):
+        yield "</span>" * (depth - level)
+        if n and cell.gap and level != levels[n - 1]:
+            yield '<span class="space"></span>'  # between the runs, not in one of them
+        yield "".join(f'<span dir="{"ltr" if grid.rtl == (d % 2 == 0) else "rtl"}">' for d in range(depth, level))
+        depth = level
         if cell.breaks:
             yield '<span class="nl"></span>'
         if cell.segment:
@@ -116,14 +125,15 @@ def _columns(grid: Grid) -> Iterator[str]:
             strips.append(f'<i{at} style="{cell_style(row.view.fill(found))}">{shown}</i>')
             tips.append(f"{row.label}   {number or 'hidden'}")
         # A space is the margin of the column before it, so that it does not indent a line.
-        kind = "c gap" if n + 1 < len(grid.columns) and grid.columns[n + 1].gap else "c"
+        gap = n + 1 < len(grid.columns) and grid.columns[n + 1].gap and levels[n + 1] == level
+        kind = "c gap" if gap else "c"
         yield (
             f'<span class="{kind}" title="{"&#10;".join(map(escape, tips))}"><b><bdi>{escape(text)}</bdi></b>'
             f"{''.join(strips)}</span>"
         )
         if len(cell.pieces) > 1:
             yield '<span class="nl"></span>'
-    yield '<span class="after">'
+    yield "</span>" * depth + '<span class="after">'
     for name, numbers in grid.ends(MINUS):
         rows = "".join(f"<i>{escape(number)}</i>" for number in numbers)
         yield f'<span class="c end"><b>{name}</b>{rows}</span>'

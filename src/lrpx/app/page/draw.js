@@ -43,13 +43,22 @@ export function focusIn(group, selector, button) {
 export function grid(data, truth, pick) {
   const several = data.rows.length > 1;
   const box = el("div", { class: "grid", dir: data.rtl ? "rtl" : "ltr", role: "group", "aria-label": "contributions of the tokens" });
-  const marked = new Set(truth), numbers = data.columns.length <= 80;
+  const marked = new Set(truth), numbers = data.columns.length <= 80, runs = [box]; // of text in the other direction, within each other
   data.columns.forEach((column, n) => {
-    if (column.breaks) box.append(el("span", { class: "break" }));
-    if (column.segment) box.append(el("bdi", { class: "segment" }, `${column.segment}:`));
+    const turns = n > 0 && column.level !== data.columns[n - 1].level; // then a space stands between the runs, not in one of them
+    runs.length = Math.min(runs.length, column.level + 1);
+    if (turns && column.gap) runs.at(-1).append(el("span", { class: "space" }));
+    while (runs.length <= column.level) {
+      const run = el("span", { dir: runs.at(-1).dir === "rtl" ? "ltr" : "rtl" });
+      runs.at(-1).append(run);
+      runs.push(run);
+    }
+    const line = runs.at(-1);
+    if (column.breaks) line.append(el("span", { class: "break" }));
+    if (column.segment) line.append(el("bdi", { class: "segment" }, `${column.segment}:`));
     const text = column.pieces.join(""), underlined = column.positions.some(i => marked.has(i));
     const told = data.rows.map(row => `${several ? row.method + " " : ""}${row.numbers[n] || "hidden"}`).join(", ");
-    const classes = ["column", column.gap && "gap", column.explained && "explained", column.hidden && "hidden", underlined && "truth",
+    const classes = ["column", column.gap && !turns && "gap", column.explained && "explained", column.hidden && "hidden", underlined && "truth",
       column.image && "image"].filter(Boolean).join(" ");
     const more = [underlined && "ground truth", column.explained && "explained position"].filter(Boolean).join(", ");
     const button = el("button", {
@@ -66,8 +75,8 @@ export function grid(data, truth, pick) {
       focusIn(box, ".column", button);
       pick(column, button);
     });
-    box.append(button);
-    if (column.pieces.length > 1 && n + 1 < data.columns.length) box.append(el("span", { class: "break" }));
+    line.append(button);
+    if (column.pieces.length > 1 && n + 1 < data.columns.length) line.append(el("span", { class: "break" }));
   });
   roving(box, ".column");
   return box;
