@@ -4,6 +4,7 @@ import errno
 import hashlib
 import os
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,12 @@ def test_json_is_readable_text(tmp_path):
 def test_a_missing_package_says_which_extra_has_it():
     with pytest.raises(ImportError, match=r"Parsing needs no_such_package: pip install spacy pyarrow"):
         import_optional("no_such_package.part", "Parsing")
+
+
+def test_who_needs_pyarrow_alone_is_told_to_install_nothing_else(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportError, match=r"Making a benchmark needs pyarrow: pip install pyarrow$"):
+        import_optional("pyarrow", "Making a benchmark")
 
 
 def test_json_lines_come_with_their_places(tmp_path):

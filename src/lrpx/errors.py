@@ -175,7 +175,9 @@ def import_optional(module: str, needed_for: str, *, extra: str = "sva") -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(f"{needed_for} needs {module.partition('.')[0]}: {install_command(extra)}") from error
+        package = module.partition(".")[0]
+        command = f"pip install {package}" if package == "pyarrow" else install_command(extra)  # it is used without spaCy
+        raise ImportError(f"{needed_for} needs {package}: {command}") from error
 
 
 def warn(message: str) -> None:

@@ -21,7 +21,7 @@ from rich.console import Console
 
 import lrpx.heatmap
 from lrpx import heatmap
-from lrpx.errors import InputError
+from lrpx.errors import InputError, LrpxWarning
 from lrpx.heatmap import Look, latex, rtl
 from lrpx.heatmap.colours import BLUE, RED, WHITE, colour, hex_colour, ink
 from lrpx.heatmap.numbers import fixed
@@ -662,8 +662,9 @@ def test_png_draws_what_no_font_has_as_a_code_point_and_says_so(tmp_path):
     with pytest.warns(UserWarning, match=r"no installed font has U\+E0FFF, .* apt install fonts-noto"):
         face = Typeface(f"a{nowhere}")
     assert face.text("a" + nowhere) in ("aU+E0FFF", "aU+E0FFF\ufe0f")
-    with pytest.warns(UserWarning, match="no installed font has"):
+    with pytest.warns(LrpxWarning, match="no installed font has") as said:
         heatmap.to_png(explanation([(nowhere, ["x"])], [1.0]), tmp_path / "map.png")
+    assert said[0].filename == __file__  # the line that asked for the picture
 
 
 def test_png_without_matplotlib_says_what_to_install(monkeypatch, tmp_path):

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..errors import warn
 from .emoji import EmojiFont, is_emoji
 from .text import characters, code_point, is_rtl, mostly_rtl
 
@@ -41,16 +41,14 @@ class Typeface:
         if any(not _ignorable(c) for c in self._missing):
             self._find_new_fonts()
         if drawn := sorted(c for c in self._missing if not _ignorable(c)):
-            warnings.warn(
+            warn(
                 f"no installed font has {', '.join(map(code_point, drawn))}, drawn as code points. Install one that has them, "
-                "such as those of Noto (Debian, Ubuntu: apt install fonts-noto; others: fonts.google.com/noto), and draw again.",
-                stacklevel=2,
+                "such as those of Noto (Debian, Ubuntu: apt install fonts-noto; others: fonts.google.com/noto), and draw again."
             )
         if not hasattr(ft2font, "__libraqm_version__") and any(map(is_rtl, text)):
-            warnings.warn(
+            warn(
                 f"right-to-left text in a picture needs matplotlib 3.11, this is {version}: letters come out unjoined, in "
-                "reverse order.",
-                stacklevel=2,
+                "reverse order."
             )
 
     def _pictures(self, emoji: set[str]) -> dict[str, Any]:
