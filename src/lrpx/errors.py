@@ -176,7 +176,8 @@ def import_optional(module: str, needed_for: str, *, extra: str = "sva") -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         package = module.partition(".")[0]
-        command = f"pip install {package}" if package == "pyarrow" else install_command(extra)  # it is used without spaCy
+        alone = package == "pyarrow"  # most of what needs it needs no spaCy
+        command = f"pip install {package}" if alone else install_command(extra)
         raise ImportError(f"{needed_for} needs {package}: {command}") from error
 
 

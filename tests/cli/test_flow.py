@@ -63,7 +63,14 @@ def test_json_holds_what_the_library_returns(flow, folder):
 
 
 @pytest.mark.parametrize(
-    ("name", "start"), [("f.html", b"<!doctype html>"), ("f.png", b"\x89PNG"), ("f.txt", b"attnlrp")]
+    ("name", "start"),
+    [
+        ("f.html", b"<!doctype html>"),
+        ("f.png", b"\x89PNG"),
+        ("f.pdf", b"%PDF"),
+        ("f.svg", b"<?xml"),
+        ("f.txt", b"attnlrp"),
+    ],
 )
 def test_files(flow, folder, name, start):
     code, out, err = flow(TEXT, "-o", name)
@@ -98,3 +105,12 @@ def test_a_note_is_one_line_where_no_header_shows_it(flow, monkeypatch, format):
     assert code == 0
     assert err == ("lrpx: note: Look at --device cpu.\n" if format == "json" else "")
     assert ("Look at --device cpu." if format == "terminal" else "Look at device='cpu'.") in out
+
+
+def test_the_header_can_be_left_to_the_caption(flow, folder):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    assert flow(TEXT, "--no-header", "-o", "bare.svg")[0] == 0
+    assert "<!-- attnlrp: logit" not in (folder / "bare.svg").read_text()
+    code, _, err = flow(TEXT, "--no-header")
+    assert code == 2
+    assert "--no-header is for png, pdf, svg, and the format is terminal" in err

@@ -67,13 +67,16 @@ def test_a_matrix_of_pairs(similarity, tmp_path):
     assert similarity(*TEXTS, "-o", str(tmp_path / "map.png"))[0] == 0
     pictures = [(tmp_path / name).read_bytes() for name in ("pairs.png", "map.png")]
     assert pictures[0] != pictures[1]
+    for more in ((), ("--no-header",)):
+        assert similarity(*TEXTS, "--pairs", *more, "-o", str(tmp_path / "pairs.svg"))[0] == 0
+        assert ("by pairs of tokens -->" in (tmp_path / "pairs.svg").read_text()) is (not more)
 
 
 @pytest.mark.parametrize(
     ("model", "arguments", "message"),
     [
         ("bare", (), "--pooling mean"),
-        ("encoder", ("--pairs",), "--pairs are written as json, jsonl or png"),
+        ("encoder", ("--pairs",), "--pairs are written as json, jsonl, or as a matrix"),
         ("encoder", ("--method", "alti-logit"), "alti-logit does not explain embeddings"),
         ("encoder", ("--metric", "euclid"), "cosine"),
     ],

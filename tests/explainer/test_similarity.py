@@ -242,6 +242,9 @@ def test_the_result_shows_saves_and_loads_itself(explainer, tmp_path):
     assert "logits at position" not in page
     assert "logits at position" not in e.to_latex()
     e.pairs_to_png(tmp_path / "pairs.png")
+    for kind, start in (("pdf", b"%PDF"), ("svg", b"<?xml")):
+        getattr(e, f"pairs_to_{kind}")(tmp_path / f"pairs.{kind}", header=False)
+        assert (tmp_path / f"pairs.{kind}").read_bytes().startswith(start)
     assert (tmp_path / "pairs.png").read_bytes().startswith(b"\x89PNG")
     data = e.to_dict()
     del data["pairs"]  # as an earlier version wrote it

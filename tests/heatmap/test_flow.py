@@ -155,6 +155,22 @@ def test_a_picture(tmp_path):
         made().to_png(tmp_path / "flow.svg")
 
 
+@pytest.mark.parametrize(("kind", "start"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")])
+def test_every_kind_of_picture_with_and_without_a_header(kind, start, tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    sizes = []
+    for header in (True, False):
+        files = [tmp_path / f"{n}.{kind}" for n in "ab"]
+        for file in files:
+            getattr(made(), f"to_{kind}")(file, header=header)
+        assert files[0].read_bytes().startswith(start)
+        assert files[0].read_bytes() == files[1].read_bytes()
+        sizes.append(len(files[0].read_bytes()))
+        if kind == "svg":
+            assert ("<!-- attnlrp: logit" in files[0].read_text()) is header
+    assert sizes[1] < sizes[0]
+
+
 def test_the_page_is_the_same_when_read_back():
     flow = made()
     again = RelevanceFlow.from_dict(json.loads(json.dumps(flow.to_dict())))

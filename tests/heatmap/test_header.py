@@ -1,6 +1,7 @@
 """What stands above a map: what is explained, what the model predicts, and what a reader must know."""
 
 import dataclasses
+import importlib.util
 import io
 import re
 
@@ -82,6 +83,32 @@ def test_a_view_in_the_terminal_has_one_minus(colours):
         )
         shown = re.sub(r"\x1b\[[0-9;]*m", "", file.getvalue())
         assert ("-" in shown, MINUS in shown) == ((False, True) if colours else (True, False)), shown
+
+
+DRAWN = {
+    "map": (explanation(top=TOP, notes=("mind the gap",)), "tokens"),
+    "grid": ([explanation(top=TOP), explanation(top=TOP, method="lrp", notes=("mind the gap",))], "tokens"),
+    "matrix": (explanation(by_head=np.ones((2, 2, 2))), "heads"),
+}
+
+
+@pytest.mark.parametrize("drawn", DRAWN)
+def test_a_header_can_be_left_to_the_caption(drawn, tmp_path):
+    shown, of = DRAWN[drawn]
+    above = ["likeliest", "mind the gap"] if of == "tokens" else ["relevance of each head"]
+    for header in (True, False):
+        look = heatmap.Look(header=header)
+        file = io.StringIO()
+        Console(file=file, width=200).print(heatmap.render(shown, look=look, of=of))
+        texts = [file.getvalue(), re.sub("<[^>]*>", "", heatmap.html_fragment(shown, look, of))]
+        if of == "tokens":
+            texts.append(heatmap.to_latex(shown, look=look).replace("\\ ", " "))
+            assert all("position 1" in text for text in texts)  # what the frame means stays
+        if importlib.util.find_spec("matplotlib"):
+            heatmap.to_svg(shown, tmp_path / "a.svg", look, of)
+            texts.append("".join(re.findall("<!-- (.*?) -->", (tmp_path / "a.svg").read_text())).replace(" ", ""))
+        for text in texts:
+            assert [part in text or part.replace(" ", "") in text for part in above] == [header] * len(above), text
 
 
 @pytest.mark.parametrize("settings", [{}, {"color_system": "truecolor"}])

@@ -20,6 +20,7 @@ def compare(
     group: options.GroupOption = "tokens",
     numbers: options.NumbersOption = None,
     palette: options.PaletteOption = "red and blue",
+    header: options.HeaderOption = True,
     format: options.FormatOption = None,
     fragment: options.FragmentOption = False,
     engine: options.EngineOption = None,
@@ -36,7 +37,7 @@ def compare(
     kind, output = destination(format, output, files)
     check_document(kind, fragment=fragment, engine=engine)
     of, places = view_of(kind, of, head)
-    look = look_of(scale, hide, group, numbers, palette)
+    look = look_of(scale, hide, group, numbers, palette, header)
 
     from ..results.compare import compare as side_by_side
 

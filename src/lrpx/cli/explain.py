@@ -122,6 +122,7 @@ def explain(
     group: options.GroupOption = "tokens",
     numbers: options.NumbersOption = None,
     palette: options.PaletteOption = "red and blue",
+    header: options.HeaderOption = True,
     format: options.FormatOption = None,
     fragment: options.FragmentOption = False,
     engine: options.EngineOption = None,
@@ -167,7 +168,7 @@ def explain(
     kind, output = destination(format, output, [file, *(image or ()), model])
     check_document(kind, fragment=fragment, engine=engine)
     of, places = view_of(kind, of, head)
-    look = look_of(scale, hide, group, numbers, palette)
+    look = look_of(scale, hide, group, numbers, palette, header)
     named = [name.strip() for given in method or ["attnlrp"] for name in given.split(",")]
     methods = list(dict.fromkeys(named))
     given: dict[str, Any] = {"at": at, "norm": norm, "rules": rules, "direct": direct, "heads": heads}

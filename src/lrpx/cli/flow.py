@@ -10,11 +10,11 @@ from ..errors import InputError
 from ..heatmap import render_flow
 from ..methods.options import methods_with_options
 from . import options
-from .output import Format, check_kind, destination, quiet_if_shown, write_one
+from .output import PICTURES, Format, check_header, check_kind, destination, quiet_if_shown, write_one
 from .texts import one_text
 from .wording import in_command_words
 
-FORMATS = (Format.terminal, Format.json, Format.html, Format.png)
+FORMATS = (Format.terminal, Format.json, Format.html, *PICTURES)
 
 
 def flow(
@@ -77,9 +77,10 @@ def flow(
             "--format",
             metavar="FORMAT",
             rich_help_panel="The output",
-            help="terminal, json, html (the graph) or png. Default: by the suffix of --output.",
+            help="terminal, json, html (the graph), png, pdf or svg. Default: by the suffix of --output.",
         ),
     ] = None,
+    header: options.HeaderOption = True,
     output: options.OutputOption = None,
 ) -> None:
     """Follow the relevance of a prediction from token to token, from the logit down to the text.
@@ -89,6 +90,7 @@ def flow(
     options.set_logging(verbose)
     kind, output = destination(format, output, [model])
     check_kind(kind, "lrpx flow", FORMATS)
+    check_header(kind, header)
     given: dict[str, Any] = {"at": at, "rules": rules}
     methods_with_options([method], given)  # refused before a model is loaded
     typed = {
@@ -130,4 +132,4 @@ def flow(
     )
     if kind is not Format.json:
         found = in_command_words(found, context.command, context.find_root().command)
-    write_one(found, kind, output, render_flow)
+    write_one(found, kind, output, render_flow, header=header)

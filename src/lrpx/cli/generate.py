@@ -12,7 +12,7 @@ from ..errors import InputError
 from ..heatmap import render_generated
 from ..methods.options import methods_with_options
 from . import options
-from .output import PICTURES, Format, check_kind, destination, quiet_if_shown, write_one
+from .output import PICTURES, Format, check_header, check_kind, destination, quiet_if_shown, write_one
 from .texts import one_text
 from .wording import in_command_words
 
@@ -84,6 +84,7 @@ def generate(
             "suffix of --output.",
         ),
     ] = None,
+    header: options.HeaderOption = True,
     output: options.OutputOption = None,
 ) -> None:
     """Let a model go on with a prompt, and show what each generated token was made of.
@@ -101,6 +102,7 @@ def generate(
     options.set_logging(verbose)
     kind, output = destination(format, output, [*(image or ()), model])
     check_kind(kind, "lrpx generate", FORMATS)
+    check_header(kind, header)
     if continuation is None and max_new_tokens is None:
         max_new_tokens = 20
     given: dict[str, Any] = {"at": at, "norm": norm, "rules": rules}
@@ -146,7 +148,7 @@ def generate(
     )
     if kind is not Format.json:
         found = in_command_words(found, context.command, context.find_root().command)
-    write_one(found, kind, output, render_generated)
+    write_one(found, kind, output, render_generated, header=header)
 
 
 def _prompt(prompt: str | None, *, chat: bool) -> Any:

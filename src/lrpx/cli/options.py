@@ -133,6 +133,9 @@ NumbersOption = Annotated[
 PaletteOption = Annotated[
     str, _view("--palette", metavar="COLOURS", help='"red and blue", or "orange and purple" for colour blindness.')
 ]
+HeaderOption = Annotated[
+    bool, _view("--header/--no-header", help="The lines above the map. In a paper, the caption may say it.")
+]
 OfOption = Annotated[
     str,
     _view(

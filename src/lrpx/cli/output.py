@@ -162,7 +162,7 @@ def view_of(kind: Format, of: str, head: str | None) -> tuple[str, tuple[int, ..
     return of, places
 
 
-def look_of(scale: str, hide: list[str] | None, group: str, numbers: bool | None, palette: str) -> Look:
+def look_of(scale: str, hide: list[str] | None, group: str, numbers: bool | None, palette: str, header: bool) -> Look:
     """How maps are drawn, as asked for.
 
     Raises:
@@ -171,7 +171,7 @@ def look_of(scale: str, hide: list[str] | None, group: str, numbers: bool | None
     end: Any = scale
     with contextlib.suppress(ValueError):
         end = float(scale)
-    return Look(end, cast("Any", tuple(hide or ())), cast("Any", group), numbers, cast("Any", palette))
+    return Look(end, cast("Any", tuple(hide or ())), cast("Any", group), numbers, cast("Any", palette), header)
 
 
 def write(
@@ -205,10 +205,22 @@ def write(
         write_text(plain_text(heatmap.render(drawn, look=look, of=of)), output)
 
 
-def write_one(found: Any, kind: Format, output: Path | None, render: Callable[[Any], RenderableType]) -> None:
+def check_header(kind: Format, header: bool) -> None:
+    """Refuse to leave out the lines above a flow, or generated text, where it is no picture.
+
+    Raises:
+        InputError: The format has no such option.
+    """
+    if not header and kind not in PICTURES:
+        raise InputError(f"--no-header is for {', '.join(f.name for f in PICTURES)}, and the format is {kind.name}.")
+
+
+def write_one(
+    found: Any, kind: Format, output: Path | None, render: Callable[[Any], RenderableType], *, header: bool
+) -> None:
     """Write a flow, or generated text, to ``output``, or to standard output; ``render`` draws it for a terminal."""
     if kind in PICTURES:
-        getattr(found, f"to_{kind.name}")(output)
+        getattr(found, f"to_{kind.name}")(output, header=header)
     elif kind is Format.json:
         write_text(json_line(found.to_dict()), output)
     elif kind is Format.html:

@@ -207,7 +207,7 @@ def html_of_generated(
     return _written((renderer.fragment if fragment else renderer.page)(generated_view(generated)), path, "html")
 
 
-def draw_generated(generated: Generated, path: str | os.PathLike[str], kind: str) -> None:
+def draw_generated(generated: Generated, path: str | os.PathLike[str], kind: str, look: Look = _LOOK) -> None:
     """Generated text as a matrix in a PNG, PDF or SVG file, with matplotlib (extra ``viz``): a row per value, a column per token.
 
     Raises:
@@ -217,21 +217,21 @@ def draw_generated(generated: Generated, path: str | os.PathLike[str], kind: str
     from . import generated_matrix
     from .generated import generated_view
 
-    generated_matrix.draw(generated_view(generated), check_ending(path, kind), kind)
+    generated_matrix.draw(generated_view(generated), check_ending(path, kind), kind, look)
 
 
-def png_of_pairs(e: Drawable, pairs: object, path: str | os.PathLike[str]) -> None:
-    """The pairs of tokens of two similar texts as a matrix in a PNG file, with matplotlib (extra ``viz``).
+def draw_pairs(e: Drawable, pairs: object, path: str | os.PathLike[str], kind: str, look: Look = _LOOK) -> None:
+    """The pairs of tokens of two similar texts as a matrix in a PNG, PDF or SVG file, with matplotlib (extra ``viz``).
 
     Raises:
         ImportError: matplotlib is not installed.
-        InputError: There are none; the matrix is too large for a picture; ``path`` cannot be written, or does not end in
-            ``.png``.
+        InputError: There are none; the matrix is too large for a picture; ``path`` cannot be written, or ends otherwise than
+            the format.
     """
     from . import generated_matrix
     from .pairs import pairs_view
 
-    generated_matrix.draw(pairs_view(e, pairs), check_ending(path, "png"), "png")
+    generated_matrix.draw(pairs_view(e, pairs), check_ending(path, kind), kind, look)
 
 
 def show_flow(flow: FlowLike) -> None:
@@ -264,17 +264,17 @@ def html_of_flow(flow: FlowLike, path: str | os.PathLike[str] | None = None, *, 
     return _written((flow_html.fragment if fragment else flow_html.page)(flow_view(flow)), path, "html")
 
 
-def png_of_flow(flow: FlowLike, path: str | os.PathLike[str]) -> None:
-    """A flow of relevance as a picture of its graph, with matplotlib (extra ``viz``).
+def draw_flow(flow: FlowLike, path: str | os.PathLike[str], kind: str, look: Look = _LOOK) -> None:
+    """The graph of a flow of relevance in a PNG, PDF or SVG file, with matplotlib (extra ``viz``).
 
     Raises:
         ImportError: matplotlib is not installed.
-        InputError: The graph is too large for a picture; ``path`` cannot be written, or does not end in ``.png``.
+        InputError: The graph is too large for a picture; ``path`` cannot be written, or ends otherwise than the format.
     """
     from . import flow_picture
     from .flow import flow_view
 
-    flow_picture.draw(flow_view(flow), check_ending(path, "png"))
+    flow_picture.draw(flow_view(flow), check_ending(path, kind), kind, look)
 
 
 def _show(fragment: Callable[[], str], drawn: Callable[[], RenderableType]) -> None:

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, import_optional
+from ..files import ENDINGS
 from .colours import BLUE, RED, hex_colour
 from .emoji import is_emoji
 from .flow import FlowView
 from .fonts import DPI, Typeface
+from .look import Look
 from .numbers import MINUS, short
 from .picture import HIGHEST, save_figure
 from .text import characters, code_point
@@ -20,20 +22,20 @@ ROW, COLUMN, GAP = 0.21, 0.3, 0.12  # inches
 LABEL, SIZE, WIDEST = 24, 8.0, 6.0  # characters; points; points of the widest edge
 
 
-def draw(view: FlowView, path: Path, kind: str = "png") -> None:
-    """Draw the graph into the file ``path``.
+def draw(view: FlowView, path: Path, kind: str, look: Look = Look()) -> None:  # noqa: B008
+    """Draw the graph into the file ``path``, as one of ``picture.PICTURES``.
 
     Raises:
         ImportError: matplotlib is not installed.
         InputError: It is too large for a picture.
     """
-    matplotlib = import_optional("matplotlib", "to_png()", extra="viz")
+    matplotlib = import_optional("matplotlib", ENDINGS[kind][0], extra="viz")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.collections import LineCollection
     from matplotlib.figure import Figure
 
     labels = [_label(text) for text in view.labels]
-    lines = [
+    lines = look.header * [
         f"{view.method}: {view.what} = {short(view.value, MINUS)}, residual {short(view.residual, MINUS)}",
         " · ".join(view.notes),
         *view.kept.split("; "),
@@ -52,7 +54,7 @@ def draw(view: FlowView, path: Path, kind: str = "png") -> None:
         x.append(right + COLUMN / 2)
         right += COLUMN
     size = (
-        max(right, 0.2 + max(inches(line, SIZE + 1) for line in lines)) + 0.2,
+        max(right, 0.2 + max((inches(line, SIZE + 1) for line in lines), default=0.0)) + 0.2,
         (under + ROW * len(view.rows) + 0.18 * len(lines) + 0.3),
     )
     if max(size) * DPI > HIGHEST.get(kind, math.inf):
@@ -65,6 +67,7 @@ def draw(view: FlowView, path: Path, kind: str = "png") -> None:
     logit, scale = x[int(view.start)], view.scale or 1.0
     with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()
+        matplotlib.rcParams["svg.hashsalt"] = "lrpx"  # the same flow gives the same file
         warnings.filterwarnings("ignore", message="(Glyph|Matplotlib currently does not support)", category=UserWarning)
         figure = Figure(figsize=size, dpi=DPI, facecolor="white")
         FigureCanvasAgg(figure)

@@ -72,7 +72,7 @@ class Matrix(Protocol):
         """The text of a column."""
 
 
-CELL, GAP, BAR, SIDE = 0.22, 0.15, 2.4, 0.2  # inches
+CELL, GAP, BAR, SIDE, HEAD = 0.22, 0.15, 2.4, 0.2, 0.4  # inches
 LABEL = 24  # characters of a label at most
 SIZE = 9.0  # points
 
@@ -98,7 +98,8 @@ def draw(view: Matrix, path: Path, kind: str, look: Look = Look()) -> None:  # n
         raise InputError(f"a matrix of {rows} x {columns} is too large for a picture. HTML holds it.")
     below = [_label(view.text(i)) for i in range(columns)]
     beside = [_label(row.text) + f" {MINUS} {_label(row.against)}" * bool(row.against) for row in view.rows]
-    title, notes = view.title, " · ".join(view.notes)
+    title, notes = (view.title, " · ".join(view.notes)) if look.header else ("", "")
+    head = HEAD * look.header
     face = Typeface("".join([*below, *beside, title, notes]))
     left, under = (
         max(face.width(face.text(text), SIZE) for text in texts) / DPI + 2 * GAP + SIDE * bool(side)
@@ -108,7 +109,7 @@ def draw(view: Matrix, path: Path, kind: str, look: Look = Look()) -> None:  # n
     width, height = columns * CELL, rows * CELL
     told = darkest(numbers, scale, MINUS)
     legend = BAR + 2 * GAP + face.width(told, SIZE - 1) / DPI
-    size = left + max(width, above, legend) + 4 * GAP, under + height + 0.9
+    size = left + max(width, above, legend) + 4 * GAP, under + height + 0.5 + head
     highest, zero, lowest, above_all, below_all = PALETTES[look.palette]
     colours = [tuple(c / 255 for c in rgb) for rgb in (lowest, zero, highest)]
     with matplotlib.rc_context(), warnings.catch_warnings():
@@ -138,16 +139,12 @@ def draw(view: Matrix, path: Path, kind: str, look: Look = Look()) -> None:  # n
         axes.tick_params(which="minor", length=0)
         if view.first < columns:
             axes.axvline(view.first - 0.5, color="black", linewidth=1)
-        _head(figure, face, size, left, title, notes)
+        _write(figure, face, size, left, [(title, SIZE + 1, "black", 0.2), (notes, SIZE - 1, "#5d6169", 0.4)])
         beyond = (np.nanmin(numbers) < low, np.nanmax(numbers) > scale)
-        _bar(figure, face, image, size, left, (low, scale), beyond)
-        middle = 0.66 - 0.09 / 2  # of the bar, which the text stands beside
-        _write(figure, face, size, left + BAR + 2 * GAP, [(told, SIZE - 1, "#5d6169", middle)] * bool(told))
+        _bar(figure, face, image, size, (left, head + 0.26), (low, scale), beyond)
+        middle = head + 0.26 - 0.09 / 2  # of the bar, which the text stands beside
+        _write(figure, face, size, left + BAR + 2 * GAP, [(told, SIZE - 1, "#5d6169", middle)])
         save_figure(figure, path, kind)
-
-
-def _head(figure: Any, face: Typeface, size: tuple[float, float], left: float, title: str, notes: str) -> None:
-    _write(figure, face, size, left, [(title, SIZE + 1, "black", 0.2), (notes, SIZE - 1, "#5d6169", 0.4)])
 
 
 def _write(
@@ -155,6 +152,8 @@ def _write(
 ) -> None:
     """Lines that begin at ``x``: a text, its points, its colour, and the inches from the top to its middle."""
     for text, points, ink, down in lines:
+        if not text:
+            continue  # it would count as something that is drawn
         figure.text(
             x / size[0], 1 - down / size[1], face.text(text), fontproperties=face.font(points, False), color=ink,
             va="center", parse_math=False,
@@ -162,18 +161,18 @@ def _write(
 
 
 def _bar(
-    figure: Any, face: Typeface, image: Any, size: tuple[float, float], left: float, ends: tuple[float, float],
-    beyond: tuple[bool, bool],
+    figure: Any, face: Typeface, image: Any, size: tuple[float, float], place: tuple[float, float],
+    ends: tuple[float, float], beyond: tuple[bool, bool],
 ) -> None:  # fmt: skip
-    """The colour bar; its arrows have the colours of what lies beyond the scale."""
+    """The colour bar, which ends below at ``place``; its arrows have the colours of what lies beyond the scale."""
     extend = {(True, True): "both", (True, False): "min", (False, True): "max"}.get(beyond, "neither")
-    place = figure.add_axes((left / size[0], 1 - 0.66 / size[1], BAR / size[0], 0.09 / size[1]))
-    bar = figure.colorbar(image, cax=place, orientation="horizontal", extend=extend)
+    axes = figure.add_axes((place[0] / size[0], 1 - place[1] / size[1], BAR / size[0], 0.09 / size[1]))
+    bar = figure.colorbar(image, cax=axes, orientation="horizontal", extend=extend)
     ticks = sorted({ends[0], 0.0, ends[1]})
     bar.set_ticks(
         ticks, labels=[fixed(tick, ends[1], MINUS) for tick in ticks], fontproperties=face.font(SIZE - 2, False)
     )
-    place.tick_params(length=0, pad=2)
+    axes.tick_params(length=0, pad=2)
 
 
 def _label(text: str) -> str:

@@ -59,10 +59,10 @@ def section(grid: Grid) -> str:
     return "".join(
         [
             f'<section class="lrpx" dir="ltr" aria-label="heatmap of {len(grid.rows)} rows">\n',
-            f'<p class="what">{heading}</p>\n' if heading else "",
+            f'<p class="what">{heading}</p>\n' if heading and grid.look.header else "",
             f'<p class="soft key">{prose(DOT.join(key))}</p>\n' if key else "",
             f'<p class="soft key narrow">{prose(DOT.join(key_of_few))}</p>\n' if both else "",
-            *(f'<p class="soft">{prose(line)}</p>\n' for line in grid.below(MINUS, labels=labels)),
+            *(f'<p class="soft">{prose(line)}</p>\n' for line in grid.below(MINUS, labels=labels) if grid.look.header),
             f'<div class="grid{" both" * both}" style="--rows:{len(grid.rows)};--label:{longest}">',
             _gutter(grid, labels, " wide" * both),
             _gutter(grid, few, " narrow") if both else "",

@@ -42,10 +42,10 @@ def draw_grid(canvas: Canvas, grid: Grid) -> None:
     """Draw a grid with its header and legend, and move down."""
     face = canvas.face
     head = [text for text in (grid.method(), grid.explains(MINUS)) if text]
-    if head:
+    if head and grid.look.header:
         canvas.paragraph([(text + "  ", i == 0) for i, text in enumerate(head)], BODY * 0.9)
     labels, explained = grid.short_labels(LABEL)
-    for text in [*explained, *grid.below(MINUS, labels=labels)]:
+    for text in [*explained, *(grid.below(MINUS, labels=labels) if grid.look.header else [])]:
         canvas.paragraph([(text, False)], SMALL, SOFT)
     canvas.y += 24
     left = max(face.width(face.text(label), SMALL, True) for label in labels) + 24

@@ -95,11 +95,14 @@ class _Coloured:
         grid = self.grid
         labels, explained = grid.short_labels(max(4, min(LABEL, width // 4)))
         head = [unbroken(text, width) for text in (grid.method(), grid.explains(self.minus)) if text]
-        lines = [Text("  ").join([Text(text, "bold" if i == 0 else "") for i, text in enumerate(head)])] if head else []
-        lines += [
-            Text(unbroken(line, width), "dim") for line in [*explained, *grid.below(self.minus, self.dot, labels)]
+        shown = grid.look.header
+        title = Text("  ").join([Text(text, "bold" if i == 0 else "") for i, text in enumerate(head)])
+        below = grid.below(self.minus, self.dot, labels) if shown else []
+        lines = [
+            *[title] * bool(head and shown),
+            *(Text(unbroken(line, width), "dim") for line in [*explained, *below]),
         ]
-        lines.append(Text())
+        lines += [Text()] * bool(lines)
         for columns in self._wrapped(width - max(map(cell_len, labels)) - BETWEEN):
             lines += [*self._line(columns, labels), Text()]
         bar = Text("-" if self.minus == "-" else MINUS, "dim")
@@ -180,7 +183,7 @@ def _plain(grid: Grid, width: int) -> list[Text]:
     """A header and one line per column of the grid; ``*`` marks the explained position. Rows that do not fit stand below."""
     head = ": ".join(text for text in (grid.method(), grid.explains()) if text)
     labels, explained = grid.short_labels(LABEL)
-    header = [*[head] * bool(head), *explained, *grid.below(dot=", ", labels=labels)]
+    header = [*[head] * bool(head), *explained, *grid.below(dot=", ", labels=labels)] if grid.look.header else explained
     lines = [*(unbroken(line, width) for line in header), f"*: {grid.marked()}"]
     left = ["position"]
     right = ["text"]

@@ -104,8 +104,11 @@ def section(view: View) -> str:
     return "".join(
         [
             f'<section class="lrpx" dir="ltr" aria-label="{escape(view.method)} heatmap">\n',
-            f'<p class="what"><span class="method">{escape(view.method)}</span>{what}{value}</p>\n',
-            *(f'<p class="soft">{prose(line)}</p>\n' for line in view.below(MINUS)),
+            *(
+                [f'<p class="what"><span class="method">{escape(view.method)}</span>{what}{value}</p>\n']
+                * view.look.header
+            ),
+            *(f'<p class="soft">{prose(line)}</p>\n' for line in view.below(MINUS) if view.look.header),
             f'<p class="map" dir="{"rtl" if view.rtl else "ltr"}">{"".join(_cells(view))}</p>\n',
             *figures(view),
             f'<div class="legend soft">{bar(view)}{mark}'

@@ -131,16 +131,12 @@ class _Writer:
     def map(self, view: View) -> str:
         """One map."""
         self._japanese = is_japanese("".join(cell.text for cell in view.cells))
-        tex = self.tex
-        value = rf" = \textbf{{{tex(view.equals(MINUS))}}}" if view.equals() else ""
         cells = [self._cell(view, cell, cell.pieces) for cell in view.cells] if not self.lua else self._any_script(view)
         rtl = self.lua and view.rtl
         marked = [f"framed: {view.marked()}"] * bool(view.marked())
         lines = [
             r"{\sffamily\raggedright\lineskip=4pt\lineskiplimit=2pt",
-            rf"\textbf{{{tex(view.method)}}}\quad {self._prose(view.explains(MINUS))}{value}\par\nobreak",
-            *(rf"{{\footnotesize {self._prose(line)}\par}}\nobreak" for line in view.below(MINUS)),
-            r"\medskip",
+            *([] if not view.look.header else self._header(view)),
             *([r"{\pardir TRT\textdir TRT%"] * rtl),
             *cells,
             r"\par" + "}" * rtl + r"\nobreak\medskip",
@@ -153,6 +149,12 @@ class _Writer:
             lines.append(rf"{{\footnotesize outside the tokens: {outside}\par}}")
         # A line break before \par would add an empty line.
         return "\n".join(lines).replace("\\newline%\n\\par", "%\n\\par") + "}\n"
+
+    def _header(self, view: View) -> Iterator[str]:
+        value = rf" = \textbf{{{self.tex(view.equals(MINUS))}}}" if view.equals() else ""
+        yield rf"\textbf{{{self.tex(view.method)}}}\quad {self._prose(view.explains(MINUS))}{value}\par\nobreak"
+        yield from (rf"{{\footnotesize {self._prose(line)}\par}}\nobreak" for line in view.below(MINUS))
+        yield r"\medskip"
 
     def grid(self, grid: Grid) -> str:
         """One grid."""

@@ -46,10 +46,10 @@ def grid_lines(grid: Grid, tex: Callable[[str], str], prose: Callable[[str], str
     """
     head = [text for text in (grid.method(), grid.explains(MINUS)) if text]
     yield r"{\sffamily\raggedright\setlength{\fboxsep}{1pt}"
-    if head:
+    if head and grid.look.header:
         yield r"\textbf{" + prose(head[0]) + r"}\quad " + prose(" ".join(head[1:])) + r"\par\nobreak"
     labels, key = grid.short_labels(LABEL)
-    for line in [*key, *grid.below(MINUS, labels=labels)]:
+    for line in [*key, *(grid.below(MINUS, labels=labels) if grid.look.header else [])]:
         yield rf"{{\footnotesize {prose(line)}\par}}\nobreak"
     wide = [r"\medskip", *_tables(grid, tex, labels, PAGE)]
     narrow = [r"\medskip", *_tables(grid, tex, labels, COLUMN)]

@@ -38,6 +38,8 @@ class Look:
             tooltips.
         palette: ``"red and blue"``, or ``"orange and purple"``, whose ends stay apart for all common kinds of colour blindness.
             Terminals with 16 colours have red and blue.
+        header: With the lines above the map: method, what is explained, the model, what it predicts, notes. ``False`` is for
+            figures whose caption says what a reader needs of this.
 
     Raises:
         InputError: A value that is none of these.
@@ -48,6 +50,7 @@ class Look:
     group: Group = "tokens"
     numbers: bool | None = None
     palette: Palette = "red and blue"
+    header: bool = True
 
     def __post_init__(self) -> None:
         number = isinstance(self.scale, int | float) and not isinstance(self.scale, bool)
@@ -57,6 +60,8 @@ class Look:
             raise InputError(f"group={self.group!r}: give 'tokens' or 'words'.")
         if self.numbers not in (True, False, None):
             raise InputError(f"numbers={self.numbers!r}: give True or False.")
+        if self.header not in (True, False):
+            raise InputError(f"header={self.header!r}: give True or False.")
         if self.palette not in PALETTES:
             raise InputError(f"palette={self.palette!r}: give {' or '.join(map(repr, PALETTES))}.")
         for name in self.hidden:

@@ -33,10 +33,11 @@ margin:8px 0;font-size:13px}}
 
 def section(view: MatrixView) -> str:
     """One matrix with its header."""
-    return (
-        f'<section class="lrpx" dir="ltr"><p class="what"><span class="method">{escape(view.title)}</span></p>\n'
-        f'<p class="soft">{escape(DOT.join(view.notes))}</p>\n{matrix(view)}</section>\n'
+    head = (
+        f'<p class="what"><span class="method">{escape(view.title)}</span></p>\n'
+        f'<p class="soft">{escape(DOT.join(view.notes))}</p>\n'
     )
+    return f'<section class="lrpx" dir="ltr">{head * view.look.header}{matrix(view)}</section>\n'
 
 
 def matrix(view: MatrixView) -> str:

@@ -37,7 +37,7 @@ class TerminalMatrix:
         with_numbers = view.look.numbers is True or not coloured
         wide = max(len(view.number(v, minus)) for v in [*view.numbers[np.isfinite(view.numbers)], 0.0]) + 1
         wide = max(wide if with_numbers else BLOCK, len(str(view.width - 1)) + 1)
-        for line in [*head, Text()]:
+        for line in [*head, Text()] if view.look.header else []:
             yield from line.wrap(console, width, overflow="fold")
         per_block = max(1, (width - side) // wide)
         for start in range(0, view.width, per_block):

@@ -198,16 +198,15 @@ def _on_paper(view: View, line: list[_Box]) -> Iterator[_Box]:
 
 
 def _map(canvas: Canvas, view: View, numbers: bool) -> None:
-    canvas.paragraph(
-        [
+    if view.look.header:
+        title = [
             (f"{view.method}  ", True),
             (view.explains(MINUS) + " = " * bool(view.equals()), False),
             (view.equals(MINUS), True),
-        ],
-        BODY * 0.9,
-    )
-    for text in view.below(MINUS):
-        canvas.paragraph([(text, False)], SMALL, SOFT)
+        ]
+        canvas.paragraph(title, BODY * 0.9)
+        for text in view.below(MINUS):
+            canvas.paragraph([(text, False)], SMALL, SOFT)
     canvas.y += 26
     lines = list(_lines(canvas.face, view, numbers))
     widths = [sum(box.width for box in line) for line in lines]

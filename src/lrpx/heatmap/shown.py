@@ -34,6 +34,7 @@ class ViewOptions(TypedDict, total=False):
     group: Group
     numbers: bool | None
     palette: Palette
+    header: bool
 
 
 class Shown:
@@ -47,9 +48,10 @@ class Shown:
                 heads; ``"neurons"``, the strongest ones of each module of ``Explanation.layers`` with their tokens.
             **options: ``scale``: where the colours end (``"robust"``, ``"max"`` or a number). ``hide``: which tokens stay without
                 colour (``"special"``, ``"first"`` or both). ``group``: ``"tokens"``, or joined to ``"words"``. ``numbers``:
-                whether each has its number. ``palette``: ``"red and blue"`` or ``"orange and purple"``. ``lrpx.heatmap.Look``
-                says more of these. ``head``: of heads, the tokens of this one, as ``(layer, head)``. ``module`` and ``top``: of
-                neurons, only those of modules of this name or glob, and how many of each (10).
+                whether each has its number. ``palette``: ``"red and blue"`` or ``"orange and purple"``. ``header``: whether
+                there are lines above the map. ``lrpx.heatmap.Look`` says more of these. ``head``: of heads, the tokens of this
+                one, as ``(layer, head)``. ``module`` and ``top``: of neurons, only those of modules of this name or glob, and
+                how many of each (10).
 
         Raises:
             InputError: An option that is none, or numbers that the explanation does not have.

@@ -151,14 +151,14 @@ class _Coloured:
         """Header, text, colour bar and what belongs to no token."""
         view = self.view
         marked = [f": {view.marked()}"] * bool(view.marked())
+        title = Text.assemble(
+            (view.method, "bold"),
+            f"  {unbroken(view.explains(self.minus), width)}" + " = " * bool(view.equals()),
+            (view.equals(self.minus), "bold"),
+        )
+        below = (Text(unbroken(line, width), "dim") for line in view.below(self.minus, self.dot))
         lines = [
-            Text.assemble(
-                (view.method, "bold"),
-                f"  {unbroken(view.explains(self.minus), width)}" + " = " * bool(view.equals()),
-                (view.equals(self.minus), "bold"),
-            ),
-            *(Text(unbroken(line, width), "dim") for line in view.below(self.minus, self.dot)),
-            Text(),
+            *([title, *below, Text()] if view.look.header else []),
             *(self._grid(width) if view.with_numbers else [self._flow(), Text()]),
             *(line for image in view.images for line in self._image(image, width)),
             self._bar(),
@@ -257,7 +257,7 @@ def _plain(view: View, width: int) -> list[Text]:
     """A header and one row per unit: position, id, relevance, text; ``*`` marks the explained position."""
     head = f"{view.method}: {view.explains()}" + f" = {view.equals()}" * bool(view.equals())
     lines = [
-        *(unbroken(line, width) for line in (head, *view.below(dot=", "))),
+        *(unbroken(line, width) for line in (head, *view.below(dot=", ")) if view.look.header),
         *[f"*: {view.marked()}"] * bool(view.marked()),
     ]
     rows = [("position", "id", "relevance", "text")]

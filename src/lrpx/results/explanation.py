@@ -191,13 +191,25 @@ class Explanation(Shown):
             self, relevance=relevance, method=method, residual=None, layers={}, components={}, **inside
         )
 
-    def pairs_to_png(self, path: str | os.PathLike[str]) -> None:
+    def pairs_to_png(self, path: str | os.PathLike[str], *, header: bool = True) -> None:
         """Draw ``pairs`` as a matrix into a PNG file (needs the extra ``viz``): a row per token of the first text.
+
+        Args:
+            path: File to write.
+            header: With the lines above the matrix.
 
         Raises:
             InputError: There are no pairs, or ``path`` cannot be written.
         """
-        heatmap.png_of_pairs(self, self.pairs, path)
+        heatmap.draw_pairs(self, self.pairs, path, "png", heatmap.Look(header=header))
+
+    def pairs_to_pdf(self, path: str | os.PathLike[str], *, header: bool = True) -> None:
+        """As ``pairs_to_png``, as a PDF of one page."""
+        heatmap.draw_pairs(self, self.pairs, path, "pdf", heatmap.Look(header=header))
+
+    def pairs_to_svg(self, path: str | os.PathLike[str], *, header: bool = True) -> None:
+        """As ``pairs_to_png``, as an SVG."""
+        heatmap.draw_pairs(self, self.pairs, path, "svg", heatmap.Look(header=header))
 
     def to_frame(self, of: Literal["tokens", "layers", "heads"] = "tokens") -> Any:
         """One row per token as a pandas ``DataFrame``: ``text``, ``token`` (the raw piece), ``token_id`` and ``relevance``.

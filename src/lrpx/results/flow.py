@@ -227,9 +227,19 @@ class RelevanceFlow:
         return heatmap.html_of_flow(self, path)
 
     @names_checked()
-    def to_png(self, path: str | os.PathLike[str]) -> None:
-        """Draw the graph into a PNG file (needs the extra ``viz``)."""
-        heatmap.png_of_flow(self, path)
+    def to_png(self, path: str | os.PathLike[str], *, header: bool = True) -> None:
+        """Draw the graph into a PNG file (needs the extra ``viz``), with the lines above it or without."""
+        heatmap.draw_flow(self, path, "png", heatmap.Look(header=header))
+
+    @names_checked()
+    def to_pdf(self, path: str | os.PathLike[str], *, header: bool = True) -> None:
+        """As ``to_png``, as a PDF of one page: lines and text stay sharp in a paper."""
+        heatmap.draw_flow(self, path, "pdf", heatmap.Look(header=header))
+
+    @names_checked()
+    def to_svg(self, path: str | os.PathLike[str], *, header: bool = True) -> None:
+        """As ``to_png``, as an SVG."""
+        heatmap.draw_flow(self, path, "svg", heatmap.Look(header=header))
 
     def _repr_html_(self) -> str:
         return heatmap.html_of_flow(self, fragment=True)

@@ -226,17 +226,19 @@ class GenerationExplanation:
         return heatmap.html_of_generated(self, path)
 
     @names_checked()
-    def to_png(self, path: str | os.PathLike[str]) -> None:
-        """Draw the matrix of rows and tokens into a PNG file (needs the extra ``viz``)."""
-        heatmap.draw_generated(self, path, "png")
+    def to_png(self, path: str | os.PathLike[str], *, header: bool = True) -> None:
+        """Draw the matrix of rows and tokens into a PNG file (needs the extra ``viz``), with the lines above it or without."""
+        heatmap.draw_generated(self, path, "png", heatmap.Look(header=header))
 
-    def to_pdf(self, path: str | os.PathLike[str]) -> None:
+    @names_checked()
+    def to_pdf(self, path: str | os.PathLike[str], *, header: bool = True) -> None:
         """As ``to_png``, as a PDF of one page: text and cells stay sharp in a paper."""
-        heatmap.draw_generated(self, path, "pdf")
+        heatmap.draw_generated(self, path, "pdf", heatmap.Look(header=header))
 
-    def to_svg(self, path: str | os.PathLike[str]) -> None:
+    @names_checked()
+    def to_svg(self, path: str | os.PathLike[str], *, header: bool = True) -> None:
         """As ``to_png``, as an SVG."""
-        heatmap.draw_generated(self, path, "svg")
+        heatmap.draw_generated(self, path, "svg", heatmap.Look(header=header))
 
     def _repr_html_(self) -> str:
         return heatmap.html_of_generated(self, fragment=True)
