@@ -631,6 +631,19 @@ def test_png_puts_every_cell_inside_the_picture(tmp_path):
     assert (picture[[0, -1]] == 255).all()
 
 
+@pytest.mark.parametrize("header", [True, False])
+def test_png_has_a_small_even_margin(tmp_path, header):
+    matplotlib = pytest.importorskip("matplotlib.image", reason="matplotlib is not installed")
+    several = [keys(), keys(method="lrp")]
+    inside = keys(by_head=np.ones((2, 2, 5)))
+    for n, (shown, of) in enumerate(((keys(), "tokens"), (several, "tokens"), (inside, "heads"))):
+        heatmap.to_png(shown, tmp_path / f"{n}.png", Look(header=header), of)
+        ink = (matplotlib.imread(tmp_path / f"{n}.png")[..., :3] < 0.99).any(-1)
+        rows, columns = np.flatnonzero(ink.any(1)), np.flatnonzero(ink.any(0))
+        margins = [rows[0], columns[0], ink.shape[0] - 1 - rows[-1], ink.shape[1] - 1 - columns[-1]]
+        assert all(8 <= margin <= 26 for margin in margins), margins
+
+
 def test_png_cuts_a_unit_that_is_longer_than_a_line():
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     from lrpx.heatmap import picture

@@ -61,6 +61,7 @@ class Canvas:
     def picture(self, x: float, y: float, width: float, height: float, pixels: Any) -> None:
         """Place an image ``[height, width, 3]`` with its upper left corner at ``x, y``."""
         self.right = max(self.right, x + width)
+        x, y = round(x), round(y)  # whole pixels, or it would be resampled
         self._marks.append(("picture", (x, y, width, height), {"image": pixels}))
 
     def paragraph(self, parts: Sequence[tuple[str, bool]], size: float, ink: Any = "black") -> None:

@@ -32,6 +32,7 @@ from .view import ALL_ZERO, View
 HIGHEST = {"png": 65_000, "pdf": 40_000}  # matplotlib's limit is 2 ** 16 pixels, that of PDF readers 200 inches
 PICTURES = ("png", "pdf", "svg")
 PAD, GAP, LINE = 9, 15, 62  # pixels: inside a cell, between words, from line to line
+EDGE = 0.08  # inches: the margin
 CAP = 26  # pixels: at each end of the colour bar, the colour of cells beyond it
 
 
@@ -64,7 +65,7 @@ def draw(parts: Sequence[View | Grid], path: str | os.PathLike[str], kind: str) 
                 _map(canvas, part, part.with_numbers)
             else:
                 draw_grid(canvas, part)
-        width, height = canvas.right + MARGIN, canvas.y + MARGIN / 2
+        width, height = math.ceil(canvas.right + MARGIN), math.ceil(canvas.y + MARGIN / 2)
         if height > HIGHEST.get(kind, math.inf):
             raise InputError(
                 f"the picture would be {height:.0f} pixels high, {HIGHEST[kind]} at most. Use HTML for such a text."
@@ -84,13 +85,32 @@ METADATA = {
 
 
 def save_figure(figure: Any, path: Path, kind: str) -> None:
-    """Write a figure of matplotlib, drawn completely before the file is touched."""
+    """Write a figure of matplotlib, cut to what is drawn with an even margin, and complete before the file is touched."""
     import matplotlib
+    from matplotlib.transforms import Bbox
 
-    whole = io.BytesIO()
+    whole, renderer = io.BytesIO(), figure.canvas.get_renderer()
+    if any(axes.axison for axes in figure.axes):
+        box = figure.get_tightbbox(renderer)
+    else:  # axes as large as the figure, whose own box tells nothing
+        drawn = (each for axes in figure.axes for each in (*axes.texts, *axes.patches, *axes.images))
+        boxes = [each.get_tightbbox(renderer) for each in drawn]
+        boxes += [axes.dataLim.transformed(axes.transData) for axes in figure.axes if axes.collections]
+        pixels = Bbox.union([each for each in boxes if each.width > 0 and each.height > 0])  # texts can be empty
+        box = pixels.transformed(figure.dpi_scale_trans.inverted())
     with matplotlib.rc_context({"pdf.fonttype": 42}):  # TrueType: many journals and conferences reject Type 3 fonts
-        figure.savefig(whole, format=kind, dpi=DPI, metadata=METADATA[kind])
+        figure.savefig(whole, format=kind, dpi=DPI, metadata=METADATA[kind], bbox_inches=_cut(box))
     save_output(path, whole.getvalue())
+
+
+def _cut(box: Any) -> Any:
+    """A box in inches with the margin, at whole pixels, so that images keep theirs."""
+    from matplotlib.transforms import Bbox
+
+    (left, low), (right, high) = box.padded(EDGE).get_points() * DPI
+    return Bbox.from_extents(
+        *(edge / DPI for edge in (math.floor(left), math.floor(low), math.ceil(right), math.ceil(high)))
+    )
 
 
 # Lines.
