@@ -166,3 +166,12 @@ def test_a_resampler_leaves_no_places():
 def test_a_large_picture_is_kept_smaller():
     width, height, _ = png_of(photo(1200, 600))
     assert (width, height) == (1024, 512)
+
+
+def test_a_score_of_image_and_text_has_no_position():
+    import app_kinds
+    import pictures
+
+    explainer = app_kinds.desk("image-text-score").explainer
+    e = explainer(pictures.photo(), target="a cat </s>")
+    assert "the score is that of the whole image and text; the image begins at position 0" in e.to_html()

@@ -30,6 +30,7 @@ _MARKED = {
     "multiple-choice": "the logit is read at {where}",
     "token-classification": "the label of {where} is explained",
     "image-classification": "the label is that of the whole image, whose first token is {where}",
+    "zero-shot-image-classification": "the score is that of the whole image and text; the image begins at {where}",
     "question-answering": "the answer, {where}, is explained",
 }
 ALL_ZERO = "every relevance is 0"
