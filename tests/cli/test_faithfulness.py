@@ -90,3 +90,23 @@ def test_a_narrow_terminal_cuts_nothing(monkeypatch, capsys, width):
     assert max(map(len, shown.splitlines())) <= width
     assert all(name in shown.split() for name in names)
     assert [shown.split().count(number) for number in ("+0.25", "-1.50", "+12.50")] == [15, 15, 15]
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_intervals_stay_in_one_piece(monkeypatch, capsys, width):
+    means = {name: dict.fromkeys(command._HEADS, (0.25, -1.5, 12.5)) for name in ("attnlrp", "random")}
+    found = SimpleNamespace(mean=lambda: means, agreement=dict)
+    monkeypatch.setenv("COLUMNS", str(width))
+    command._show(found, 3, "tokens")
+    shown = capsys.readouterr().out
+    assert shown.count("-1.50 to +12.50") == 10
+    assert ("comprehensiveness" in shown) or width == 140
+
+
+def test_one_text_has_no_intervals(monkeypatch, capsys):
+    found = SimpleNamespace(mean=lambda: {"lrp": dict.fromkeys(command._HEADS, (0.25, 0.25, 0.25))}, agreement=dict)
+    monkeypatch.setenv("COLUMNS", "80")
+    command._show(found, 1, "tokens")
+    shown = capsys.readouterr().out
+    assert shown.count("+0.25") == 5
+    assert "Of one text, in logits." in shown

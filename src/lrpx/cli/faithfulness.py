@@ -14,6 +14,7 @@ from . import options
 from .output import refuse_overwriting
 from .texts import texts_of
 
+WIDEST = 1000  # of a table, before it is measured against the terminal
 _HEADS = {  # in narrow columns, so that the table fits into 60
     "area_most": "area, most first",
     "area_least": "area, least first",
@@ -115,21 +116,35 @@ def faithfulness(
 
 def _show(found: Any, texts: int, of: str) -> None:
     from rich.console import Console
+    from rich.measure import Measurement
     from rich.table import Table
 
+    console = Console()
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("method", no_wrap=True)
     for head in _HEADS.values():
-        table.add_column(head, justify="right", overflow="fold")
+        table.add_column(head, justify="right", no_wrap=True)
     for name, measures in found.mean().items():
-        cells = [f"{mean:+.2f}\n{low:+.2f} to {high:+.2f}" for mean, low, high in measures.values()]
-        table.add_row(name, *cells)
-    console = Console()
+        table.add_row(
+            name, *(f"{mean:+.2f}" + _interval(low, high, texts, "\n") for mean, low, high in measures.values())
+        )
+    if Measurement.get(console, console.options.update(max_width=WIDEST), table).maximum > console.width:
+        table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=False)
+        for name, measures in found.mean().items():
+            table.add_row(name)
+            for measure, (mean, low, high) in measures.items():
+                head = _HEADS[measure].replace("-\n", "")
+                table.add_row(f"  {head}", f"{mean:+.2f}", _interval(low, high, texts, ""))
     console.print(table)
+    told = "Of one text" if texts == 1 else f"Means over {texts} texts with 95 % bootstrap intervals"
     console.print(
-        f"Means over {texts} texts with 95 % bootstrap intervals, in logits. Better: a large area with the most relevant {of}"
+        f"{told}, in logits. Better: a large area with the most relevant {of}"
         " removed first, a small one with the least, large comprehensiveness, small sufficiency.",
         style="dim",
     )
     for (first, second), value in found.agreement().items():
         console.print(f"rank correlation of {first} and {second}: {value:+.2f}")
+
+
+def _interval(low: float, high: float, texts: int, before: str) -> str:
+    return f"{before}{low:+.2f} to {high:+.2f}" if texts > 1 else ""  # that of one text is a point
