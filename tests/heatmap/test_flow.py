@@ -64,7 +64,7 @@ def test_the_view():
     assert view.scale == 3
     assert view.edge_shares == (1.0, 0.8, 1.0)
     assert "2 of 4 tokens, 4 edges" in view.kept
-    assert "least of the edges from there: 80 % (attention.0 to input)" in view.kept
+    assert "the edges kept below a place at least 80 % (from attention.0 to input)" in view.kept
     assert flow_view(made(share=1.0)).kept == "everything is kept: 4 edges"
     assert "from +0.5 on" in flow_view(made(share=None, threshold=0.5)).kept
 
@@ -186,3 +186,29 @@ def test_a_text_without_relevance():
     assert "logit" in flow.to_html()
     assert printed(flow)
     assert flow.shares().tolist() == [1, 1, 1]
+
+
+def test_tokens_that_read_the_same_have_their_positions():
+    flow = made(tokens=["the", " hi", " to", " hi"])
+    view = flow_view(flow)
+    assert view.names == ('"hi" (1)', '"hi" (3)')
+    assert view.edge_text(view.edges[-1]) == '"hi" (3) at attention.0 from "hi" (1) at input: +3'
+    assert flow_view(made()).names == ('"hi"', '"them"')
+    text = printed(flow)
+    assert '"hi" (3) from "hi" (1) +3' in text
+    assert "(n): the token at position n" in text
+    assert "(n)" not in printed(made())
+
+
+def test_nothing_is_kept():
+    """The largest share says which threshold would keep something."""
+    empty = [step("block.0", "attention.0", [], [], 2.0), step("attention.0", "input", [], [], 5.0)]
+    text = printed(made(share=None, threshold=100.0, kept=np.zeros((3, 4), dtype=bool), steps=empty))
+    assert text.endswith("\nnothing is kept: the largest share of the logit is +2.5, and the threshold is +100\n")
+
+
+def test_nothing_reaches_the_input():
+    kept = np.zeros((3, 4), dtype=bool)
+    kept[2, 3] = True
+    steps = [step("block.0", "attention.0", [], [3], 2.0), step("attention.0", "input", [], [], 5.0)]
+    assert "input: nothing reaches it\n" in printed(made(share=None, threshold=2.2, kept=kept, steps=steps))

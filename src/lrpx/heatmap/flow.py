@@ -40,6 +40,7 @@ class FlowView:
         rows: The names of the rows, the logit first, then places from the top down.
         columns: The positions of the tokens that have a column.
         labels: The visible text of each column.
+        names: Likewise in quotes, with its position where another token reads the same: ``"the" (3)``.
         nodes: (row, column) -> relevance of each node, but the logit's.
         edges: Those that are drawn, weakest first; those from the logit are in row 0.
         edge_shares: Of each row but the logit's, the share of its edges' mass that is kept.
@@ -57,6 +58,7 @@ class FlowView:
     rows: tuple[str, ...]
     columns: tuple[int, ...]
     labels: tuple[str, ...]
+    names: tuple[str, ...]
     nodes: dict[tuple[int, int], float]
     edges: tuple[Edge, ...]
     edge_shares: tuple[float, ...]
@@ -75,12 +77,12 @@ class FlowView:
 
     def edge_text(self, edge: Edge) -> str:
         """An edge in words."""
-        above = "logit" if edge.row == 0 else f'"{self.labels[edge.upper]}" at {self.rows[edge.row]}'
-        return f'{above} from "{self.labels[edge.lower]}" at {self.rows[edge.row + 1]}: {short(edge.relevance, MINUS)}'
+        above = "logit" if edge.row == 0 else f"{self.names[edge.upper]} at {self.rows[edge.row]}"
+        return f"{above} from {self.names[edge.lower]} at {self.rows[edge.row + 1]}: {short(edge.relevance, MINUS)}"
 
     def node_text(self, row: int, column: int) -> str:
         """A node in words."""
-        return f'"{self.labels[column]}" at {self.rows[row]}: {short(self.nodes[row, column], MINUS)}'
+        return f"{self.names[column]} at {self.rows[row]}: {short(self.nodes[row, column], MINUS)}"
 
 
 def flow_view(flow: FlowLike) -> FlowView:
@@ -128,6 +130,7 @@ def flow_view(flow: FlowLike) -> FlowView:
         rows=tuple(rows),
         columns=tuple(columns),
         labels=tuple(labels[i] for i in columns),
+        names=tuple(f'"{labels[i]}"' + f" ({i})" * (labels.count(labels[i]) > 1) for i in columns),
         nodes=nodes,
         edges=tuple(drawn),
         edge_shares=(*(step.kept for step in flow.steps), 1.0),
@@ -147,6 +150,10 @@ def _kept(flow: FlowLike) -> str:
     tokens = f"{columns:,} of {len(flow.tokens):,} tokens"
     if flow.share == 1 or flow.threshold == 0:
         return f"everything is kept: {edges}"
+    if not flow.edge_count:
+        largest = max(map(abs, flow.relevance[-1].tolist()))
+        limit = short(flow.threshold or 0.0)
+        return f"nothing is kept: the largest share of the logit is {short(largest)}, and the threshold is {limit}"
     least = min(flow.steps, key=lambda step: step.kept, default=None)
     shares = flow.shares()
     how = (
@@ -155,9 +162,14 @@ def _kept(flow: FlowLike) -> str:
         else f"tokens and edges from {short(flow.threshold or 0.0)} on"
     )
     low = int(shares.argmin())
-    parts = [f"kept: {how}: {tokens}, {edges}", f"least of a place: {percent(float(shares[low]))} ({flow.places[low]})"]
+    parts = [
+        f"kept: {how}: {tokens}, {edges}",
+        f"the tokens kept at a place hold at least {percent(float(shares[low]))} of its relevance (at {flow.places[low]})",
+    ]
     if least is not None:
-        parts.append(f"least of the edges from there: {percent(least.kept)} ({least.upper} to {least.lower})")
+        parts.append(
+            f"the edges kept below a place at least {percent(least.kept)} (from {least.upper} to {least.lower})"
+        )
     return "; ".join(parts)
 
 

@@ -219,8 +219,8 @@ def _table(view: FlowView) -> str:
     )
     crossing = [edge for edge in reversed(view.edges) if edge.row and edge.upper != edge.lower]
     lines = [
-        f'<tr><td class="text"><bdi>{escape(view.labels[e.upper])}</bdi></td><td class="text">{escape(view.rows[e.row])}</td>'
-        f'<td class="text"><bdi>{escape(view.labels[e.lower])}</bdi></td>'
+        f'<tr><td class="text"><bdi>{escape(view.names[e.upper])}</bdi></td><td class="text">{escape(view.rows[e.row])}</td>'
+        f'<td class="text"><bdi>{escape(view.names[e.lower])}</bdi></td>'
         f'<td class="text">{escape(view.rows[e.row + 1])}</td><td>{short(e.relevance, MINUS)}</td></tr>'
         for e in crossing[:STRONGEST]
     ]

@@ -42,6 +42,8 @@ class TerminalFlow:
         yield Text(fit(view.kept), "" if plain else "dim")
         for remark in view.remarks:
             yield Text(f"note: {fit(remark)}")
+        if not view.edges:
+            return
         yield Text()
         by_row: dict[int, list[Edge]] = {}
         for edge in view.edges:
@@ -68,20 +70,25 @@ class TerminalFlow:
         last = sorted((c for r, c in view.nodes if r == low), key=lambda c: -abs(view.nodes[low, c]))
         text = Text(f"{view.rows[low]}: ")
         for n, column in enumerate(last[:STRONGEST]):
-            self._number(text, f'"{view.labels[column]}"', view.nodes[low, column], n, console, plain, fit)
+            text.append("  " if n else "")
+            self._number(text, view.names[column], view.nodes[low, column], console, plain, fit)
+        if not last:
+            text.append("nothing reaches it")
         yield text
+        if any(name != f'"{label}"' for name, label in zip(view.names, view.labels, strict=True)):
+            yield Text("(n): the token at position n, where several read the same", "" if plain else "dim")
 
     def _line(self, edges: list[Edge], console: Console, plain: bool, fit: Fit) -> Text:
         text, view = Text(), self.view
         for n, edge in enumerate(edges[:STRONGEST]):
-            above = "" if edge.row == 0 else f'"{view.labels[edge.upper]}" '
-            self._number(text, f'{above}from "{view.labels[edge.lower]}"', edge.relevance, n, console, plain, fit)
+            above = "" if edge.row == 0 else f"{view.names[edge.upper]} "
+            text.append("\n" if n else "")
+            self._number(text, f"{above}from {view.names[edge.lower]}", edge.relevance, console, plain, fit)
         if len(edges) > STRONGEST:
-            text.append(f"  and {len(edges) - STRONGEST} more")
+            text.append(f"\nand {len(edges) - STRONGEST} more")
         return text
 
-    def _number(self, text: Text, what: str, value: float, n: int, console: Console, plain: bool, fit: Fit) -> None:
+    def _number(self, text: Text, what: str, value: float, console: Console, plain: bool, fit: Fit) -> None:
         scale = self.view.scale
-        text.append("  " if n else "")
         text.append(fit(what), "" if plain or not scale else style_for(console, value / scale))
         text.append(f" {fit(short(value, MINUS))}")
