@@ -1,5 +1,6 @@
 """The errors that lrpx raises on purpose. Each says what was given, what was expected and what to type next."""
 
+import copy
 import difflib
 import functools
 import importlib
@@ -12,9 +13,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Error = TypeVar("Error", bound="LrpxError")
 
 _STRING = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
-_VALUE = rf"{_STRING}|\[[^\]]*\]|-?\d+(?:\.\d+)?\b|True\b|False\b|None\b"
+_VALUE = rf"{_STRING}|\[[^\]]*\]|\(-?\d+(?:, -?\d+)*\)|-?\d+(?:\.\d+)?\b|True\b|False\b|None\b"
 _ARGUMENT = re.compile(rf"(?<!\w)(?:{_STRING})|(?<![\w.#-])(?P<name>[a-z][a-z0-9_]*)=(?P<value>{_VALUE})?")
 
 
@@ -41,6 +43,12 @@ class LrpxError(Exception):
     def in_app(self) -> str:
         """The problem with the advice for the app."""
         return _joined(self.problem, self.app)
+
+    def at(self: "Error", where: str) -> "Error":
+        """The same error, with the place where it is before it."""
+        moved = copy.copy(self)
+        moved.args, moved.problem = (f"{where}: {self}",), f"{where}: {self.problem}"
+        return moved
 
     @property
     def in_command(self) -> str:
@@ -96,9 +104,14 @@ def in_one_line(error: object, most: int) -> str:
 def nearest(name: object, known: Iterable[str]) -> str:
     """A sentence that lists the ``known`` names and suggests the one closest to ``name``, ignoring case."""
     by_lower = {k.lower(): k for k in sorted(known)}
-    close = difflib.get_close_matches(str(name).lower(), by_lower, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(str(name).lower(), by_lower, n=1, cutoff=0.55)
     hint = f"Did you mean {by_lower[close[0]]!r}? " if close else ""
-    return f"{hint}Known: {', '.join(by_lower.values())}."
+    return f"{hint}Known: {', '.join(map(in_a_list, by_lower.values()))}."
+
+
+def in_a_list(name: str) -> str:
+    """A name for a list of names: in quotes if it has a comma of its own."""
+    return repr(name) if "," in name else name
 
 
 def with_arguments(message: str, said: Callable[[str, str | None], str | None]) -> str:

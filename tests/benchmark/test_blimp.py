@@ -177,7 +177,7 @@ def test_bad_rows_are_an_error_or_left_out(tmp_path):
         f"line 14: its UID is None, expected '{NOUN}'",
         "line 15: the two sentences do not differ in exactly one word",
         "line 16:",
-        "--skip-bad-rows",
+        "skip_bad_rows=True",
     ):
         assert told in str(error.value)
     left = read_pairs(path, skip_bad_rows=True)

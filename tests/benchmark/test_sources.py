@@ -67,7 +67,7 @@ def test_bad_lgd_rows_are_named_by_line(tmp_path, name):
     path = write(tmp_path / "lgd.tsv", GOOD, line, GOOD)
     with pytest.raises(InputError, match=rf"1 of 3 rows cannot be used as lgd:\n  line 2: .*{message}") as error:
         read_source(path)
-    assert "--skip-bad-rows" in str(error.value)
+    assert "skip_bad_rows=True" in str(error.value)
     source = read_source(path, skip_bad_rows=True)
     assert [r.sample_id for r in source.rows] == [0, 2]  # ids stay what they are in the file
     assert [(d.sample_id, d.line, d.reason) for d in source.dropped] == [(1, 2, "bad_row")]

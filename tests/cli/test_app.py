@@ -27,7 +27,7 @@ run = CliRunner().invoke
         (["--max-tokens", "0"], "--max-tokens 0: give a number from 1"),
         (["--max-new-tokens", "-1"], "--max-new-tokens -1: give a number from 1"),
         (["--records", "runs"], "give --benchmark DIR too"),
-        (["--host", "203.0.113.7"], "--host 203.0.113.7 --port 7860"),
+        (["--host", "203.0.113.7"], "--host 203.0.113.7: "),
     ],
 )
 def test_what_is_refused_before_a_model_is_loaded(arguments, message):

@@ -67,8 +67,8 @@ def test_heads_and_neurons(faithfulness, tmp_path, arguments):
         (["the", "--method", "lrpp"], "unknown method 'lrpp'. Did you mean 'lrp'"),
         (["the", "--hide", "drop"], '--hide drop: give "replace" or "delete"'),
         (["the", "--of", "head"], "--of head: give what is removed. Did you mean 'heads'"),
-        (["the", "--of", "neurons"], "--of neurons and --at MODULE go together"),
-        (["the", "--at", "transformer.h.*.mlp.act"], "--of neurons and --at MODULE go together"),
+        (["the", "--of", "neurons"], "--of neurons needs modules: --at 'transformer.h.*.mlp'"),
+        (["the", "--at", "transformer.h.*.mlp.act"], "--at names the modules of neurons: give --of neurons too"),
         (["the", "--steps", "0"], "--steps 0: give a whole number"),
     ],
 )

@@ -114,6 +114,9 @@ def test_saved_explanations_side_by_side(lrpx_command, tmp_path):
     head = next(line for line in out.splitlines() if line.startswith("position"))
     assert head.split() == ["position", "lrp", "attnlrp", "gradient", "text"]
     assert out == lrpx_command("explain", TEXT, "--method", "lrp,attnlrp,gradient")[1]
+    lines = str(tmp_path / "lines.jsonl")
+    lrpx_command("explain", TEXT, "--method", "lrp,attnlrp,gradient", "-o", lines)
+    assert lrpx_command("compare", lines)[1] == out
     code, _, err = lrpx_command("compare", b)
     assert code == 2
     assert "no text is explained twice" in err
@@ -713,7 +716,15 @@ def test_check_of_a_model_that_is_not_explained(lrpx_command, models):
 def test_check_shows_every_finding_as_it_is(lrpx_command, monkeypatch):
     lines = [(True, "a [batch, tokens]"), (None, "only told"), (False, "[b]not so[/b]")]
     monkeypatch.setattr("lrpx.check.check", lambda *_: Report(lines=lines))
-    assert lrpx_command("check", "gpt2") == (1, "holds a [batch, tokens]\nnote  only told\nFAILS [b]not so[/b]\n", "")
+    shown = "holds a [batch, tokens]\nnote  only told\nFAILS [b]not so[/b]\n"
+    verdict = "gpt2: 1 check failed. Do not rely on its explanations.\n"
+    for given in (["gpt2"], ["-m", "gpt2"], ["--model", "gpt2"]):
+        assert lrpx_command("check", *given) == (1, shown + verdict, "")
+    monkeypatch.setattr("lrpx.check.check", lambda *_: Report(lines=lines[:2]))
+    assert lrpx_command("check", "gpt2")[1].endswith("note  only told\ngpt2 can be explained: all checks hold.\n")
+    assert lrpx_command("check", "gpt2", "-m", "bert")[2].startswith(
+        "lrpx: two models are given: gpt2 and --model bert."
+    )
     monkeypatch.setattr("lrpx.check.check", lambda *_: Report(lines=lines[:2]))
     assert lrpx_command("check", "gpt2")[0] == 0
 

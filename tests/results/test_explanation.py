@@ -211,7 +211,7 @@ def test_a_missing_number_of_a_list_is_not_finite_either():
             lambda d: [d],
             r"holds a list\. If it is one of explanations: lrpx.Explanations.load\(path\)",
         ),
-        (lambda d: [1], "holds a JSON list, not an explanation written by Explanation.save"),
+        (lambda d: [1], "holds a JSON list, not an explanation. Give what Explanation.save"),
         (lambda d: "text", "holds a JSON str, not an explanation"),
     ],
 )

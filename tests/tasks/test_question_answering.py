@@ -145,7 +145,7 @@ BAD = {
     "not there": ({"question": QUESTION, "target": "Bonn"}, "Copy it from the context, or give .first, last. tokens"),
     "outside": ({"question": QUESTION, "target": (3, 40)}, "is no run of the 18 tokens"),
     "backwards": ({"question": QUESTION, "contrast": (9, 8)}, "is no run of the 18 tokens"),
-    "a label": ({"question": QUESTION, "target": 3}, "target=3: give an answer as a string of the context"),
+    "a label": ({"question": QUESTION, "target": 3}, "target=3 is no answer. Give a string of the context"),
     "same": ({"question": QUESTION, "target": "Paris", "contrast": "Paris"}, "are the same answer"),
     "position": ({"question": QUESTION, "position": 3}, "position=3: the explained answer says it"),
     "empty": ({"question": " "}, "question is ' ', which is empty"),

@@ -131,8 +131,7 @@ def read_pairs(source: str | Path, *, paradigms: Sequence[str] | None = None, sk
     if bad and not skip_bad_rows:
         listed = "".join(f"\n  {name}.jsonl, line {b.line}: {b.detail}" for name, b in bad[:10])
         raise InputError(
-            f"{len(bad)} rows cannot be used:{listed}\n"
-            "Mend the files, or leave these rows out with --skip-bad-rows (skip_bad_rows=True)."
+            f"{len(bad)} rows cannot be used:{listed}\nMend the files, or leave these rows out: skip_bad_rows=True"
         )
     forms = _other_forms([pair for pairs in found.values() for pair in pairs if isinstance(pair, Pair)])
     samples, dropped, first = [], [], 0

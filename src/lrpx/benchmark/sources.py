@@ -109,7 +109,7 @@ def read_source(
         more = f"\n  ... and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
         raise InputError(
             f"{path.name}: {len(bad)} of {total} rows cannot be used as {format}:{listed}{more}\n"
-            "Mend the file, or leave these rows out with --skip-bad-rows (skip_bad_rows=True)."
+            "Mend the file, or leave these rows out: skip_bad_rows=True"
         )
     if not rows:
         raise InputError(f"{path.name}: none of its {total} rows can be used as {format} ({len(bad)} bad).")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
 from pathlib import Path
@@ -120,7 +121,14 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         why = error.strerror or str(error)
-        raise InputError(f"--host {host} --port {port}: {why.lower()}. --port 0 takes any that is free.") from None
+        of_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+        advice = (
+            "Give a name or address of this machine: --host 127.0.0.1"
+            if of_host
+            else "--port 0 takes any that is free."
+        )
+        given = f"--host {host}" if of_host else f"--host {host} --port {port}"
+        raise InputError(f"{given}: {why[:1].lower()}{why[1:]}. {advice}") from None
     return listening
 
 

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from ..errors import InputError, counted
 from ..heatmap.terminal import unclipped
 from . import options
 from .wording import in_command_syntax, options_of
@@ -15,9 +16,14 @@ from .wording import in_command_syntax, options_of
 
 def check(
     context: typer.Context,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL", help="Hub id, folder, GGUF file, or smollm2-135m, which is the default."),
+    ] = None,
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Hub id, folder, GGUF file, or smollm2-135m.")
-    ] = options.DEFAULT_MODEL,
+        str | None,
+        options.model_option("--model", "-m", metavar="NAME", help="The model, as the other commands have it."),
+    ] = None,
     dtype: options.DtypeOption = None,
     device: options.DeviceOption = None,
     device_map: options.DeviceMapOption = None,
@@ -28,6 +34,9 @@ def check(
 ) -> None:
     """Verify a model on the spot: forward pass untouched, rules met, relevance adds up. Exit status 1 if it does not hold."""
     options.set_logging(verbose)
+    if name is not None and model is not None:
+        raise InputError(f"two models are given: {name} and --model {model}. Give one.")
+    model = name or model or options.DEFAULT_MODEL
     from ..check import check as run
     from ..models.loading import load
 
@@ -56,4 +65,12 @@ def check(
         for name, total in report.sums.items():
             table.add_row(name if name == "embedding" else f"output of {name}", f"{total:.6g}")
         console.print(table)
+    failed = sum(ok is False for ok, _ in report.lines)
+    about = escape(model)
+    verdict = (
+        f"[green]{about} can be explained: all checks hold.[/]"
+        if report.holds
+        else f"[red]{about}: {counted(failed, 'check')} failed. Do not rely on its explanations.[/]"
+    )
+    console.print(verdict, soft_wrap=True, highlight=False)
     raise typer.Exit(0 if report.holds else 1)

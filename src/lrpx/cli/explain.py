@@ -176,8 +176,6 @@ def explain(
     _check_options(methods, given)
     if heads is None and any("heads" in get_method(name).options for name in methods):
         given["heads"] = of in ("layers", "heads")  # or thousands of numbers that nobody asked for
-    if of == "neurons" and not set(at or ()) - {"input", "embedding"}:
-        raise InputError("--of neurons needs modules: --at input --at 'model.layers.*.mlp'")
     typed = {
         "target": options.text_or_id("target", target, target_id),
         "contrast": options.text_or_id("contrast", contrast, contrast_id),
@@ -187,7 +185,7 @@ def explain(
         "choices": choice,
     }
     pictures = image if image and not text and file is None else None  # to classify, without a text
-    texts = _images_of(pictures) if pictures else texts_of(text, file, jsonl=jsonl, chat=chat)
+    texts = _images_of(pictures) if pictures else texts_of(text, file, jsonl=jsonl, chat=chat, images=len(image or ()))
     several = [name for name in ("target", "contrast", "position") if isinstance(typed[name], list)]
     if several and len(texts) > 1:
         raise InputError(
@@ -203,6 +201,7 @@ def explain(
     from ..explainer import Explainer
     from ..explainer.images import is_given_pictures
     from ..models.loading import load
+    from ..models.modules import mlp_pattern
 
     methods_with_options(methods, given)  # refused before a model is loaded
     options.set_precision(tf32)
@@ -220,6 +219,8 @@ def explain(
             f"--image without a text is for models that classify or describe images, and {type(loaded).__name__} is none. For a "
             'model of images and text: lrpx explain "What is this?" --image cat.png'
         )
+    if of == "neurons" and not set(at or ()) - {"input", "embedding"}:
+        raise InputError(f"--of neurons needs modules: --at input --at '{mlp_pattern(loaded) or 'NAME.*.OF.MODULES'}'")
     explainer = Explainer(
         loaded, tokenizer, batch_tokens=batch_tokens, fast=fast, compile=compile, checkpoint=checkpoint
     )

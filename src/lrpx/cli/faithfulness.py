@@ -90,15 +90,19 @@ def faithfulness(
         refuse_overwriting(output, [file, model])
         check_output(output, "--output")
     texts = texts_of(text, file, jsonl=jsonl, chat=False, command="faithfulness")
-    if (at is not None) != (of == "neurons"):
-        raise InputError("--of neurons and --at MODULE go together: --of neurons --at 'model.layers.*.mlp.up_proj'.")
+    if at is not None and of != "neurons":
+        raise InputError("--at names the modules of neurons: give --of neurons too, or leave it out.")
     hides: Any = int(baseline) if baseline.isdecimal() else baseline
 
     from ..evaluation.faithfulness import faithfulness as perturb
     from ..explainer import Explainer
     from ..models.loading import load
+    from ..models.modules import mlp_pattern
 
-    explainer = Explainer(*load(model, dtype=dtype, device=device))
+    loaded, tokenizer = load(model, dtype=dtype, device=device)
+    if at is None and of == "neurons":
+        raise InputError(f"--of neurons needs modules: --at '{mlp_pattern(loaded) or 'NAME.*.OF.MODULES'}'")
+    explainer = Explainer(loaded, tokenizer)
     asked: dict[str, Any] = {
         "target": [one.target if one.target is not None else target for one in texts],
         "contrast": [one.contrast if one.contrast is not None else contrast for one in texts],

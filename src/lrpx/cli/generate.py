@@ -109,7 +109,7 @@ def generate(
     methods_with_options([method], given)  # refused before a model is loaded
     spans = None if not span else [_span(text) for text in span]
     pictures = image if image and prompt is None and not chat else None  # to describe, without a text
-    text = None if pictures else _prompt(prompt, chat=chat)
+    text = None if pictures else one_text(prompt, "generate", chat=chat, images=len(image or ()))
 
     from ..explainer import Explainer
     from ..explainer.images import is_given_pictures
@@ -130,7 +130,7 @@ def generate(
             raise InputError(f"{len(pictures)} images: generate() takes one. Call it once for each.")
         text, image = str(pictures[0]), None
     elif text is None:
-        text = _prompt(prompt, chat=chat)
+        text = one_text(prompt, "generate", chat=chat, images=len(image or ()))
     quiet_if_shown(kind, output)
     found = Explainer(loaded, tokenizer, checkpoint=checkpoint).generate(
         text,
@@ -149,11 +149,6 @@ def generate(
     if kind is not Format.json:
         found = in_command_words(found, context.command, context.find_root().command)
     write_one(found, kind, output, render_generated, header=header)
-
-
-def _prompt(prompt: str | None, *, chat: bool) -> Any:
-    """The one text to go on with: as it was typed, or from standard input."""
-    return one_text(prompt, "generate", chat=chat)
 
 
 def _span(text: str) -> tuple[int, int]:

@@ -122,7 +122,7 @@ ScaleOption = Annotated[
 ]
 HideOption = Annotated[
     list[str] | None,
-    _view("--hide", metavar="TOKENS", help="Leave tokens without colour: special, or first. Repeatable."),
+    _view("--hide", metavar="TOKENS", help="Leave tokens without colour: special, first, or special,first."),
 ]
 GroupOption = Annotated[
     str, _view("--group", metavar="BY", help="tokens, or words: sums of their tokens.", show_default=False)

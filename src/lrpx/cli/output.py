@@ -171,7 +171,8 @@ def look_of(scale: str, hide: list[str] | None, group: str, numbers: bool | None
     end: Any = scale
     with contextlib.suppress(ValueError):
         end = float(scale)
-    return Look(end, cast("Any", tuple(hide or ())), cast("Any", group), numbers, cast("Any", palette), header)
+    hidden: Any = tuple(name.strip() for given in hide or () for name in given.split(","))
+    return Look(end, hidden, cast("Any", group), numbers, cast("Any", palette), header)
 
 
 def write(

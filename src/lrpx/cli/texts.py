@@ -46,7 +46,13 @@ class Asked:
 
 
 def texts_of(
-    arguments: list[str] | None, file: Path | None, *, jsonl: bool | None, chat: bool, command: str = "explain"
+    arguments: list[str] | None,
+    file: Path | None,
+    *,
+    jsonl: bool | None,
+    chat: bool,
+    command: str = "explain",
+    images: int = 0,
 ) -> list[Asked]:
     """The texts to explain: what was typed, what the file holds, or what comes in through a pipe.
 
@@ -56,6 +62,7 @@ def texts_of(
         jsonl: Whether the lines are JSON. ``None``: if the file's name ends in ``.jsonl``.
         chat: Each text is what a user says to a chat model.
         command: Which command takes them, for messages.
+        images: How many come first in what a user says, with ``chat``.
 
     Raises:
         InputError: There are none, or they cannot be used; the error names the line.
@@ -81,10 +88,10 @@ def texts_of(
             )
         if not found:
             raise InputError(f"{_named(file)} holds no text; expected one per line.")
-    return list(map(_as_chat, found)) if chat else found
+    return [_as_chat(one, images) for one in found] if chat else found
 
 
-def one_text(argument: str | None, command: str, *, chat: bool = False) -> Any:
+def one_text(argument: str | None, command: str, *, chat: bool = False, images: int = 0) -> Any:
     """The one text of a command that takes no more: as it was typed, or what comes in through a pipe.
 
     Raises:
@@ -94,8 +101,8 @@ def one_text(argument: str | None, command: str, *, chat: bool = False) -> Any:
         _check_for_methods([argument], command)
         note_file_names([argument], f"lrpx {command} < {{}}")
         found = [Asked(argument)]
-        return (_as_chat(found[0]) if chat else found[0]).text
-    found = texts_of(None, None, jsonl=False, chat=chat, command=command)
+        return (_as_chat(found[0], images) if chat else found[0]).text
+    found = texts_of(None, None, jsonl=False, chat=chat, command=command, images=images)
     if len(found) > 1:
         raise InputError(
             f"standard input has {len(found)} lines with text, and lrpx {command} takes one text. Give one of them."
@@ -162,10 +169,12 @@ def _parsed(line: str, origin: str) -> Asked:
     return Asked(text, origin, **entry)
 
 
-def _as_chat(asked: Asked) -> Asked:
+def _as_chat(asked: Asked, images: int) -> Asked:
+    """A text as what a user says, after so many images."""
     if not isinstance(asked.text, str):
         return asked
-    return replace(asked, text=[{"role": "user", "content": asked.text}])
+    parts = [*({"type": "image"} for _ in range(images)), {"type": "text", "text": asked.text}]
+    return replace(asked, text=[{"role": "user", "content": parts if images else asked.text}])
 
 
 def _named(file: Path | None) -> str:

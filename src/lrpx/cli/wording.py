@@ -92,6 +92,8 @@ def _typed(name: str, value: Any, option: str) -> str:
         return f"{option}{shlex.quote(text)}"
     if value is ...:
         return f"{option} ..."
+    if isinstance(value, tuple):  # a head, or the tokens of a span
+        return f"{option} {(':' if name in ('span', 'spans') else ',').join(map(str, value))}"
     if isinstance(value, list):
         return " ".join(_typed(name, one, option) for one in value) or option
     if value is True or value is None:

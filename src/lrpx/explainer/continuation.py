@@ -44,7 +44,11 @@ def read_prompt(
         InputError: There is none, or several, or the model is not one that goes on with a text.
     """
     if prompt is None:
-        raise InputError("no prompt given.", python="Type: explainer.generate(prompt, max_new_tokens=20).")
+        raise InputError(
+            "no prompt given.",
+            python="Type: explainer.generate(prompt, max_new_tokens=20).",
+            command='Type: lrpx generate "The keys to the cabinet".',
+        )
     signature, tokenizer = ModelSignature.of(model), tokenizer_of(reader)
     source = signature.source if signature.source is not None and signature.source.features else None
     singles, several = split(prompt) if source is None else split_sources(source, prompt)
@@ -72,7 +76,8 @@ def read_prompt(
         what = "fills in masks" if task == "masked" else f"is for {task}"
         raise InputError(
             f"{type(model).__name__} {what} and does not go on with a text.",
-            python="Use explainer(text) or lrpx explain.",
+            python="Use explainer(text).",
+            command="What it predicts is explained by lrpx explain.",
             app="Press “Explain”.",
         )
     return encode_with_images(model, reader, singles[0], given, encoder(tokenizer)).without_closing()

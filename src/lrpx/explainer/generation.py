@@ -98,6 +98,7 @@ def explain_continuation(
         raise InputError(
             f"{method.name} explains one prediction of a text with images, and no generated text.",
             python="Explain one token: explainer(text, images=[...], target=...).",
+            command="Explain one token: lrpx explain TEXT --image FILE.",
             app="Choose another method, such as attnlrp.",
         )
     if item.images and not signature.placeholders.isdisjoint(continuation):
@@ -221,8 +222,9 @@ def _contrast(
         return Average(count)
     if isinstance(given, str) and LIKE_AVERAGES.fullmatch(given):
         raise InputError(
-            f'contrast={given!r}: the averages of logits are "mean" and "top10" (of the ten largest; any number from 1). If you '
-            "mean the token of this name, give its id."
+            f'contrast={given!r}: the averages of logits are "mean" and "top10" (of the ten largest; any number from 1).',
+            python="If you mean the token of this name, give its id.",
+            command="",
         )
     each = given if isinstance(given, list) else [given] * len(targets)
     if len(each) != len(targets):

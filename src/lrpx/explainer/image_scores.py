@@ -84,11 +84,13 @@ class ImageScores(Images):
             raise InputError(
                 f"{type(self.model).__name__} reads a text through its tokenizer, which is missing.",
                 python="Type: lrpx.Explainer(model, transformers.AutoProcessor.from_pretrained(name)).",
+                command="Load a model that has the files of its processor beside it.",
             )
         if target is None:
             raise InputError(
                 f"{type(self.model).__name__} scores how well an image and a text fit, and no text is given.",
                 python='Type: explainer(image, target="a photo of a cat"), perhaps with contrast="a photo of a dog".',
+                command='Give one: target="a photo of a cat", perhaps with contrast="a photo of a dog".',
                 app="Type one in “Explain”, such as: a photo of a cat.",
             )
         if function_of(target, contrast) is not None:

@@ -69,6 +69,7 @@ def how(method: Method, settings: Mapping[str, Any], *, images: bool = False) ->
         raise InputError(
             "heads=True is for one token that is explained, and here several are explained together.",
             python="Explain one at a time: explainer(text, target=..., heads=True).",
+            command="Explain one at a time: lrpx explain TEXT --heads.",
         )
     at = settings["at"]
     places = (at,) if isinstance(at, str) else tuple(at)

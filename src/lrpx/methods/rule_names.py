@@ -43,7 +43,19 @@ def linear_rule(text: str) -> Rule:
     for pattern, rule in _PATTERNS.items():
         if found := re.fullmatch(pattern, text):
             return rule(*(float(number) for number in found.groups() if number is not None))
+    check_number(text)
     raise InputError(f"unknown rule {text!r} for layers with weights. {nearest(text, EXAMPLES)}")
+
+
+def check_number(text: str) -> None:
+    """Refuse ``gamma=abc`` by what is wrong with it.
+
+    Raises:
+        InputError: A rule that takes a number has something else.
+    """
+    if found := re.fullmatch(r"(?:conv:)?(epsilon|gamma)=(.*)", text):
+        example = next(name for name in EXAMPLES if name.startswith(found[1]))
+        raise InputError(f"the rule {text!r}: {found[2]!r} is no number. Give one, as in {example!r}.")
 
 
 @dataclass(frozen=True)
@@ -92,6 +104,7 @@ def full_name(name: str, base: str) -> str:
     if any(re.fullmatch(pattern, re.split(_BETWEEN, name)[0].removeprefix(_CONV)) for pattern in _PATTERNS):
         name = f"{base}+{name}"
     elif "+" not in name and name not in RULESETS:
+        check_number(name)
         raise InputError(f"unknown rule set {name!r}. {nearest(name, [*RULESETS, *EXAMPLES])}")
     named_rules(name)
     return name

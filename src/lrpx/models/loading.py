@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..errors import InputError, first_lines, names_checked
+from ..errors import InputError, first_lines, names_checked, nearest
 from . import device_map as device_maps
 from . import hub
 from .adapters import check_head, with_adapter
@@ -152,6 +152,11 @@ def _load_model(place: Place, auto_class: Any, **options: Any) -> Any:
     except (OSError, ValueError, ImportError, KeyError, RuntimeError, SafetensorError) as error:
         damaged = place.name == default_model.ALIAS and isinstance(error, OSError | RuntimeError | SafetensorError)
         again = f" Delete {place.source} and try again." if damaged else ""
+        chosen = options.get("attn_implementation")
+        if chosen is not None and "attn_implementation" in str(error) and "flash" not in str(chosen):
+            raise InputError(
+                f"attn_implementation={chosen!r} is not known. {nearest(chosen, ('sdpa', 'eager'))}"
+            ) from error
         if "flash" in str(error).lower():
             again = (
                 ' Take attn_implementation="sdpa": flash attention hides its operations, and could not be explained.'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any
@@ -44,6 +45,17 @@ def modules_of(model: nn.Module) -> list[nn.Module]:
                 seen.add(child)
                 found.append(child)
     return found
+
+
+_MLPS = ("mlp", "intermediate", "fc1", "feed_forward", "feedforward", "ffn", "ff", "DenseReluDense", "block_sparse_moe")
+
+
+def mlp_pattern(model: nn.Module) -> str | None:
+    """A glob for the MLPs of a model's blocks, such as ``"model.layers.*.mlp"``, if they are called as usual."""
+    for name, _ in model.named_modules():
+        if name.rpartition(".")[2] in _MLPS and re.search(r"\.\d+\.", name):
+            return re.sub(r"\.\d+\.", ".*.", name)
+    return None
 
 
 def visible_modules(model: nn.Module) -> list[nn.Module]:

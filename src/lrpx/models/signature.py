@@ -52,6 +52,7 @@ def task_of(model: PreTrainedModel) -> str:
             f"{kind.__name__} is neither a causal nor a masked language model, and has no other head that lrpx knows.",
             python="Load it with AutoModelForCausalLM, AutoModelForMaskedLM or AutoModelForImageTextToText, or with "
             "lrpx.load(name).",
+            command="Give a model with a language-model head.",
         )
     if (needed := _needs_more(kind)) and not _of_an_image(needed):
         raise UnsupportedModelError(f"{kind.__name__} needs {needed}, and lrpx explains text alone.")
@@ -206,6 +207,7 @@ class ModelSignature:
             raise UnsupportedModelError(
                 f"{type(model).__name__} reads images, and this is for models that read text.",
                 python="Its labels are explained by explainer(image).",
+                command="Its labels are explained by lrpx explain --image FILE.",
             )
         limits = context_length(model), made_for(model)
         kind: Any = type(model)

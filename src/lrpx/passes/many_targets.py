@@ -235,6 +235,7 @@ class ManyTargets:
                 f"a prediction of {self._name} depends on tokens after it, so that tokens cannot be explained by one pass over "
                 "the whole text.",
                 python="Explain each by itself: explainer(text, target=...).",
+                command="Explain each by itself, with one target=.",
                 app="Explain each by itself.",
             )
         state = with_later(self._state.whole().detach()[0].flatten(1), [each.detach()[0] for each in self._later])

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ..errors import InputError
+from ..files import json_object
 from ..heatmap.alignment import text_of
 from .explanation import Explanation
 from .explanations import Explanations
-from .saved import read_saved
+from .saved import WROTE, read_saved
 
 Given: TypeAlias = "Explanation | Iterable[Explanation] | str | os.PathLike[str]"
 
@@ -46,15 +47,35 @@ def compare(*given: Given) -> Explanations:
 
 
 def load_any(path: str | os.PathLike[str]) -> Explanations:
-    """The explanations of a file that ``Explanation.save`` or ``Explanations.save`` wrote.
+    """The explanations of a file that ``Explanation.save``, ``Explanations.save`` or ``lrpx explain`` wrote.
 
     Raises:
-        InputError: The file holds neither.
+        InputError: The file holds none.
     """
     if not Path(path).is_file():
-        raise InputError(f"{os.fspath(path)!r} is no file. Give one that Explanation.save() wrote.")
+        raise InputError(
+            f"{os.fspath(path)!r} is no file.", python="Give one that Explanation.save() wrote.", command=WROTE
+        )
+    if lines := _json_lines(Path(path)):
+        return Explanations(_of_line(path, number, each) for number, each in enumerate(lines, start=1))
     found = read_saved(path, "Explanation.save()")
     return Explanations.load(path) if isinstance(found, list) else Explanations([Explanation.load(path)])
+
+
+def _json_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file of several JSON lines; of any other file none."""
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        return [json_object(line) for line in lines] if len(lines) > 1 else []
+    except ValueError:  # a UnicodeDecodeError is one, too
+        return []
+
+
+def _of_line(path: str | os.PathLike[str], number: int, data: dict[str, Any]) -> Explanation:
+    try:
+        return Explanation.from_dict(data)
+    except InputError as error:
+        raise error.at(f"{os.fspath(path)}, line {number}") from None
 
 
 def _each(given: Iterable[Given]) -> Iterator[Explanation]:

@@ -23,7 +23,7 @@ from ..files import check_ending, json_line, save_output
 from ..heatmap.shown import TOP, Shown
 from .images import ImagePatches, check_images, plain_images, read_images
 from .inside import INSIDE, relevance_of_head, rows_of, strongest_neurons
-from .saved import read_saved
+from .saved import WROTE, read_saved
 from .tokens import Prediction, Segment, Token, Unit, readable_texts
 
 SCHEMA = 1
@@ -244,11 +244,21 @@ class Explanation(Shown):
         """
         schema = data.get("schema")
         if data.get("kind") == "generation":
-            raise InputError("not one explanation, but generated text. Type: lrpx.GenerationExplanation.load(path)")
+            raise InputError(
+                "not one explanation, but generated text.",
+                python="Type: lrpx.GenerationExplanation.load(path)",
+                command=WROTE,
+            )
+        if data.get("kind") == "flow":
+            raise InputError(
+                "not an explanation, but a flow.", python="Type: lrpx.RelevanceFlow.load(path)", command=WROTE
+            )
         if schema is None or not {"tokens", "relevance", "method"} <= data.keys():
             known = "no field 'schema'" if schema is None else "no tokens with relevance"
             raise InputError(
-                f"not a saved explanation: it has {known}. Give what Explanation.save() or to_dict() made."
+                f"not a saved explanation: it has {known}.",
+                python="Give what Explanation.save() or to_dict() made.",
+                command=WROTE,
             )
         if schema != SCHEMA:
             raise InputError(f"schema {schema!r}: this version of lrpx reads schema {SCHEMA}. Upgrade lrpx to read it.")
@@ -306,12 +316,14 @@ class Explanation(Shown):
             raise InputError(f"{path} holds a list. If it is one of explanations: lrpx.Explanations.load(path).")
         if not isinstance(data, dict):
             raise InputError(
-                f"{path} holds a JSON {type(data).__name__}, not an explanation written by Explanation.save()."
+                f"{path} holds a JSON {type(data).__name__}, not an explanation.",
+                python="Give what Explanation.save() wrote.",
+                command=WROTE,
             )
         try:
             return cls.from_dict(data)
         except InputError as error:
-            raise InputError(f"{path}: {error}") from None
+            raise error.at(str(path)) from None
 
 
 def _later_fields(saved: dict[str, Any]) -> dict[str, Any]:

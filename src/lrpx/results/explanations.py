@@ -109,7 +109,7 @@ class Explanations(Shown, Sequence[Explanation]):
             try:
                 found.append(Explanation.from_dict(each))
             except InputError as error:
-                raise InputError(f"{path}[{i}]: {error}") from None
+                raise error.at(f"{path}[{i}]") from None
         return cls(found)
 
 

@@ -50,7 +50,10 @@ def relevance_of_head(by_head: np.ndarray | None, head: tuple[int, int], made: M
     layers, heads, _ = by_head.shape
     pair = isinstance(head, tuple | list) and len(head) == 2 and all(isinstance(i, int | np.integer) for i in head)
     if not pair or not (0 <= head[0] < layers and 0 <= head[1] < heads):
-        raise InputError(f"head={head!r}: give (layer, head), from (0, 0) to ({layers - 1}, {heads - 1}).")
+        raise InputError(
+            f"head={head!r}: give a layer from 0 to {layers - 1} and a head from 0 to {heads - 1}, such as "
+            f"head=({layers - 1}, {heads - 1})."
+        )
     return np.asarray(by_head[head[0], head[1]])
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 from ..errors import InputError
 
+WROTE = "Give what lrpx explain wrote: lrpx explain TEXT -o a.json"  # to those who compare on the command line
+
 
 def read_saved(path: str | os.PathLike[str], written_by: str) -> Any:
     """The JSON of a file that ``save`` wrote; ``written_by`` is how users call it.
@@ -21,7 +23,9 @@ def read_saved(path: str | os.PathLike[str], written_by: str) -> Any:
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON: {error}. Give a file written by {written_by}.") from error
+        raise InputError(
+            f"{path} is not JSON: {error}.", python=f"Give a file written by {written_by}.", command=WROTE
+        ) from error
 
 
 def read_object(path: str | os.PathLike[str], what: str) -> dict[str, Any]:

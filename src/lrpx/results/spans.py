@@ -88,7 +88,7 @@ def checked_span(span: Any, generated: int) -> tuple[int, int]:
     start, stop = (i + generated * (i < 0) for i in map(int, span))  # of NumPy, too: JSON knows none
     if not 0 <= start < stop <= generated:
         raise InputError(
-            f"the span ({span[0]}, {span[1]}) is empty or goes beyond the generated tokens, of which there are {generated}: "
+            f"the span {span[0]}:{span[1]} is empty or goes beyond the generated tokens, of which there are {generated}: "
             f"start counts from 0, and stop is the first after the span, at most {generated}."
         )
     return start, stop

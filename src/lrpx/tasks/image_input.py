@@ -122,6 +122,7 @@ def _processed(image: Any, processor: Any, model: PreTrainedModel) -> dict[str, 
             f"{type(model).__name__} reads an image through its image processor, which is missing.",
             python="Type: lrpx.Explainer(model, transformers.AutoImageProcessor.from_pretrained(name)). Or give pixel values as "
             "floats [3, height, width].",
+            command="Load a model that has the files of its processor beside it.",
         )
     made = processor(images=image, return_tensors="pt")
     return {name: value for name, value in made.items() if name in READ and takes(model, name)}

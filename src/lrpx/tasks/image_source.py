@@ -86,6 +86,7 @@ def _inputs(model: PreTrainedModel, processor: Any, given: Any) -> dict[str, Ten
             f"{kind} reads an image through its processor, which is missing.",
             python="Type: lrpx.Explainer(model, transformers.AutoProcessor.from_pretrained(name)). Or give what the processor "
             "makes of it.",
+            command="Load a model that has the files of its processor beside it.",
         )
     try:
         made = processor(images=picture, return_tensors="pt")

@@ -167,6 +167,7 @@ def _of_chat(inside: Sequence[Mapping[str, Any]], images: list[Any] | None) -> l
         raise InputError(
             f"the messages have {empty} image parts without an image, and images= has {len(images or ())}.",
             python='Give as many, or {"type": "image", "image": picture} in the messages.',
+            command='Put {"type": "image"} into a message for each of them.',
         )
     rest = iter(images or ())
     return [next(rest) if image is None else image for image in held]
@@ -187,6 +188,7 @@ def _check_reads_images(model: PreTrainedModel, reader: Any) -> None:
         raise InputError(
             f"images need the model's processor, and {kind} is given.",
             python="Type: lrpx.Explainer(model, AutoProcessor.from_pretrained(name)), or lrpx.Explainer(name).",
+            command="Load a model that has the files of its processor beside it.",
             app="Start the app with a model that has one.",
         )
 

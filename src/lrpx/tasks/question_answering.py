@@ -192,6 +192,7 @@ def _check_position(position: Any) -> None:
         raise InputError(
             f"position={position!r}: the explained answer says it.",
             python="Give target=, a string or (first, last) tokens.",
+            command="Give target='...', a string of the context.",
             app="Leave “Position” empty.",
         )
 
@@ -279,7 +280,12 @@ class _Answers:
                 f"{role}={given.values} is no run of the {length} tokens. Give its first and its last token, counted from 0; the "
                 f"context has tokens {self.context.start} to {self.context.end - 1}."
             )
-        raise InputError(f"{role}={given!r}: give an answer as a string of the context, or as (first, last) tokens.")
+        raise InputError(
+            f"{role}={given!r} is no answer.",
+            python="Give a string of the context, or (first, last) tokens.",
+            app="Give a string of the text.",
+            command=f"Give a string of the context: {role}='...'",
+        )
 
     def _text(self, given: str, role: str) -> tuple[tuple[int, int], list[str]]:
         wanted = given.strip()
@@ -288,6 +294,7 @@ class _Answers:
             raise InputError(
                 f"{role}={given!r} cannot be found, because the tokenizer does not say which characters a token stands for.",
                 python="Give (first, last) tokens.",
+                command="Leave it out: the answer of the model is explained.",
                 app="Choose an answer in the list.",
             )
         begin, stop = min(start for start, _ in places.values()), max(end for _, end in places.values())
@@ -307,6 +314,7 @@ class _Answers:
             raise InputError(
                 problem,
                 python="Copy it from the context, or give (first, last) tokens.",
+                command="Copy it from the context.",
                 app="Copy it from the text, or choose an answer in the list.",
             )
         chosen = max(found, key=self.score)

@@ -34,6 +34,8 @@ def item_of(
             f"{signature.name} has no head that predicts anything: it gives embeddings.",
             python="Why two texts are similar: explainer.similarity(text, other). To explain predictions, load the model with "
             "its head.",
+            command='Why two texts are similar: lrpx similarity "A dog runs." "The puppy is running.". To explain predictions, '
+            "give a model with its head.",
             app="Start the app with a model that predicts something.",
         )
     mask = (getattr(tokenizer, "mask_token_id", None), getattr(tokenizer, "mask_token", None))

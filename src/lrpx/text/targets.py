@@ -162,9 +162,9 @@ def _changes_its_context(given: str, role: str, text: str, tokenizer: Any) -> In
     if spaced is not None and spaced[0] != given:
         why, move = "Most likely a space was forgotten: give", "Or move the piece of a word to the other side"
         python, app = f"{why} {role}={spaced[0]!r}. {move}, or give ids.", f"{why} {spaced[0]!r}. {move}."
-        return InputError(problem, python=python, app=app)
+        return InputError(problem, python=python, app=app, command=f"{why} {role}={spaced[0]!r}. {move}.")
     move = "Move the space or the piece of a word to the other side"
-    return InputError(problem, python=f"{move}, or give ids.", app=f"{move}.")
+    return InputError(problem, python=f"{move}, or give ids.", app=f"{move}.", command=f"{move}.")
 
 
 def _shown(ids: list[int], start: int, tokenizer: Any) -> str:
