@@ -8,7 +8,7 @@ import pytest
 
 from lrpx import files
 from lrpx.benchmark import storage
-from lrpx.benchmark.storage import check_place, claim, read_table, write_table
+from lrpx.benchmark.storage import check_claim, check_place, claim, read_table, write_table
 from lrpx.errors import InputError, LrpxError
 from lrpx.files import read_json
 
@@ -100,3 +100,24 @@ def test_leftovers_of_our_own_are_no_obstacle(tmp_path):
     (tmp_path / storage.DOWNLOADS).mkdir()
     (tmp_path / ".manifest.json.abc.tmp").write_text("")
     claim(tmp_path, {"kind": "benchmark"}, what="benchmark")
+
+
+def test_a_folder_of_something_else_is_told_by_what_was_given(tmp_path):
+    """What follows from it, such as checksums, is not."""
+    there = {
+        "model": {"name": "a", "weights": "x", "layers": 2},
+        "methods": ["lrp"],
+        "options": {"limit": 300},
+        "plan": {"parts": 3, "selection": "x"},
+    }
+    claim(tmp_path / "run", there, what="run")
+    for changed, told in [
+        ({"options": {"limit": 100}, "plan": {"parts": 1, "selection": "y"}}, "limit is 300 there and 100 now"),
+        ({"methods": ["lrp", "attnlrp"]}, "methods is lrp there and lrp, attnlrp now"),
+        ({"model": {"name": "b", "weights": "y", "layers": 4}}, "model.name is 'a' there and 'b' now"),
+        ({"model": {"name": "a", "weights": "y", "layers": 2}}, "model.weights is 'x' there and 'y' now"),
+        ({"plan": {"parts": 2, "selection": "x"}}, "plan.parts is 3 there and 2 now"),
+    ]:
+        with pytest.raises(InputError) as error:
+            check_claim(tmp_path / "run", there | changed, what="run")
+        assert f"made from something else: {told}. Choose" in str(error.value)

@@ -158,7 +158,7 @@ def check_claim(folder: Path, manifest: dict[str, Any], *, what: str) -> None:
     path = folder / "manifest.json"
     if path.exists():
         there = read_json(path)
-        differences = list(_differences(there, manifest))
+        differences = [sentence for _, sentence in _without_consequences(list(_differences(there, manifest)))]
         if differences:
             raise InputError(
                 f"{folder} holds a {what} made from something else: {'; '.join(differences)}. "
@@ -182,12 +182,34 @@ def check_place(folder: Path, *, what: str) -> None:
             raise InputError(f"{folder} is not a {what} and not empty (it holds {foreign[0]}): choose another folder.")
 
 
-def _differences(there: Any, now: Any, name: str = "") -> Iterator[str]:
-    """Each leaf in which two nested dictionaries differ, as a sentence; a file is known by its checksum, not its name."""
+def _without_consequences(differences: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The differences that were asked for: what follows from others, such as how samples are divided, is left out.
+
+    It is told if there is nothing else.
+    """
+    names = {name for name, _ in differences}
+    other = {"model.name", "benchmark.source"} & names  # another model or benchmark: its other facts follow
+    own = [
+        (name, sentence)
+        for name, sentence in differences
+        if name in other or not name.startswith(("plan.", *(each.partition(".")[0] + "." for each in other)))
+    ]
+    return own or differences
+
+
+def _differences(there: Any, now: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Each leaf in which two nested dictionaries differ: its name, and a sentence.
+
+    A file is known by its checksum, not its name.
+    """
     if isinstance(there, dict) and isinstance(now, dict):
         for key in sorted(there.keys() | now.keys()):
             if key == "name" and "sha256" in there and "sha256" in now:
                 continue
             yield from _differences(there.get(key), now.get(key), f"{name}.{key}" if name else key)
     elif there != now:
-        yield f"{name} is {there!r} there and {now!r} now"
+        yield name, f"{name.removeprefix('options.')} is {_as_typed(there)} there and {_as_typed(now)} now"
+
+
+def _as_typed(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else repr(value)
