@@ -165,3 +165,13 @@ def test_several_images_are_numbered_unless_they_have_names():
         assert [image.label for image in v.images] == labels
         assert [cell.text for cell in v.cells if cell.image] == labels
     assert png_of(photo()) != png_of(photo(seed=1))
+
+
+def test_numbers_of_many_patches_stand_in_blocks_without_colours():
+    values = np.arange(64.0).reshape(8, 8) / 1e4
+    lines = printed(explanation_of_image(values), None, 60).splitlines()
+    first, second = lines.index("columns 1 to 6:"), lines.index("columns 7 to 8:")
+    assert second - first == 9
+    assert [len(line.split()) for line in lines[first + 1 : second]] == [6] * 8
+    assert [len(line.split()) for line in lines[second + 1 : second + 9]] == [2] * 8
+    assert max(map(len, lines)) <= 60

@@ -272,10 +272,21 @@ def _plain(view: View, width: int) -> list[Text]:
     lines += ["  ".join([*(c.rjust(w) for c, w in zip(row, widths, strict=False)), row[3]]) for row in rows]
     for image in view.images:
         lines += ["", view.caption(image)]
-        lines += ["  ".join(view.number(float(value)) for value in row) for row in image.values]
+        lines += _matrix([[view.number(float(value)) for value in row] for row in image.values], width)
     if view.components:
         lines.append("outside the tokens: " + ", ".join(view.outside()))
     return [Text(line) for line in lines]
+
+
+def _matrix(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
+    """Numbers in rows and columns; of a wider matrix, blocks of columns below one another."""
+    wide, count = max(len(text) for row in rows for text in row), len(rows[0])
+    fit = max(1, (width + 2) // (wide + 2))
+    for start in range(0, count, fit):
+        stop = min(start + fit, count)
+        if fit < count:
+            yield f"columns {start + 1} to {stop}:" if stop - start > 1 else f"column {stop}:"
+        yield from ("  ".join(text.rjust(wide) for text in row[start:stop]) for row in rows)
 
 
 def _listed(ids: Sequence[str]) -> str:
