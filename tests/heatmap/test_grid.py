@@ -456,3 +456,9 @@ def test_numbers_at_the_ends_of_rows_stay_together_on_a_page(new_page, tmp_path)
     assert alone
     page.set_viewport_size({"width": browser.PHONE, "height": 800})
     assert not browser.wider_than_window(page)
+
+
+def test_labels_that_hold_commas_are_listed_with_semicolons():
+    rows = [made(method=m, position=p, notes=(f"at {p}",)) for p in (1, 2) for m in ("lrp", "attnlrp")]
+    below = grid(rows, Look()).below()
+    assert any(line.startswith("lrp, position 1; attnlrp, position 1: ") for line in below), below

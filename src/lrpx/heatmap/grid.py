@@ -98,7 +98,9 @@ class Grid:
         lines += [line for line in several if counts[line] == len(self.rows)]
         for line in several:
             if counts[line] < len(self.rows):
-                lines.append(f"{', '.join(label for label, found in own.items() if line in found)}: {line}")
+                those = [label for label, found in own.items() if line in found]
+                between = "; " if any(", " in label for label in those) else ", "
+                lines.append(f"{between.join(those)}: {line}")
         lines += [f"{label}: {line}" for label, found in own.items() for line in found if counts[line] == 1]
         return [line for line in lines if line]
 
