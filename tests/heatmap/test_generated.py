@@ -9,6 +9,7 @@ from html import unescape
 from html.parser import HTMLParser
 
 import numpy as np
+import pictures
 import pytest
 from rich.console import Console
 
@@ -313,3 +314,16 @@ def test_a_contrast_of_tokens_and_special_tokens():
     assert generated_view(g).one == "logit minus that of its contrast, of"
     assert generated_view(g).cells[0].special
     assert g[0].special == (0,)
+
+
+def test_the_page_has_the_images_of_the_prompt():
+    """With what their patches gave to all rows together."""
+    tokens = (["<image>"] * 4 + ["What", "?"], ["A", " cat"])
+    g = generation(tokens, images=(pictures.patches(0, 2, 2),))
+    [image] = generated_view(g).images
+    np.testing.assert_allclose(image.values.ravel(), g.relevance.sum(0)[:4])
+    page = g.to_html()
+    assert page.count("<figure") == 1
+    assert "image: 2 x 2 patches" in page
+    assert "for &quot;A cat&quot;, colours to ±" in page
+    assert "data:image/png" not in generation().to_html()

@@ -6,7 +6,7 @@ A row has one number per cell, the sum over the cell's tokens. What comes after 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from .cells import Cell, cells_of
 from .drawable import Generated, Patches
 from .facts import model_and_settings
+from .images import ImageMap, maps_of
 from .look import Look
 from .numbers import MINUS, probability, short
 from .text import legible, mostly_rtl
@@ -56,6 +57,7 @@ class GeneratedView:
     notes: tuple[str, ...]
     remarks: tuple[str, ...]
     rtl: tuple[bool, bool]  # whether prompt and continuation run from right to left
+    images: tuple[ImageMap, ...] = ()  # those of the prompt, with what they gave to ``whole``
 
     @property
     def title(self) -> str:
@@ -68,9 +70,14 @@ class GeneratedView:
         return "", ""
 
     @property
+    def adds_up(self) -> bool:
+        """Whether there are several rows whose sum is that of all generated text."""
+        return self.per_token and self.additive and len(self.rows) > 1
+
+    @property
     def whole(self) -> Row:
         """All rows together where they add up, or else the first."""
-        if not (self.per_token and self.additive and len(self.rows) > 1):
+        if not self.adds_up:
             return self.rows[0]
         residuals = [row.residual for row in self.rows if row.residual is not None]
         return Row(
@@ -163,7 +170,8 @@ def generated_view(g: Generated) -> GeneratedView:
                 relevance=relevance,
             )
         )
-    return GeneratedView(**{**vars(view), "rows": tuple(rows)})
+    view = replace(view, rows=tuple(rows))
+    return replace(view, images=tuple(maps_of(g.images, g.relevance.sum(0) if view.adds_up else g.relevance[0])))
 
 
 def _minus_contrasts(phrase: str, contrasts: Sequence[Any], whose: str) -> str:

@@ -15,6 +15,8 @@ import numpy as np
 from .colours import BEYOND_BLUE, BEYOND_RED, BLUE, RED, WHITE, colour
 from .generated import GeneratedView, Row
 from .html import STYLE, cell_style, document, prose
+from .image_html import STYLE as OF_IMAGES
+from .image_html import figure
 from .look import QUANTILE, Look
 from .numbers import MINUS, fixed, probability, short
 
@@ -98,12 +100,16 @@ def page(view: GeneratedView) -> str:
     """A complete page."""
     text = "".join(view.text(i) for i in range(view.first, len(view.cells))).strip()
     title = f"{view.method}: {text[:60]}"
-    return document(title, f"<style>{STYLE}{_STYLE}</style>\n{_section(view, script=True)}")
+    return document(title, f"<style>{_style(view)}</style>\n{_section(view, script=True)}")
 
 
 def fragment(view: GeneratedView) -> str:
     """The style sheet and the text with the map of all that was generated; no script."""
-    return f"<style>{STYLE}{_STYLE}</style>\n{_section(view, script=False)}"
+    return f"<style>{_style(view)}</style>\n{_section(view, script=False)}"
+
+
+def _style(view: GeneratedView) -> str:
+    return STYLE + _STYLE + OF_IMAGES * bool(view.images)
 
 
 def _section(view: GeneratedView, *, script: bool) -> str:
@@ -132,6 +138,7 @@ def _section(view: GeneratedView, *, script: bool) -> str:
             f'<p class="soft label">{name}</p><p class="map prompt" dir="{directions[0]}">{cells}</p>\n'
             for name, cells in given
         ),
+        *_pictures(view),
         f'<p class="soft label">generated</p><p class="map reply" dir="{directions[1]}" role="group" '
         f'aria-label="generated text">{reply}</p>\n',
         _legend(view, scale, bool(scale) and bool((np.abs(row.relevance[: row.end]) > scale).any())),
@@ -142,6 +149,23 @@ def _section(view: GeneratedView, *, script: bool) -> str:
         "</section>\n",
     ]
     return "".join(parts)
+
+
+def _pictures(view: GeneratedView) -> Iterator[str]:
+    """The images of the prompt with what they gave to all that was generated, or to the first span."""
+    if not view.images:
+        return
+    scale = Look().end_of_scale([float(value) for image in view.images for value in image.values.flat])
+    text = view.whole.text.strip()
+    text = f"{text[:59]}…" if len(text) > 60 else text
+    for image in view.images:
+        yield figure(
+            image,
+            lambda value: value / scale if scale else 0.0,
+            lambda value: short(value, MINUS),
+            Look(),
+            f', for "{text}"' + f", colours to ±{short(scale).removeprefix('+')}" * bool(scale),
+        )
 
 
 def _how(view: GeneratedView) -> str:

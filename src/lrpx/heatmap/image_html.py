@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html import escape
 
 from .colours import hex_colour
 from .images import PALE, ImageMap, overlay
+from .look import Look
 from .numbers import MINUS
 from .view import View
 
@@ -30,22 +31,31 @@ box-shadow:0 0 0 1px var(--lrpx-line);print-color-adjust:exact;-webkit-print-col
 def figures(view: View) -> Iterator[str]:
     """One figure per image."""
     for image in view.images:
-        data = base64.b64encode(image.png).decode("ascii")
-        wide = LARGEST * min(1.0, image.width / image.height)
-        size = f"width:{wide:.0f}px;aspect-ratio:{image.width}/{image.height}"
-        columns = f"grid-template:repeat({image.rows},1fr)/repeat({image.columns},1fr)"
-        caption = escape(view.caption(image, MINUS))
-        yield (
-            f'<figure class="picture" style="--lrpx-picture:url(data:image/png;base64,{data})">'
-            f'<figcaption class="soft">{caption}</figcaption><div>'
-            f'<div class="plain" style="{size}" role="img" aria-label="{escape(image.label)}"></div>'
-            f'<div class="over" style="{size}" role="img" aria-label="relevance of its patches"><div class="under"></div>'
-            f'<div class="grid" style="{columns}">{"".join(_patches(view, image))}</div></div></div></figure>\n'
-        )
+        yield figure(image, view.share, lambda value: view.number(value, MINUS), view.look)
 
 
-def _patches(view: View, image: ImageMap) -> Iterator[str]:
+def figure(
+    image: ImageMap, share: Callable[[float], float], number: Callable[[float], str], look: Look, after: str = ""
+) -> str:
+    """An image: beside the picture its patches, coloured by their ``share`` of the scale, with ``after`` its caption."""
+    data = base64.b64encode(image.png).decode("ascii")
+    wide = LARGEST * min(1.0, image.width / image.height)
+    size = f"width:{wide:.0f}px;aspect-ratio:{image.width}/{image.height}"
+    columns = f"grid-template:repeat({image.rows},1fr)/repeat({image.columns},1fr)"
+    caption = escape(image.caption(number, MINUS) + after)
+    return (
+        f'<figure class="picture" style="--lrpx-picture:url(data:image/png;base64,{data})">'
+        f'<figcaption class="soft">{caption}</figcaption><div>'
+        f'<div class="plain" style="{size}" role="img" aria-label="{escape(image.label)}"></div>'
+        f'<div class="over" style="{size}" role="img" aria-label="relevance of its patches"><div class="under"></div>'
+        f'<div class="grid" style="{columns}">{"".join(_patches(image, share, number, look))}</div></div></div></figure>\n'
+    )
+
+
+def _patches(
+    image: ImageMap, share: Callable[[float], float], number: Callable[[float], str], look: Look
+) -> Iterator[str]:
     for row, column, token, value in image.places():
-        rgb, opacity = overlay(view.share(value), view.look)
-        tip = f"row {row + 1}, column {column + 1}   token {token}   {view.number(value, MINUS)}"
+        rgb, opacity = overlay(share(value), look)
+        tip = f"row {row + 1}, column {column + 1}   token {token}   {number(value)}"
         yield f'<i style="background:#{hex_colour(rgb)}{round(255 * opacity):02X}" title="{tip}"></i>'

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from .colours import Rgb
 from .drawable import Drawable, Patches
 from .look import Look
+from .numbers import short
 from .text import visible
 
 PALE = 0.35  # of the grey picture below a map; the rest is white
@@ -34,6 +35,15 @@ class ImageMap:
     png: bytes
     tokens: np.ndarray  # int [rows, columns]: positions in the text
     values: np.ndarray  # float64 [rows, columns]
+
+    def caption(self, numbers: Callable[[float], str], sign: str = "-") -> str:
+        """Name, size and sum, and the strongest patch."""
+        row, column = np.unravel_index(int(np.abs(self.values).argmax()), self.values.shape)
+        strongest = numbers(float(self.values[row, column]))
+        return (
+            f"{self.label}: {self.rows} x {self.columns} patches, sum {short(self.total, sign)}, strongest {strongest} in row "
+            f"{row + 1}, column {column + 1}"
+        )
 
     @property
     def total(self) -> float:
@@ -64,10 +74,15 @@ def labels(images: Sequence[Patches]) -> list[str]:
 
 def image_maps(e: Drawable) -> list[ImageMap]:
     """The images of an explanation."""
+    return maps_of(e.images, e.relevance)
+
+
+def maps_of(images: Sequence[Patches], relevance: np.ndarray) -> list[ImageMap]:
+    """Images with the relevance of their tokens."""
     found = []
-    for image, label in zip(e.images, labels(e.images), strict=True):
+    for image, label in zip(images, labels(images), strict=True):
         tokens = np.asarray(image.tokens, dtype=np.int64).reshape(image.rows, image.columns)
-        values = np.asarray(e.relevance, dtype=np.float64)[tokens]
+        values = np.asarray(relevance, dtype=np.float64)[tokens]
         size = image.width, image.height
         found.append(ImageMap(label, image.rows, image.columns, *size, image.png, tokens, values))
     return found

@@ -98,12 +98,7 @@ class View:
 
     def caption(self, image: ImageMap, sign: str = "-") -> str:
         """Name, size and sum of an image, and its strongest patch."""
-        row, column = np.unravel_index(int(np.abs(image.values).argmax()), image.values.shape)
-        strongest = self.number(float(image.values[row, column]), sign)
-        return (
-            f"{image.label}: {image.rows} x {image.columns} patches, sum {short(image.total, sign)}, strongest {strongest} "
-            f"in row {row + 1}, column {column + 1}"
-        )
+        return image.caption(lambda value: self.number(value, sign), sign)
 
     @property
     def coloured(self) -> list[float]:
