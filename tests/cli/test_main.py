@@ -1,5 +1,6 @@
 """The command line as a person meets it: what it writes, where, and with which exit status."""
 
+import csv
 import inspect
 import io
 import json
@@ -103,6 +104,20 @@ def test_json_lines_are_always_one_object_each(lrpx_command, tmp_path):
     assert [(e.text, e.method) for e in several] == [
         (text, method) for text in (TEXT, "the") for method in ("lrp", "gradient")
     ]
+
+
+def test_csv_has_a_row_for_each_token(lrpx_command, tmp_path):
+    code, out, err = lrpx_command("explain", TEXT, "--method", "lrp,gradient", "--format", "csv")
+    assert (code, err) == (0, "")
+    rows = list(csv.DictReader(out.splitlines()))
+    expected = json.loads(lrpx_command("explain", TEXT, "--method", "lrp,gradient", "--format", "json")[1])
+    assert [(r["method"], float(r["relevance"])) for r in rows] == [
+        (e["method"], relevance) for e in expected for relevance in e["relevance"]
+    ]
+    assert lrpx_command("explain", TEXT, "--method", "lrp,gradient", "-o", str(tmp_path / "x.csv"))[0] == 0
+    assert (tmp_path / "x.csv").read_text() == out
+    code, _, err = lrpx_command("explain", TEXT, "--of", "layers", "--format", "csv")
+    assert (code, "csv has a row for each token" in err) == (2, True)
 
 
 def test_saved_explanations_side_by_side(lrpx_command, tmp_path):
@@ -447,7 +462,7 @@ def test_what_is_logged_is_one_line_in_the_words_of_the_command(lrpx_command, mo
         (["--format", "htlm"], "lrpx: unknown format 'htlm'. Did you mean 'html'?"),
         (
             ["-o", "x.htm"],
-            "lrpx: --output x.htm: no format goes with the suffix '.htm'. Use .json, .jsonl, .html, .tex",
+            "lrpx: --output x.htm: no format goes with the suffix '.htm'. Use .json, .jsonl, .csv, .html, .tex",
         ),
         (["-o", "."], "lrpx: --output . is a folder. Give a file name in it."),
         (["-o", "none/x.html"], "lrpx: --output none/x.html: the folder "),

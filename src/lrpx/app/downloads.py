@@ -55,7 +55,7 @@ def file_of(explanations: Sequence[Explanation], kind: str, look: Look) -> bytes
     if kind == "latex":
         return heatmap.to_latex(list(explanations), look=look).encode("utf-8")
     if kind == "csv":
-        return _csv(explanations).encode("utf-8")
+        return csv_of(explanations).encode("utf-8")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / file_name(kind)
         if kind == "json":
@@ -65,7 +65,7 @@ def file_of(explanations: Sequence[Explanation], kind: str, look: Look) -> bytes
         return path.read_bytes()
 
 
-def _csv(explanations: Sequence[Explanation]) -> str:
+def csv_of(explanations: Sequence[Explanation]) -> str:
     """One row per token, with the columns of ``Explanations.to_frame`` and the token's position."""
     file = io.StringIO()
     rows = csv.writer(file, lineterminator="\n")

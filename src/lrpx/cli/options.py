@@ -152,7 +152,8 @@ FormatOption = Annotated[
     _view(
         "--format",
         metavar="FORMAT",
-        help="terminal, json (a list), jsonl, html, latex, png, pdf or svg. Default: by the suffix of --output.",
+        help="terminal, json (a list), jsonl, csv (tokens), html, latex, png, pdf or svg. Default: by the suffix of "
+        "--output.",
     ),
 ]
 FragmentOption = Annotated[

@@ -29,6 +29,7 @@ class Format(str, enum.Enum):
     terminal = "terminal"
     json = "json"
     jsonl = "jsonl"
+    csv = "csv"
     html = "html"
     latex = "latex"
     png = "png"
@@ -39,6 +40,7 @@ class Format(str, enum.Enum):
 SUFFIXES = {
     ".json": Format.json,
     ".jsonl": Format.jsonl,
+    ".csv": Format.csv,
     ".html": Format.html,
     ".tex": Format.latex,
     ".png": Format.png,
@@ -155,6 +157,8 @@ def view_of(kind: Format, of: str, head: str | None) -> tuple[str, tuple[int, ..
         if not re.fullmatch(r"\d+,\d+", head):
             raise InputError(f"--head {head}: give a layer and a head, both from 0: --head 3,5")
         of, places = "heads", tuple(map(int, head.split(",")))
+    if of != "tokens" and kind is Format.csv:
+        raise InputError(f"--of {of} is for what is drawn, and csv has a row for each token.")
     if of != "tokens" and kind in (Format.json, Format.jsonl):
         raise InputError(f"--of {of} is for what is drawn, and the format is {kind.name}, which holds all numbers.")
     if of in ("layers", "heads") and places is None and kind is Format.latex:
@@ -191,6 +195,11 @@ def write(
         each = [e.to_dict() for e in explanations]
         documents = [each] if kind is Format.json else each
         write_text("".join(map(json_line, documents)), output)
+        return
+    if kind is Format.csv:
+        from ..app.downloads import csv_of
+
+        write_text(csv_of(explanations), output)
         return
     drawn, look, of = chosen(explanations, of, look, head=head)
     if kind is Format.terminal and output is None:
