@@ -104,7 +104,8 @@ def in_one_line(error: object, most: int) -> str:
 def nearest(name: object, known: Iterable[str]) -> str:
     """A sentence that lists the ``known`` names and suggests the one closest to ``name``, ignoring case."""
     by_lower = {k.lower(): k for k in sorted(known)}
-    close = difflib.get_close_matches(str(name).lower(), by_lower, n=1, cutoff=0.55)
+    given = str(name).lower()
+    close = difflib.get_close_matches(given, by_lower, n=1, cutoff=0.5 if len(given) < 3 else 0.55)
     hint = f"Did you mean {by_lower[close[0]]!r}? " if close else ""
     return f"{hint}Known: {', '.join(map(in_a_list, by_lower.values()))}."
 

@@ -19,8 +19,8 @@ NOT_ASKED = re.compile(
 )
 # Arguments that the page does not have: what is said of them cannot come up there.
 NOT_ON_THE_PAGE = set(
-    "alpha at attn_implementation baseline between continuation dtype error explains gamma group head header heads hops layers measures "
-    "noise num_labels num_return_sequences numbers of pooling prompt_length role rules scale seed spans steps "
+    "alpha at attn_implementation baseline between continuation dtype error explains gamma group head header heads hops layers "
+    "measures noise num_labels num_return_sequences numbers of pooling prompt_length role rules scale seed spans steps "
     "target_prefix top unknown weights module".split()
 )
 CODE = re.compile(r"Type:|\w\(text|lrpx\.[A-Za-z]|`|_pretrained|model\.[a-z_]+\(|docs/|explainer")
