@@ -406,8 +406,11 @@ def test_an_output_is_not_lost_when_explaining_fails(command, tmp_path):
     ("arguments", "message"),
     [
         (["--method", "atnlrp"], "lrpx: unknown method 'atnlrp'. Did you mean 'attnlrp'?"),
-        (["--format", "htlm"], "lrpx: unknown format 'htlm'. Did you mean 'html'? Known: html, json"),
-        (["-o", "x.htlm"], "lrpx: --output x.htlm: no format goes with the suffix '.htlm'. Use .json, .jsonl, .html"),
+        (["--format", "htlm"], "lrpx: unknown format 'htlm'. Did you mean 'html'? Known: csv, html, json"),
+        (
+            ["-o", "x.htlm"],
+            "lrpx: --output x.htlm: no format goes with the suffix '.htlm'. Use .json, .jsonl, .csv, .html",
+        ),
     ],
 )
 def test_unknown_names_on_the_command_line_are_refused_before_loading(command, arguments, message):
