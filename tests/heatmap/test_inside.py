@@ -74,8 +74,8 @@ def test_neurons_are_the_strongest():
     [
         (lambda e: e.show("layer"), "no view of 'layer'. Did you mean 'layers'"),
         (lambda e: e.show("heads", head=3), r"head=3: give \(layer, head\)"),
-        (lambda e: e.show("heads", head=(3, 0)), r"give \(layer, head\), from \(0, 0\) to \(2, 3\)"),
-        (lambda e: e.show("heads", head=(-1, 0)), r"from \(0, 0\)"),
+        (lambda e: e.show("heads", head=(3, 0)), "give a layer from 0 to 2 and a head from 0 to 3"),
+        (lambda e: e.show("heads", head=(-1, 0)), "give a layer from 0 to 2"),
         (lambda e: e.show(head=(0, 0)), 'is for of="heads"'),
         (lambda e: e.show("neurons", module="nope"), "no such module"),
         (lambda e: e.show("neurons", top=0), "top=0"),
@@ -119,6 +119,21 @@ def test_terminal_shows_the_tokens_of_a_head_and_of_neurons(capsys):
     assert "value" not in out  # a neuron is a part
     Explanations([e, made(["Another", " text", " of", " fi", "ve"])]).show("layers")
     assert capsys.readouterr().out.count("what each layer adds") == 2
+
+
+def test_without_a_module_the_strongest_neurons_of_all_are_shown(capsys):
+    random = np.random.default_rng(0)
+    e = made(layers={f"block.{n}.mlp": random.normal(size=(5, 6)) for n in range(3)})
+    e.show("neurons", header=True)
+    out = capsys.readouterr().out
+    of_all = sorted(e.neurons(), key=lambda x: -np.abs(x.relevance).sum())
+    assert len(of_all) == 18
+    assert [x.method.removeprefix("attnlrp, ") in out for x in of_all] == [True] * 10 + [False] * 8
+    assert "note: of the neurons of all modules, the 10 with the most relevance are shown." in " ".join(out.split())
+    e.show("neurons", top=6)
+    out = capsys.readouterr().out
+    assert all(x.method.removeprefix("attnlrp, ") in out for x in of_all)
+    assert "of the neurons of all modules" not in out
 
 
 def test_an_image_has_a_pixel_for_each_number():

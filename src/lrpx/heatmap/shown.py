@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 import numpy as np
 
 from ..errors import InputError, check_names, nearest
-from . import html_fragment, show, to_html, to_latex, to_pdf, to_png, to_svg
+from . import draw_pairs, html_fragment, show, to_html, to_latex, to_pdf, to_png, to_svg
 from .colours import Palette
 from .look import Group, Hide, Look, Scale
 from .matrix import Of
@@ -51,7 +51,7 @@ class Shown:
                 whether each has its number. ``palette``: ``"red and blue"`` or ``"orange and purple"``. ``header``: whether
                 there are lines above the map. ``lrpx.heatmap.Look`` says more of these. ``head``: of heads, the tokens of this
                 one, as ``(layer, head)``. ``module`` and ``top``: of neurons, only those of modules of this name or glob, and
-                how many of each (10).
+                how many of each (10); by default the 10 strongest of all.
 
         Raises:
             InputError: An option that is none, or numbers that the explanation does not have.
@@ -120,6 +120,32 @@ class Shown:
         return chosen(self._drawable(), of, Look(**given), **inside)
 
 
+class ShownPairs(Shown):
+    """What has relevance of pairs of tokens too, as the similarity of two texts has."""
+
+    pairs: Any
+
+    def pairs_to_png(self, path: str | os.PathLike[str], *, header: bool = True) -> None:
+        """Draw ``pairs`` as a matrix into a PNG file (needs the extra ``viz``): a row per token of the first text.
+
+        Args:
+            path: File to write.
+            header: With the lines above the matrix.
+
+        Raises:
+            InputError: There are no pairs, or ``path`` cannot be written.
+        """
+        draw_pairs(self._drawable(), self.pairs, path, "png", Look(header=header))
+
+    def pairs_to_pdf(self, path: str | os.PathLike[str], *, header: bool = True) -> None:
+        """As ``pairs_to_png``, as a PDF of one page."""
+        draw_pairs(self._drawable(), self.pairs, path, "pdf", Look(header=header))
+
+    def pairs_to_svg(self, path: str | os.PathLike[str], *, header: bool = True) -> None:
+        """As ``pairs_to_png``, as an SVG."""
+        draw_pairs(self._drawable(), self.pairs, path, "svg", Look(header=header))
+
+
 def chosen(
     explanations: Any, of: str, look: Look, *, head: Any = None, module: str | None = None, top: int | None = None
 ) -> tuple[Any, Look, str]:
@@ -142,9 +168,19 @@ def chosen(
             raise InputError(f"head={head!r}: give (layer, head), such as (3, 5).")
         return [e.head(*head) for e in several], look, "tokens"
     if of == "neurons":
-        found = [neuron for e in several for neuron in e.neurons(module, TOP if top is None else top)]
+        of_each = [e.neurons(module, TOP if top is None else top) for e in several]
+        of_each = [_strongest(found) for found in of_each] if module is None and top is None else of_each
+        found = [neuron for neurons in of_each for neuron in neurons]
         return found, _on_one_scale(found, look), "tokens"
     return explanations, look, of
+
+
+def _strongest(neurons: Sequence[Any]) -> list[Any]:
+    """Those with the most relevance of the neurons of all modules: ten of each would fill several screens."""
+    most = sorted(neurons, key=lambda e: -float(np.abs(e.relevance).sum()))[:TOP]
+    kept = [e for e in neurons if any(e is one for one in most)]
+    told = [f"of the neurons of all modules, the {TOP} with the most relevance are shown."]
+    return [e.noted(told) for e in kept] if len(kept) < len(neurons) else kept
 
 
 def _on_one_scale(found: Sequence[Any], look: Look) -> Look:

@@ -17,10 +17,9 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from .. import heatmap
 from ..errors import InputError, NonFiniteError, counted, import_optional
 from ..files import check_ending, json_line, save_output
-from ..heatmap.shown import TOP, Shown
+from ..heatmap.shown import TOP, ShownPairs
 from .images import ImagePatches, check_images, plain_images, read_images
 from .inside import INSIDE, relevance_of_head, rows_of, strongest_neurons
 from .saved import WROTE, read_saved
@@ -33,7 +32,7 @@ NUMBERS = ("relevance", "value", *INSIDE, "pairs", "residual", "target_probabili
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Explanation(Shown):
+class Explanation(ShownPairs):
     """How much each input token contributed to a logit, or to a difference of logits.
 
     Attributes:
@@ -190,26 +189,6 @@ class Explanation(Shown):
         return dataclasses.replace(
             self, relevance=relevance, method=method, residual=None, layers={}, components={}, **inside
         )
-
-    def pairs_to_png(self, path: str | os.PathLike[str], *, header: bool = True) -> None:
-        """Draw ``pairs`` as a matrix into a PNG file (needs the extra ``viz``): a row per token of the first text.
-
-        Args:
-            path: File to write.
-            header: With the lines above the matrix.
-
-        Raises:
-            InputError: There are no pairs, or ``path`` cannot be written.
-        """
-        heatmap.draw_pairs(self, self.pairs, path, "png", heatmap.Look(header=header))
-
-    def pairs_to_pdf(self, path: str | os.PathLike[str], *, header: bool = True) -> None:
-        """As ``pairs_to_png``, as a PDF of one page."""
-        heatmap.draw_pairs(self, self.pairs, path, "pdf", heatmap.Look(header=header))
-
-    def pairs_to_svg(self, path: str | os.PathLike[str], *, header: bool = True) -> None:
-        """As ``pairs_to_png``, as an SVG."""
-        heatmap.draw_pairs(self, self.pairs, path, "svg", heatmap.Look(header=header))
 
     def to_frame(self, of: Literal["tokens", "layers", "heads"] = "tokens") -> Any:
         """One row per token as a pandas ``DataFrame``: ``text``, ``token`` (the raw piece), ``token_id`` and ``relevance``.
