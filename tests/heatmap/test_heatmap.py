@@ -25,7 +25,7 @@ from lrpx.errors import InputError, LrpxWarning
 from lrpx.heatmap import Look, latex, rtl
 from lrpx.heatmap.colours import BLUE, RED, WHITE, colour, hex_colour, ink
 from lrpx.heatmap.numbers import fixed
-from lrpx.heatmap.text import around_quotes, readable, visible
+from lrpx.heatmap.text import around_quotes, in_quotes, readable, visible
 from lrpx.heatmap.view import view
 from lrpx.results.explanation import Explanation
 from lrpx.results.tokens import Prediction, Token, Unit
@@ -571,6 +571,19 @@ def test_quoted_tokens_of_a_line(line, quoted):
     parts = around_quotes(line)
     assert "".join(parts) == line
     assert parts[1::2] == quoted
+
+
+@pytest.mark.parametrize(
+    ("text", "quoted"), [(" are", '" are"'), ('"', "'\"'"), ('",', "'\",'"), ("'s", '"\'s"'), ("\"'", '""\'"')]
+)
+def test_a_token_that_has_quotes_stands_in_others(text, quoted):
+    assert in_quotes(text) == quoted
+    top = (Prediction(Token(0, text, text), 0.4), Prediction(Token(1, " that"), 0.1))
+    e = explanation([("a", ["a"])], [1.0], top=top, target=text, contrast=None)
+    assert f"logit {quoted} = " in bare(printed(e))
+    assert f"likeliest: {quoted} .40, " in bare(printed(e))
+    line = f"likeliest: {quoted} .40"
+    assert text == "\"'" or around_quotes(line)[1::2] == [quoted]
 
 
 def test_html_gives_quoted_tokens_their_own_direction():

@@ -19,7 +19,7 @@ from .drawable import Drawable
 from .images import places_in_text
 from .look import Look
 from .rtl import with_joiners
-from .text import EMPTY, NEWLINE, legible, mostly_rtl, visible, words_start
+from .text import EMPTY, NEWLINE, in_quotes, legible, mostly_rtl, visible, words_start
 
 _SPACE_MARKS = ("Ġ", "▁", " ")  # what the raw piece of a token with a leading space begins with
 
@@ -58,7 +58,7 @@ class Cell:
     @property
     def quoted(self) -> str:
         """The text in quotes, with its leading space if that belongs to the token."""
-        return f'"{" " * (self.gap and self.tokens[0][1].startswith(_SPACE_MARKS))}{self.text}"'
+        return in_quotes(" " * (self.gap and self.tokens[0][1].startswith(_SPACE_MARKS)) + self.text)
 
 
 def explained_span(e: Drawable) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from .drawable import Drawable, Made, VocabularyEntry
 from .numbers import probability
-from .text import half_character
+from .text import half_character, in_quotes
 
 
 def model_and_settings(e: Made) -> list[str]:
@@ -34,8 +34,8 @@ def how_likely(e: Drawable, entry: Callable[[VocabularyEntry], str]) -> Iterator
     ]
     for token, p, rank in [] if e.measures == "mixture" else asked:
         if token is not None and p is not None:
-            yield f'"{entry(token)}" p {probability(p)}' + ("" if rank is None else f", rank {rank:,}")
-    best = [f'"{entry(token)}" {probability(p).strip("= ")}' for token, p in e.top]
+            yield f"{in_quotes(entry(token))} p {probability(p)}" + ("" if rank is None else f", rank {rank:,}")
+    best = [in_quotes(entry(token)) + " " + probability(p).strip("= ") for token, p in e.top]
     if best:
         yield f"likeliest: {', '.join(best)}"
 
@@ -44,4 +44,4 @@ def begun_characters(e: Drawable) -> Iterator[str]:
     """What a token is the beginning of, where it is no whole character."""
     for token in (e.target, e.contrast):
         if token is not None and "\\x" in token.shown and (letters := half_character(token.text)):
-            yield f'"{token.shown}" begins a character, one of {letters}.'
+            yield f"{in_quotes(token.shown)} begins a character, one of {letters}."

@@ -17,7 +17,7 @@ from .facts import model_and_settings
 from .generated import _Text
 from .look import Look
 from .numbers import MINUS, short
-from .text import legible
+from .text import in_quotes, legible
 
 MOST_EDGES = 4000
 
@@ -130,7 +130,7 @@ def flow_view(flow: FlowLike) -> FlowView:
         rows=tuple(rows),
         columns=tuple(columns),
         labels=tuple(labels[i] for i in columns),
-        names=tuple(f'"{labels[i]}"' + f" ({i})" * (labels.count(labels[i]) > 1) for i in columns),
+        names=tuple(in_quotes(labels[i]) + f" ({i})" * (labels.count(labels[i]) > 1) for i in columns),
         nodes=nodes,
         edges=tuple(drawn),
         edge_shares=(*(step.kept for step in flow.steps), 1.0),

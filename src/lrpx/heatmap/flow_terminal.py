@@ -15,6 +15,7 @@ from rich.text import Text
 from .flow import Edge, FlowView, percent
 from .numbers import MINUS, short
 from .terminal import encodable, signs, style_for
+from .text import in_quotes
 
 Fit: TypeAlias = Callable[[str], str]  # text in characters of the encoding
 
@@ -75,7 +76,7 @@ class TerminalFlow:
         if not last:
             text.append("nothing reaches it")
         yield text
-        if any(name != f'"{label}"' for name, label in zip(view.names, view.labels, strict=True)):
+        if any(name != in_quotes(label) for name, label in zip(view.names, view.labels, strict=True)):
             yield Text("(n): the token at position n, where several read the same", "" if plain else "dim")
 
     def _line(self, edges: list[Edge], console: Console, plain: bool, fit: Fit) -> Text:

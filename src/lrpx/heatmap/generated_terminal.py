@@ -13,6 +13,7 @@ from .generated import GeneratedView, Row
 from .look import Look
 from .numbers import MINUS, probability, short
 from .terminal import encodable, signs, style_for
+from .text import in_quotes
 
 
 class TerminalGenerated:
@@ -50,7 +51,7 @@ class TerminalGenerated:
             p = [] if row.probability is None else [probability(row.probability).strip("= ")]
             against = f' {minus} "{fit(row.against)}"' if row.against else ""
             table.add_row(
-                Text(f'"{fit(row.text)}"{against}'),
+                Text(in_quotes(fit(row.text)) + against),
                 *p,
                 short(row.value, minus),
                 self._strongest(row, console, plain, fit),
@@ -62,7 +63,7 @@ class TerminalGenerated:
         scale, text = Look().end_of_scale(row.relevance[: row.end].tolist()), Text()
         for n, i in enumerate(row.strongest()):
             value = float(row.relevance[i])
-            shown = f'"{fit(self.view.text(i))}"'
+            shown = in_quotes(fit(self.view.text(i)))
             text.append("  " if n else "")
             text.append(shown, "" if plain or not scale else style_for(console, value / scale))
             text.append(f" {fit(short(value, MINUS))}")

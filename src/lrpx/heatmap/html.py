@@ -18,7 +18,7 @@ from .colours import BEYOND_BLUE, BEYOND_RED, BLUE, PALETTES, RED, WHITE, Rgb, h
 from .image_html import figures
 from .look import Look
 from .numbers import MINUS, fixed
-from .text import around_quotes, legible
+from .text import around_quotes, in_quotes, legible
 from .view import ALL_ZERO, View
 
 _LIGHT = "--lrpx-page:#fff;--lrpx-ink:#1b1c1f;--lrpx-soft:#5d6169;--lrpx-line:#d9dce1;--lrpx-quote:#f0f1f4;color-scheme:light"
@@ -133,7 +133,7 @@ def prose(line: str) -> str:
 
 def quote(text: str) -> str:
     """A token in quotes."""
-    return f'<code><bdi>"{escape(text)}"</bdi></code>'
+    return f"<code><bdi>{escape(in_quotes(text), quote=False)}</bdi></code>"
 
 
 def _cells(view: View) -> Iterator[str]:

@@ -25,6 +25,12 @@ def around_quotes(line: str) -> list[str]:
     return _QUOTED.split(line)  # type: ignore[no-any-return]
 
 
+def in_quotes(text: str) -> str:
+    """A token in double quotes; in single ones if it has double ones and no single one."""
+    mark = "'" if '"' in text and "'" not in text else '"'
+    return f"{mark}{text}{mark}"
+
+
 def readable(raw: str, *, byte_level: bool = False) -> str:
     r"""A vocabulary entry as text: ``Ġare`` and ``▁are`` become " are", ``##s`` becomes "s", ``<0x41>`` becomes "A".
 

@@ -21,7 +21,7 @@ from .facts import begun_characters, how_likely, model_and_settings
 from .images import ImageMap, image_maps
 from .look import Look
 from .numbers import fixed, short
-from .text import legible, mostly_rtl, readable, visible
+from .text import in_quotes, legible, mostly_rtl, readable, visible
 
 WITH_NUMBERS = 40  # maps of up to this many units show their numbers, in formats without tooltips
 DOT = " · "  # between the items of a line
@@ -183,7 +183,8 @@ class View:
         what = self.what or "logit"
         if not self.target:  # of no token, but of the whole input
             return what
-        return f'{what} "{self.target}"' + ("" if self.contrast is None else f' {sign} {what} "{self.contrast}"')
+        explained = [f"{what} {in_quotes(each)}" for each in (self.target, self.contrast) if each is not None]
+        return f" {sign} ".join(explained)
 
     def sums(self, sign: str = "-") -> list[str]:
         """Sum and residual, each with its name; none where the relevances are not parts of the value."""
