@@ -105,7 +105,10 @@ def nearest(name: object, known: Iterable[str]) -> str:
     """A sentence that lists the ``known`` names and suggests the one closest to ``name``, ignoring case."""
     by_lower = {k.lower(): k for k in sorted(known)}
     given = str(name).lower()
-    close = difflib.get_close_matches(given, by_lower, n=1, cutoff=0.5 if len(given) < 3 else 0.55)
+    alike = len(given) < 3 or any(
+        given in other for other in by_lower
+    )  # one word of a label; "foo" is not like "float"
+    close = difflib.get_close_matches(given, by_lower, n=1, cutoff=0.5 if alike else 0.55)
     hint = f"Did you mean {by_lower[close[0]]!r}? " if close else ""
     return f"{hint}Known: {', '.join(map(in_a_list, by_lower.values()))}."
 
