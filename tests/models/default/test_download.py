@@ -402,6 +402,8 @@ def test_the_real_tokenizer(real):
 
 def test_a_wrong_option_is_no_reason_to_delete(cache):
     default_model.default_model()
-    with pytest.raises(InputError, match="smollm2-135m cannot be loaded") as found:
+    before = contents(cache)
+    with pytest.raises(InputError, match="attn_implementation='foo' is not known") as found:
         loading.load("smollm2-135m", attn_implementation="foo")
     assert "Delete" not in str(found.value)
+    assert contents(cache) == before
