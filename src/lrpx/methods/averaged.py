@@ -10,7 +10,6 @@ images have a file of their own, ``images_in_text.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from ..text.batching import Attribution, Batch
 from . import images_in_text, pixels
 from .baselines import Baseline, baseline_of, positive, seed_of
 from .gradient import norm_of
-from .points import as_given, over_points
+from .points import as_given, over_points, with_baseline
 
 PLACE = ("embedding",)
 EditOf = Callable[[Batch, np.ndarray, np.ndarray], Edit]  # a part's batch, its items, its points -> what is changed
@@ -84,10 +83,7 @@ def integrated_gradients(
     relevance = ((x - b) * total).sum(-1).cpu().numpy()
     # The value alone: a gradient may be infinite there.
     at_baseline = values(model, batch, lambda _, e: b.to(e.device, e.dtype).expand_as(e))
-    return [
-        replace(one, residual=one.value - start - float(one.relevance.sum()), components={"baseline": float(start)})
-        for one, start in zip(scored(plain, _of_items(relevance, batch)), at_baseline, strict=True)
-    ]
+    return with_baseline(scored(plain, _of_items(relevance, batch)), at_baseline)
 
 
 def smoothgrad(

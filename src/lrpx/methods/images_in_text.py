@@ -36,7 +36,7 @@ from ..text.image_parts import ImagesInText, Picture
 from . import baselines
 from .picture_windows import Window, windows_of
 from .pixels import of_pictures
-from .points import as_given
+from .points import as_given, with_baseline
 
 INPUT, PIXELS = "input", "pixels"
 Point = dict[str, Tensor]
@@ -69,11 +69,9 @@ def integrated_gradients(
             yield {name: b[name] + float((node + 1) / 2) * (x[name] - b[name]) for name in x}
 
     total = text.gradients(points(), weights / 2)
-    [one] = text.attributions({name: (x[name] - b[name]) * total[name] for name in x})
-    start = text.value_at(b)
+    found = text.attributions({name: (x[name] - b[name]) * total[name] for name in x})
     # Beside the tokens, what belongs to images is in ``layers``: the row of an explanation takes it out of the residual.
-    gap = one.value - start - float(one.relevance.sum())
-    return [replace(one, residual=gap, components={"baseline": start})]
+    return with_baseline(found, [text.value_at(b)])
 
 
 def smoothgrad(

@@ -43,7 +43,7 @@ def windows_of(images: ImagesInText, shapes: Mapping[str, tuple[int, ...]], wind
             yield Window(INPUT, [of_token[run[n]] for n in chosen])
     if not images.pictures:
         for rows, columns, tokens in images.grids:
-            for chosen in _in_a_square(rows, columns, window):
+            for chosen in squares(rows, columns, window):
                 yield Window(INPUT, [of_token[tokens[n]] for n in chosen])
     for name, shape in shapes.items():
         if name == INPUT:
@@ -57,7 +57,7 @@ def windows_of(images: ImagesInText, shapes: Mapping[str, tuple[int, ...]], wind
             continue
         for each in pictures:
             of_patch = each.patches
-            for chosen in _in_a_square(each.rows, each.columns, window):
+            for chosen in squares(each.rows, each.columns, window):
                 yield Window(name, [each.numbers[..., of_patch == n].ravel() for n in chosen])
 
 
@@ -77,7 +77,8 @@ def _in_a_row(count: int, window: int) -> Iterator[list[int]]:
     return (list(range(start, start + width)) for start in range(count - width + 1))
 
 
-def _in_a_square(rows: int, columns: int, window: int) -> Iterator[list[int]]:
+def squares(rows: int, columns: int, window: int) -> Iterator[list[int]]:
+    """Which patches, counted row by row, each square of ``window`` x ``window`` of them holds; smaller in a smaller image."""
     high, wide = min(window, rows), min(window, columns)
     for row in range(rows - high + 1):
         for column in range(columns - wide + 1):

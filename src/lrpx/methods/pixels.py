@@ -25,7 +25,8 @@ from ..passes.edits import at_once, decided, rows_of, values
 from ..passes.forward_backward import per_token
 from ..text.batching import Attribution, Batch
 from ..text.given import short
-from .points import as_given, over_points
+from .picture_windows import squares
+from .points import as_given, over_points, with_baseline
 
 PLACE = "pixels"
 SOFT = 20  # a blurred image is smoothed by a Gaussian whose deviation is this part of its shorter side
@@ -64,12 +65,7 @@ def integrated_gradients(
         return b[items] + share * (x[items] - b[items])
 
     parts = (x - b) * _over_points(model, batch, runner, towards, weights / 2)
-    starts = values(model, _changed(batch, b))
-    found = []
-    for one, start in zip(_of_pixels(plain, batch, parts), starts, strict=True):
-        gap = one.value - start - float(one.relevance.sum())
-        found.append(replace(one, residual=gap, components={"baseline": float(start)}))
-    return found
+    return with_baseline(_of_pixels(plain, batch, parts), values(model, _changed(batch, b)))
 
 
 def smoothgrad(
@@ -132,14 +128,11 @@ def occlusion(model: PreTrainedModel, batch: Batch, *, window: int, baseline: An
     batch = decided(batch, plain.targets)
     assert batch.parts is not None
     rows, columns, of = batch.parts.rows, batch.parts.columns, batch.parts.of.to(b.device)
-    high, wide = min(window, rows), min(window, columns)
-    hidden = []  # of each window, which parts it hides
-    for row in range(rows - high + 1):
-        for column in range(columns - wide + 1):
-            parts = np.zeros((rows, columns), bool)
-            parts[row : row + high, column : column + wide] = True
-            hidden.append(parts.ravel())
-    masks, x = torch.from_numpy(np.stack(hidden)).to(b.device), batch.inputs["pixel_values"].double()
+    windows = [*squares(rows, columns, window)]
+    hidden = np.zeros((len(windows), rows * columns), bool)  # of each window, which parts it hides
+    for mask_of_one, chosen in zip(hidden, windows, strict=True):
+        mask_of_one[chosen] = True
+    masks, x = torch.from_numpy(hidden).to(b.device), batch.inputs["pixel_values"].double()
     count = len(batch.spans)
     items, numbers = np.repeat(np.arange(count), len(hidden)), np.tile(np.arange(len(hidden)), count)
     losses = np.zeros((count, len(hidden)))
@@ -149,8 +142,8 @@ def occlusion(model: PreTrainedModel, batch: Batch, *, window: int, baseline: An
         changed = torch.where(mask, b[items[part]], x[items[part]])
         found = values(model, _changed(rows_of(batch, items[part].tolist()), changed))
         losses[items[part], numbers[part]] = plain.values[items[part]] - found
-    inside = np.stack(hidden).astype(float)
-    return scored(plain, list(losses @ inside / (high * wide) / inside.sum(0)))
+    inside = hidden.astype(float)
+    return scored(plain, list(losses @ inside / len(windows[0]) / inside.sum(0)))
 
 
 def baseline_of(batch: Batch, baseline: Any) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from ..passes.attribution import Pass, run
 from ..passes.dispatch import PassRunner
 from ..passes.edits import at_once, decided, rows_of
-from ..text.batching import Batch
+from ..text.batching import Attribution, Batch
 
 GradientAt = Callable[[Batch, np.ndarray, np.ndarray], Tensor]  # a part's batch, its items, its points -> [R, ...]
 
@@ -44,3 +44,11 @@ def over_points(batch: Batch, shares: np.ndarray, gradient_at: GradientAt) -> Te
         total.index_add_(0, torch.from_numpy(items[part]).to(gradient.device), gradient * share)
     assert total is not None
     return total
+
+
+def with_baseline(found: Sequence[Attribution], starts: Iterable[float]) -> list[Attribution]:
+    """Each with the value at its baseline as a component, and what is missing to completeness as its residual."""
+    return [
+        replace(one, residual=one.value - start - float(one.relevance.sum()), components={"baseline": float(start)})
+        for one, start in zip(found, starts, strict=True)
+    ]
