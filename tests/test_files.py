@@ -76,7 +76,7 @@ def test_json_is_readable_text(tmp_path):
 
 def test_a_missing_package_says_which_extra_has_it():
     with pytest.raises(ImportError, match=r"Parsing needs no_such_package: pip install spacy pyarrow"):
-        import_optional("no_such_package.part", "Parsing")
+        import_optional("no_such_package.part", "Parsing", extra="sva")
 
 
 def test_who_needs_pyarrow_alone_is_told_to_install_nothing_else(monkeypatch):

@@ -105,10 +105,8 @@ def nearest(name: object, known: Iterable[str]) -> str:
     """A sentence that lists the ``known`` names and suggests the one closest to ``name``, ignoring case."""
     by_lower = {k.lower(): k for k in sorted(known)}
     given = str(name).lower()
-    alike = len(given) < 3 or any(
-        given in other for other in by_lower
-    )  # one word of a label; "foo" is not like "float"
-    close = difflib.get_close_matches(given, by_lower, n=1, cutoff=0.5 if alike else 0.55)
+    inside = any(given in other for other in by_lower)  # one word of a label; "foo" is not like "float"
+    close = difflib.get_close_matches(given, by_lower, n=1, cutoff=0.5 if inside or len(given) < 3 else 0.55)
     hint = f"Did you mean {by_lower[close[0]]!r}? " if close else ""
     return f"{hint}Known: {', '.join(map(in_a_list, by_lower.values()))}."
 
@@ -183,8 +181,8 @@ def install_command(extra: str) -> str:
     return f"pip install {EXTRAS[extra]}"
 
 
-def import_optional(module: str, needed_for: str, *, extra: str = "sva") -> Any:
-    """Import a module that an extra of lrpx installs.
+def import_optional(module: str, needed_for: str, *, extra: str | None = None) -> Any:
+    """Import a module that an extra of lrpx installs; ``None``: what needs it needs nothing else of its extra.
 
     Raises:
         ImportError: It is not installed; the error says how to install it.
@@ -193,8 +191,7 @@ def import_optional(module: str, needed_for: str, *, extra: str = "sva") -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         package = module.partition(".")[0]
-        alone = package == "pyarrow"  # most of what needs it needs no spaCy
-        command = f"pip install {package}" if alone else install_command(extra)
+        command = f"pip install {package}" if extra is None else install_command(extra)
         raise ImportError(f"{needed_for} needs {package}: {command}") from error
 
 

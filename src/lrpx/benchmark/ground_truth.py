@@ -74,7 +74,7 @@ def load_parser(name: str) -> Any:
         ImportError: spaCy is not installed.
         InputError: The pipeline is not installed or cannot be loaded, or it does not write tags and dependencies.
     """
-    spacy = import_optional("spacy", "Parsing the sentences")
+    spacy = import_optional("spacy", "Parsing the sentences", extra="sva")
     try:
         pipeline = spacy.load(name, exclude=list(_UNUSED_PIPES))
     except OSError as error:
@@ -106,7 +106,7 @@ def parser_label(pipeline: Any) -> dict[str, str]:
     return {
         "name": f"{meta.get('lang', '')}_{meta.get('name', '')}",
         "version": str(meta.get("version", "")),
-        "spacy": import_optional("spacy", "Parsing the sentences").__version__,
+        "spacy": import_optional("spacy", "Parsing the sentences", extra="sva").__version__,
     }
 
 
