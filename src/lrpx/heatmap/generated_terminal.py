@@ -49,7 +49,7 @@ class TerminalGenerated:
             )
         for row in view.rows:
             p = [] if row.probability is None else [probability(row.probability).strip("= ")]
-            against = f' {minus} "{fit(row.against)}"' if row.against else ""
+            against = f" {minus} {in_quotes(fit(row.against))}" if row.against else ""
             table.add_row(
                 Text(in_quotes(fit(row.text)) + against),
                 *p,
