@@ -177,10 +177,11 @@ def chosen(
 
 def _strongest(neurons: Sequence[Any]) -> list[Any]:
     """Those with the most relevance of the neurons of all modules: ten of each would fill several screens."""
-    most = sorted(neurons, key=lambda e: -float(np.abs(e.relevance).sum()))[:TOP]
-    kept = [e for e in neurons if any(e is one for one in most)]
+    if len(neurons) <= TOP:
+        return list(neurons)
+    most = sorted(range(len(neurons)), key=lambda n: -float(np.abs(neurons[n].relevance).sum()))[:TOP]
     told = [f"of the neurons of all modules, the {TOP} with the most relevance are shown."]
-    return [e.noted(told) for e in kept] if len(kept) < len(neurons) else kept
+    return [neurons[n].noted(told) for n in sorted(most)]
 
 
 def _on_one_scale(found: Sequence[Any], look: Look) -> Look:
