@@ -3,21 +3,11 @@
 import app_kinds
 import app_tools
 import pytest
+from app_tools import settled
 
 from lrpx.app.drawing import predictions
 
 TEXT = app_tools.TEXT
-
-
-@pytest.fixture(scope="module")
-def desk():
-    return app_tools.desk()
-
-
-@pytest.fixture(scope="module")
-def url(desk):
-    with app_tools.served(desk) as address:
-        yield address
 
 
 def opened(new_page, address):
@@ -25,11 +15,6 @@ def opened(new_page, address):
     page.goto(address)
     page.wait_for_selector("#maps:not([hidden])")
     return settled(page)
-
-
-def settled(page):
-    page.wait_for_selector("#results[aria-busy=false]")
-    return page
 
 
 def explained(page):

@@ -11,6 +11,7 @@ import pictures
 import pytest
 import tiny_images
 import tiny_processors
+from app_tools import settled
 from benchmark_tools import byte_bpe
 from transformers import CLIPProcessor, GPT2Config, GPT2LMHeadModel, ViTImageProcessor
 
@@ -24,23 +25,6 @@ from lrpx.benchmark.haystack import FILLER
 pytestmark = pytest.mark.browser
 TEXT = app_tools.TEXT
 ATTACK = '<img src=x onerror="document.title=\'hit\'"><script>document.title="hit"</script>'
-
-
-@pytest.fixture(scope="module")
-def desk():
-    return app_tools.desk()
-
-
-@pytest.fixture(scope="module")
-def url(desk):
-    with app_tools.served(desk) as address:
-        yield address
-
-
-def settled(page):
-    """Wait until nothing is computed any more."""
-    page.wait_for_selector("#results[aria-busy=false]")
-    return page
 
 
 def explained(page, url, text=TEXT, methods=("lrp", "alti-logit")):

@@ -27,11 +27,6 @@ ASKED = {"text": TEXT, "target": " are", "contrast": " is", "methods": ["attnlrp
 
 
 @pytest.fixture(scope="module")
-def desk():
-    return app_tools.desk()
-
-
-@pytest.fixture(scope="module")
 def client(desk):
     return app_tools.client(desk)
 

@@ -69,3 +69,9 @@ def served(of):
         finally:
             server.should_exit = True
             thread.join(10)
+
+
+def settled(page):
+    """The page, when nothing is computed any more."""
+    page.wait_for_selector("#results[aria-busy=false]")
+    return page
