@@ -1,5 +1,6 @@
 """``lrpx flow``: what it writes, where, and what it refuses."""
 
+import csv
 import io
 import json
 
@@ -62,6 +63,24 @@ def test_json_holds_what_the_library_returns(flow, folder):
     assert (found.places, found.target.id) == (["input", "block.0", "block.1"], 7)
 
 
+def test_a_table_has_the_edges_and_texts_to_the_last_character(flow, folder):
+    text = 'a,"b"\n\r שלום'  # this tokenizer splits each Hebrew letter
+    assert flow(text, "--share", "1", "--target-id", "7", "-o", "f.csv") == (0, "", "")
+    content = (folder / "f.csv").read_bytes().decode("utf-8")
+    assert flow(text, "--share", "1", "--target-id", "7", "--format", "csv") == (0, content, "")
+    rows = list(csv.DictReader(io.StringIO(content, newline="")))
+    expected = lrpx.Explainer(folder / "gpt2").flow(text, target=7, share=1)
+    table = expected.table()
+    assert len(rows) == len(table.rows) == expected.edge_count
+    numbers = {"upper_position": int, "lower_position": int, "relevance": float}
+    found = [tuple(numbers.get(name, str)(value) for name, value in row.items()) for row in rows]
+    assert found == table.rows
+    columns = ["upper", "upper_position", "upper_text", "upper_token"]
+    assert [rows[0][name] for name in columns] == ["logit", "-1", *(expected.target.shown, expected.target.text)]
+    lowest = {int(row["lower_position"]): row["lower_text"] for row in rows if row["lower"] == "input"}
+    assert "".join(lowest[i] for i in sorted(lowest)) == text
+
+
 @pytest.mark.parametrize(
     ("name", "start"),
     [
@@ -87,7 +106,7 @@ def test_files(flow, folder, name, start):
         (["--between", "input"], "give two places or more"),
         (["--layers", "7"], "give numbers of blocks from 0 to 1"),
         (["--method", "alti-logit"], "there is no flow of it"),
-        (["--format", "latex"], "latex is for lrpx explain"),
+        (["--format", "latex"], "latex is for lrpx explain; lrpx flow has terminal, json, csv, html, png, pdf, svg."),
         (["--target", "1", "--target", "12"], "--target is repeated, and lrpx flow follows one prediction"),
     ],
 )

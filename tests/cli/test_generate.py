@@ -1,5 +1,6 @@
 """``lrpx generate``: what it writes, where, and what it refuses."""
 
+import csv
 import io
 import json
 
@@ -59,6 +60,22 @@ def test_json_holds_what_the_library_returns(generate, models):
 
 
 @pytest.mark.filterwarnings("ignore::lrpx.errors.LrpxWarning")  # as likely as random weights have it
+def test_a_table_has_the_rows_and_texts_to_the_last_character(generate, models):
+    prompt, continuation = 'a,"b"\n\r', ' "ש",'
+    arguments = (prompt, "--continuation", continuation)
+    assert generate(*arguments, "-o", "g.csv") == (0, "", "")
+    content = (models / "g.csv").read_bytes().decode("utf-8")
+    assert generate(*arguments, "--format", "csv") == (0, content, "")
+    rows = list(csv.DictReader(io.StringIO(content, newline="")))
+    expected = lrpx.Explainer(models / "gpt2").generate(prompt, continuation=continuation)
+    numbers = dict.fromkeys(("start", "stop", "position", "token_id"), int) | {"relevance": float}
+    found = [tuple(numbers.get(name, str)(value) for name, value in row.items()) for row in rows]
+    assert found == expected.table().rows
+    last = [row for row in rows if row["stop"] == str(expected.generated)]
+    assert "".join(row["text"] for row in last) + last[0]["explained_text"] == prompt + continuation
+
+
+@pytest.mark.filterwarnings("ignore::lrpx.errors.LrpxWarning")  # as likely as random weights have it
 def test_files(generate, models, tmp_path):
     pytest.importorskip("matplotlib")
     for suffix, start in (
@@ -99,7 +116,7 @@ def test_from_standard_input(generate):
         ([PROMPT, "--continuation", " 1", "--span", "5:6"], "is empty or goes beyond"),
         (
             [PROMPT, "--format", "latex"],
-            "latex is for lrpx explain; lrpx generate has terminal, json, html, png, pdf, svg.",
+            "latex is for lrpx explain; lrpx generate has terminal, json, csv, html, png, pdf, svg.",
         ),
         ([PROMPT, "--method", "alti-logit", "--contrast", "mean"], "alti-logit explains logits of tokens"),
         ([PROMPT, "--objective", "p"], "--objective p: give"),

@@ -116,6 +116,8 @@ def test_csv_has_a_row_for_each_token(lrpx_command, tmp_path):
     ]
     assert lrpx_command("explain", TEXT, "--method", "lrp,gradient", "-o", str(tmp_path / "x.csv"))[0] == 0
     assert (tmp_path / "x.csv").read_text() == out
+    pieces = list(csv.DictReader(io.StringIO(lrpx_command("explain", "a,\r\n1", "--format", "csv")[1], newline="")))
+    assert "".join(r["text"] for r in pieces) == "a,\r\n1"  # a line that ends inside a cell
     code, _, err = lrpx_command("explain", TEXT, "--of", "layers", "--format", "csv")
     assert (code, "csv has a row for each token" in err) == (2, True)
 

@@ -55,8 +55,10 @@ def test_the_whole_matrix_sums_to_the_relevance():
 def test_frames_and_graphs_have_all_edges(flow):
     frame, graph = flow.to_frame(), flow.to_networkx()
     assert len(frame) == flow.edge_count == graph.number_of_edges()
-    assert frame.iloc[0][["upper", "upper_position", "upper_token", "lower", "lower_position"]].tolist() == [
-        *("logit", -1, "50", "block.1", 7),
+    assert frame.iloc[0][
+        ["upper", "upper_position", "upper_text", "upper_token", "lower", "lower_position"]
+    ].tolist() == [
+        *("logit", -1, "50", "50", "block.1", 7),
     ]
     for row in frame.itertuples():
         ends = (row.upper, row.upper_position), (row.lower, row.lower_position)

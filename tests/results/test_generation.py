@@ -184,7 +184,10 @@ def test_a_frame():
     g = generation()
     frame = g.to_frame()
     assert len(frame) == 2 + 3 + 4
-    assert list(frame.columns) == ["start", "stop", "explained", "position", "text", "token", "token_id", "relevance"]
+    assert list(frame.columns) == [
+        *("start", "stop", "explained_text", "explained"),
+        *("position", "text", "token", "token_id", "relevance"),
+    ]
     last = frame[frame.start == 2]
     np.testing.assert_array_equal(last.relevance, g.relevance[2])
     assert set(last.explained) == {"e"}

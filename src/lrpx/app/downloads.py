@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import importlib.util
-import io
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from .. import heatmap
 from ..errors import InputError, install_command, nearest
 from ..heatmap import Look
 from ..results.explanation import Explanation
 from ..results.explanations import Explanations
+from ..results.table import Table
 from ..results.tokens import readable_texts
 
 TYPES = {
@@ -67,11 +65,9 @@ def file_of(explanations: Sequence[Explanation], kind: str, look: Look) -> bytes
 
 def csv_of(explanations: Sequence[Explanation]) -> str:
     """One row per token, with the columns of ``Explanations.to_frame`` and the token's position."""
-    file = io.StringIO()
-    rows = csv.writer(file, lineterminator="\n")
-    rows.writerow(["explanation", "method", "position", "text", "token", "token_id", "relevance"])
-    for n, e in enumerate(explanations):
-        for i, text in enumerate(readable_texts(e.units)):
-            row: list[Any] = [n, e.method, i, text, e.tokens[i], e.token_ids[i], repr(float(e.relevance[i]))]
-            rows.writerow(row)
-    return file.getvalue()
+    rows = [
+        (n, e.method, i, text, e.tokens[i], e.token_ids[i], e.relevance[i])
+        for n, e in enumerate(explanations)
+        for i, text in enumerate(readable_texts(e.units))
+    ]
+    return Table(("explanation", "method", "position", "text", "token", "token_id", "relevance"), rows).to_csv()

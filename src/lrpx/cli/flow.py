@@ -14,7 +14,7 @@ from .output import PICTURES, Format, check_header, check_kind, destination, qui
 from .texts import one_text
 from .wording import in_command_words
 
-FORMATS = (Format.terminal, Format.json, Format.html, *PICTURES)
+FORMATS = (Format.terminal, Format.json, Format.csv, Format.html, *PICTURES)
 
 
 def flow(
@@ -77,7 +77,7 @@ def flow(
             "--format",
             metavar="FORMAT",
             rich_help_panel="The output",
-            help="terminal, json, html (the graph), png, pdf or svg. Default: by the suffix of --output.",
+            help="terminal, json, csv (the edges), html (the graph), png, pdf or svg. Default: by the suffix of --output.",
         ),
     ] = None,
     header: options.HeaderOption = True,

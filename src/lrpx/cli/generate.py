@@ -16,7 +16,7 @@ from .output import PICTURES, Format, check_header, check_kind, destination, qui
 from .texts import one_text
 from .wording import in_command_words
 
-FORMATS = (Format.terminal, Format.json, Format.html, *PICTURES)
+FORMATS = (Format.terminal, Format.json, Format.csv, Format.html, *PICTURES)
 
 
 def generate(
@@ -80,8 +80,8 @@ def generate(
             "--format",
             metavar="FORMAT",
             rich_help_panel="The output",
-            help="terminal, json, html (a page in which one marks tokens), or png, pdf and svg (a matrix). Default: by the "
-            "suffix of --output.",
+            help="terminal, json, csv (each generated token's tokens), html (a page in which one marks tokens), or png, pdf "
+            "and svg (a matrix). Default: by the suffix of --output.",
         ),
     ] = None,
     header: options.HeaderOption = True,

@@ -233,6 +233,8 @@ def write_one(
         getattr(found, f"to_{kind.name}")(output, header=header)
     elif kind is Format.json:
         write_text(json_line(found.to_dict()), output)
+    elif kind is Format.csv:
+        write_text(found.table().to_csv(), output)
     elif kind is Format.html:
         write_text(found.to_html(), output)
     elif output is None:

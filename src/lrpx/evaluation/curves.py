@@ -15,15 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from ..results.agreement import agreements
+from ..results.table import Table
 from .metrics import bootstrap
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)  # of the tokens, for comprehensiveness and sufficiency
 NAMES = ("area_most", "area_least", "difference", "comprehensiveness", "sufficiency")
@@ -100,12 +98,14 @@ class Faithfulness:
         """
         return agreements((one.text, one.method, one.relevance) for one in self.each)
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> Any:
         """A row per explanation: text, method, and the measures of the top of this file. Needs pandas."""
-        import pandas as pd
+        return self.table().to_frame()
 
-        names = ("text", "method", *NAMES)
-        return pd.DataFrame([{name: getattr(one, name) for name in names} for one in self.each])
+    def table(self) -> Table:
+        """The rows of ``to_frame``, which need no pandas."""
+        columns = ("text", "method", *NAMES)
+        return Table(columns, [tuple(getattr(one, name) for name in columns) for one in self.each])
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,8 +16,10 @@ import numpy as np
 from .. import heatmap
 from ..errors import InputError, NonFiniteError, import_optional, names_checked
 from ..files import check_ending, json_line, save_output
+from ..heatmap.text import readable
 from .saved import fields_of, read_object
-from .tokens import Token, Unit
+from .table import Table
+from .tokens import Token, Unit, readable_texts
 
 SCHEMA = 1
 LOGIT = "logit"  # the name of the node at which all begins
@@ -158,22 +160,29 @@ class RelevanceFlow:
     def to_frame(self) -> Any:
         """One row per edge, from the logit down, as a pandas ``DataFrame``.
 
-        Columns: ``upper``, ``upper_position``, ``upper_token``, ``lower``, ``lower_position``, ``lower_token`` and
-        ``relevance``. The logit has position -1 and the explained token's text.
+        Columns: ``upper`` and ``lower``, the places, each followed by the token there: ``upper_position``, ``upper_text``
+        (readable; see ``Explanation.to_frame``) and ``upper_token`` (the raw piece); and ``relevance``. The logit has position
+        -1 and the explained token's text.
         """
-        pd = import_optional("pandas", "to_frame()", extra="viz")
+        return self.table().to_frame()
+
+    def table(self) -> Table:
+        """The rows of ``to_frame``, which need no pandas."""
+        texts, target = readable_texts(self.units), self.target
+
+        def end(place: str, i: Any) -> tuple[str, int, str, str]:
+            return place, int(i), texts[i], self.tokens[i]
+
+        logit = LOGIT, -1, target.shown or readable(target.text), target.text
         top = self.places[-1]
-        rows = [
-            (LOGIT, -1, self.target.text, top, int(i), self.tokens[i], float(self.relevance[-1, i]))
-            for i in np.flatnonzero(self.kept[-1])
-        ]
+        rows = [(*logit, *end(top, i), self.relevance[-1, i]) for i in np.flatnonzero(self.kept[-1])]
         rows += [
-            (step.upper, int(t), self.tokens[t], step.lower, int(s), self.tokens[s], float(value))
+            (*end(step.upper, t), *end(step.lower, s), value)
             for step in self.steps
             for (t, s), value in zip(step.edges, step.relevance, strict=True)
         ]
-        names = ["upper", "upper_position", "upper_token", "lower", "lower_position", "lower_token", "relevance"]
-        return pd.DataFrame(rows, columns=names)
+        ends = (f"{side}{name}" for side in ("upper", "lower") for name in ("", "_position", "_text", "_token"))
+        return Table((*ends, "relevance"), rows)
 
     @names_checked()
     def left_out(self) -> Any:

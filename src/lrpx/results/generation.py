@@ -15,12 +15,13 @@ from typing import Any, Literal
 import numpy as np
 
 from .. import heatmap
-from ..errors import InputError, NonFiniteError, counted, import_optional, names_checked
+from ..errors import InputError, NonFiniteError, counted, names_checked
 from ..files import check_ending, json_line, save_output
 from .explanation import Explanation, Measures
 from .images import ImagePatches, check_images, plain_images, read_images
 from .saved import fields_of, read_object
 from .spans import checked_span, checked_weights, hop, hop_notes
+from .table import Table
 from .tokens import Segment, Token, Unit, cut, joined, piece, readable_texts
 
 SCHEMA = 1
@@ -251,28 +252,22 @@ class GenerationExplanation:
     def to_frame(self) -> Any:
         """One row per generated token (or span) and token before, as a pandas ``DataFrame``.
 
-        Columns: ``start`` and ``stop`` of the span among the generated tokens, ``explained`` (its raw pieces), ``position``,
-        ``text``, ``token`` (the raw piece), ``token_id`` and ``relevance``; see ``Explanation.to_frame``.
+        Columns: ``start`` and ``stop`` of the span among the generated tokens, ``explained_text`` and ``explained`` (its raw
+        pieces); ``position``, ``text``, ``token`` (the raw piece), ``token_id`` and ``relevance`` as of ``Explanation.to_frame``.
         """
-        pd = import_optional("pandas", "to_frame()", extra="viz")
-        texts = readable_texts(self.units)
-        rows = [
-            (
-                start,
-                stop,
-                "".join(self.tokens[self.prompt_length :][start:stop]),
-                i,
-                texts[i],
-                self.tokens[i],
-                self.token_ids[i],
-                value,
-            )
-            for (start, stop), row in zip(self.spans, self.relevance, strict=True)
-            for i, value in enumerate(row[: self.prompt_length + stop - 1])
-        ]
-        return pd.DataFrame(
-            rows, columns=["start", "stop", "explained", "position", "text", "token", "token_id", "relevance"]
-        )
+        return self.table().to_frame()
+
+    def table(self) -> Table:
+        """The rows of ``to_frame``, which need no pandas."""
+        texts, rows = readable_texts(self.units), []
+        for (start, stop), row in zip(self.spans, self.relevance, strict=True):
+            end = self.prompt_length + stop
+            target = self._target(self.prompt_length + start, end)
+            for i, value in enumerate(row[: end - 1]):
+                token = i, texts[i], self.tokens[i], self.token_ids[i]
+                rows.append((start, stop, target.shown, target.text, *token, value))
+        explained = "start", "stop", "explained_text", "explained"
+        return Table((*explained, "position", "text", "token", "token_id", "relevance"), rows)
 
     # Saving, as an ``Explanation``: plain JSON.
 
