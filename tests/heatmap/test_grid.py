@@ -436,6 +436,29 @@ def test_numbers_at_the_ends_of_rows_stay_together_in_a_picture():
     assert alone
 
 
+@pytest.mark.parametrize(
+    ("words", "paper"),
+    [
+        (["There", " של", "ום", " עו", "לם", " is", " it"], "There| |לם|עו| |ום|של| |is| |it"),
+        (
+            ["של", "ום", " a", " gre", "et", " שנ", "ת", " 19", "48", " עו"],
+            "עו| |19|48| |ת|שנ| |a| |gre|et| |ום|של",
+        ),
+        (["The", " key", "s"], "The| |key|s"),
+        (["There", "של", " ום"], "There|ום| |של"),
+    ],
+)
+def test_spaces_of_a_picture_stand_between_words_of_both_directions(words, paper):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    from lrpx.heatmap.fonts import Typeface
+
+    drawn = grid(several(words), Look())
+    line = next(grid_picture._lines(Typeface(""), drawn, 10_000))[: len(words)]
+    placed = grid_picture._on_paper(drawn, line)
+    assert [column.text or " " for column in placed] == paper.split("|")
+    assert sum(column.width for column in placed) == sum(column.width + column.gap for column in line)
+
+
 @pytest.mark.browser
 def test_numbers_at_the_ends_of_rows_stay_together_on_a_page(new_page, tmp_path):
     several(WORDS * 2).to_html(tmp_path / "page.html")

@@ -58,9 +58,9 @@ def draw_grid(canvas: Canvas, grid: Grid) -> None:
             y = canvas.y + TOP + n * ROW + ROW * 0.7
             canvas.text(MARGIN, y, face.text(label), SMALL, bold=True)
         for column in _on_paper(grid, line):
-            x += 0 if grid.rtl else column.gap
-            _draw_column(canvas, grid, column, x)
-            x += column.width + (column.gap if grid.rtl else 0)
+            if column.text:
+                _draw_column(canvas, grid, column, x)
+            x += column.width
         canvas.y += TOP + ROW * len(grid.rows) + AFTER
     _bar(canvas, grid)
 
@@ -105,11 +105,15 @@ def _columns(face: Typeface, grid: Grid) -> Iterator[_Column | None]:
 
 
 def _on_paper(grid: Grid, line: list[_Column]) -> list[_Column]:
-    """A line's columns from left to right; what stands at the end of right-to-left rows is at their left."""
-    directions = [direction(c.text) if c.cells else "R" if grid.rtl else "L" for c in line]
+    """A line's columns from left to right, spaces as columns without text; right-to-left rows end at the left.
+
+    A space stands where it would between the letters: also between two runs, or left of a word in a right-to-left run.
+    """
+    line = [each for c in line for each in ([_Column(c.gap, "", (), 0)] * (c.gap > 0) + [c])]
+    directions = [direction(c.text) if c.cells or not c.text else "R" if grid.rtl else "L" for c in line]
     depth = levels(directions, grid.rtl)
     return [
-        _Column(c.width, RTL_MARK + c.text, c.below, c.gap, c.cells) if depth[i] % 2 and directions[i] in " S" else c
+        replace(c, text=RTL_MARK + c.text) if c.text and depth[i] % 2 and directions[i] in " S" else c
         for i in visual_order(depth)
         for c in [line[i]]
     ]

@@ -31,7 +31,6 @@ class _Column:
     width: float  # in letters
     text: str
     below: tuple[str, ...]  # LaTeX
-    gap: bool
     kind: str
 
 
@@ -100,7 +99,7 @@ def _columns(grid: Grid, tex: Callable[[str], str]) -> Iterator[_Column | None]:
         if cell.breaks:
             yield None
         if cell.segment:
-            yield _Column(len(cell.segment) + 2, rf"\footnotesize {tex(cell.segment)}:", none, True, " ")
+            yield _Column(len(cell.segment) + 2, rf"\footnotesize {tex(cell.segment)}:", none, " ")
         cells = [row.cells[n] for row in grid.rows]
         text = "".join(pieces)
         numbers = [row.number(c, MINUS) if grid.with_numbers else "" for row, c in zip(grid.rows, cells, strict=True)]
@@ -108,13 +107,13 @@ def _columns(grid: Grid, tex: Callable[[str], str]) -> Iterator[_Column | None]:
             _strip(grid, r, c, tex(number)) for r, (c, number) in enumerate(zip(cells, numbers, strict=True))
         )
         wide = max(sum(map(_letters, text)), *(len(number) * 0.8 for number in numbers))
-        yield _Column(wide + 1.2, tex(text), strips, cell.gap, direction(text))
+        yield _Column(wide + 1.2, tex(text), strips, direction(text))
         if len(cell.pieces) > 1:
             yield None
     for name, texts in grid.ends(MINUS):
         numbers = [rf"\footnotesize {tex(text)}" for text in texts]
         yield _Column(
-            max(map(len, (name, *texts))) * FOOTNOTE + 1.2, rf"\footnotesize {tex(name)}", tuple(numbers), True, "end"
+            max(map(len, (name, *texts))) * FOOTNOTE + 1.2, rf"\footnotesize {tex(name)}", tuple(numbers), "end"
         )
 
 
