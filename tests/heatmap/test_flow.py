@@ -86,7 +86,7 @@ def test_in_the_terminal():
     text = printed(made())
     assert text.startswith('attnlrp: logit " now" = +2.5   residual +0.5\n')
     assert re.search(r'attention.0 to input +1 +100 % +80 % +"them" from "hi" \+3', text)
-    assert "and 1 steps in which each token takes from itself alone" in text
+    assert "and 1 step in which each token takes from itself alone" in text
     assert 'input: "hi" +3  "them" -1' in text
     coloured = printed(made(), force_terminal=True, color_system="truecolor")
     assert "\x1b[" in coloured
@@ -198,6 +198,22 @@ def test_tokens_that_read_the_same_have_their_positions():
     assert '"hi" (3) from "hi" (1) +3' in text
     assert "(n): the token at position n" in text
     assert "(n)" not in printed(made())
+
+
+def test_edges_with_positions_have_a_line_each_in_eighty_columns():
+    cupboards = made([" cupboards", " cupboards", " and", " cupboards"])
+    edge, wide = '"cupboards" (3) from "cupboards" (1) +3', printed(cupboards).splitlines()
+    assert f"attention.0 to input       1     100 %      80 %  {edge}" in [line.rstrip() for line in wide]
+    narrow = printed(cupboards, width=80).splitlines()
+    at = narrow.index("attention.0 to input   tokens 1, of place 100 %, of edges 80 %")
+    assert narrow[at + 1] == f"  {edge}"
+    assert narrow[narrow.index("logit to block.0") + 1] == '  from "cupboards" (3) +2.5'
+    assert 'input: "cupboards" (1) +3  "cupboards" (3) -1' in narrow
+    colours = printed(cupboards, width=80, force_terminal=True, color_system="truecolor")
+    assert re.sub(r"\x1b\[[\d;]*m", "", colours).replace("−", "-").splitlines() == narrow
+    tight = printed(cupboards, width=36).splitlines()  # no entry is broken that fits a line
+    assert [line.rstrip() for line in tight[-4:-2]] == ['input: "cupboards" (1) +3', '"cupboards" (3) -1']
+    assert max(map(len, tight)) <= 36
 
 
 def test_nothing_is_kept():

@@ -28,7 +28,7 @@ from .view import ALL_ZERO, View
 
 BAR = 33  # columns of the colour bar, odd
 # Stands for a space that must not end a line: rich breaks lines at no-break spaces too. No visible text has it.
-_NO_BREAK = "\ue000"
+NO_BREAK = "\ue000"
 _PROBABILITY = re.compile(r"(?: p)?(?: [=<>])? \.\d+")
 
 
@@ -59,7 +59,7 @@ def unbroken(line: str, width: int) -> str:
         found = _PROBABILITY.match(after)
         end = found.end() if found else 0
         whole = token + after[:end]
-        words += whole.replace(" ", _NO_BREAK) if cell_len(whole) < width else whole  # a comma may follow
+        words += whole.replace(" ", NO_BREAK) if cell_len(whole) < width else whole  # a comma may follow
         words += after[end:]
     return words
 
@@ -67,7 +67,7 @@ def unbroken(line: str, width: int) -> str:
 def wrapped(line: Text, console: Console, width: int) -> Iterator[Text]:
     """Lines of at most ``width`` columns."""
     for part in line.wrap(console, width, overflow="fold"):
-        part.plain = part.plain.replace(_NO_BREAK, " ")  # of the same length, so styles stay in place
+        part.plain = part.plain.replace(NO_BREAK, " ")  # of the same length, so styles stay in place
         yield part
 
 
