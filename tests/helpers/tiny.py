@@ -146,7 +146,8 @@ _SET_IF_NONE = (
     "n_shared_experts",
     "num_experts_per_tok",
 )
-_DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "num_blocks")
+_DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "num_blocks", "depth")
+_SOME_LAYERS = ("deepstack_visual_indexes", "fullatt_block_indexes")  # of a vision tower; here the first
 _LAYER_KINDS = ("layer_types", "layers_block_type", "block_types", "attn_layers")
 
 # Layers as indices into the family's kinds of layer, where one of each kind is not enough.
@@ -203,7 +204,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "phi4_multimodal": {"vision_config": {}, "audio_config": {}},  # None by default in transformers 5.0
     "qwen2_vl": {"text_config": _MROPE, "vision_config": _QWEN_VISION},
     "qwen2_5_vl": {"text_config": _MROPE, "vision_config": _QWEN_VISION},
-    "qwen3_vl": {"text_config": _MROPE, "vision_config": {**_QWEN_VISION, "deepstack_visual_indexes": [0]}},
+    "qwen3_vl": {"text_config": _MROPE, "vision_config": _QWEN_VISION},
     "qwen4_exp": _QWEN4,
     "qwen4_exp_text": _QWEN4,
     "recurrent_gemma": {"block_types": ["recurrent", "attention"]},
@@ -348,6 +349,8 @@ def _shrink(config: PreTrainedConfig, changes: dict[str, Any], order: tuple[int,
             small[name] = type(value)(SIZES.get(name, kinds[name][min(i, len(kinds[name]) - 1)]) for i in order)
         elif name in _DEPTHS and value:
             small[name] = len(order)
+        elif name in _SOME_LAYERS and value:
+            small[name] = [0]
         elif name in SIZES and (name in _SET_IF_NONE if value is None else type(value) is int and value > 0):
             small[name] = SIZES[name]
         elif name.endswith(("token_id", "token_index")) and value is not None:

@@ -15,7 +15,8 @@ from tiny_image_inputs import image_token, inputs
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 _WIDE = {"vision_config": {"out_hidden_size": 32}}
-_WINDOW = {"window_size": 56, "fullatt_block_indexes": [0], "out_hidden_size": 32}
+_WINDOW = {"window_size": 56, "out_hidden_size": 32}
+_SMALL = {"vision_config": {"image_size": [56, 56]}}
 _MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}}
 _GLM = {**_WIDE, "text_config": _MROPE}
 _PINPOINTS = {"image_grid_pinpoints": [[64, 128], [128, 64], [128, 128]]}
@@ -38,6 +39,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "vq_config": {**_VQ, "num_embeddings": 10, "resolution": 32},
         "vocabulary_map": {"<image>": 4, **{f"IMGIMG{chr(65 + i)}Z": 40 + i for i in range(10)}},
     },
+    "cohere2_vision": {"alignment_intermediate_size": 64},
     "cohere_compass": {
         "text_config": {
             "rope_parameters": {"full_attention": {**_MROPE["rope_parameters"], "mrope_section": [2, 1, 1]}}
@@ -49,8 +51,14 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "deepseek_vl_hybrid": {"high_res_vision_config": _SAM},
     "diffusion_gemma": {"text_config": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16}},
     "dots3_note": {
+        "text_config": tiny._DOTS3,
         "vision_config": {"adapter_in_dim": 32, "adapter_out_dim": 32},
-        "audio_config": {"adapter_out_dim": 32, "adapter_input_size": 32, "conv_output_size": 32},
+        "audio_config": {
+            "adapter_out_dim": 32,
+            "adapter_input_size": 32,
+            "conv_output_size": 32,
+            "downsample_hidden_size": 8,
+        },
     },
     "emu3": {
         "image_token_id": 4,
@@ -81,8 +89,11 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "fuyu": {"patch_size": 8, "num_channels": 3},
     "gemma3": {"mm_tokens_per_image": 4},
     "gemma4": {"vision_config": {"pooling_kernel_size": 2, "patch_size": 4}},
-    "gemma4_unified": {"vision_config": {}},
-    "glm5_next": {**_WIDE, "text_config": {"index_kpool": 2}},
+    "gemma4_unified": {"vision_config": {"mm_embed_dim": 32, "output_proj_dims": 32, "mm_posemb_size": 16}},
+    "glm5_next": {
+        "vision_config": {"out_hidden_size": 32, "projection_intermediate_size": 48},
+        "text_config": {"index_kpool": 2},
+    },
     "glm4v": _GLM,
     "glm46v": _GLM,
     "glm4v_moe": {
@@ -101,10 +112,11 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "qformer_config": {"hidden_size": 64, "encoder_hidden_size": 64},
         "vision_config": {"hidden_size": 64},
     },
-    "granite_docling": {"vision_config": {"out_hidden_size": 32, "scale_factor": 2, "deepstack_visual_indexes": [0]}},
+    "granite_docling": {"vision_config": {"out_hidden_size": 32, "scale_factor": 2}},
     "hunyuan_vl": {"text_config": _MROPE, "vision_config": {"out_hidden_size": 32, "text_hidden_size": 32}},
     "hy_v4_vl": {"text_config": _MROPE, **_WIDE},
     "hyperclovax_vision_v2": {"vision_config": _WINDOW},
+    "idefics": {"vision_config": {"embed_dim": 32}},
     "inkling2": {
         "vision_config": {"text_hidden_size": 32, "projection_hidden_dim": 32, "patch_size": 4, "posemb_grid_size": 4}
     },
@@ -113,6 +125,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     },
     "instructblip": _QFORMER,
     "instructblipvideo": _QFORMER,
+    "internvl": _SMALL,
     "janus": {
         "vision_config": {"projection_dim": 32, "num_image_tokens": 16},
         "vq_config": {**_VQ, "num_embeddings": 10, "projection_dim": 32, "image_token_embed_dim": 32, "num_patches": 4},
@@ -135,6 +148,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "minicpm_ocr": _INSERTED,
     "minicpmv4_6": _INSERTED,
     "minicpmv4_7": _INSERTED,
+    "minimax_m3_vl": {"projector_hidden_size": 48},
     "molmo2": {
         "vision_config": {"image_size": [32, 32], "patch_size": 8, "num_position_embeddings": 16, "head_dim": 8},
         "adapter_config": {"vision_feature_layer": [1, 0], "text_hidden_size": 32},
@@ -145,6 +159,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "muse_glimmer": _MUSE,
     "muse_spark": {
         **_MUSE,
+        "text_config": {"moe_hidden_size": 32},
         "audio_config": {"out_hidden_size": 32, "hidden_sizes": [8, 8, 8, 8], "depths": [1, 1, 1, 1]},
     },
     "nemotron_h_omni": {
@@ -167,12 +182,18 @@ OVERRIDES: dict[str, dict[str, Any]] = {
             "patch_size": 8,
         },
     },
+    "qianfan_ocr": _SMALL,
     "qwen2_5_vl": {"vision_config": _WINDOW},
     "qwen2_5_omni_thinker": {"vision_start_token_id": 6, "vision_config": _WINDOW, "text_config": _MROPE},
     "qwen3_5": _WIDE,
     "qwen3_5_moe": _WIDE,
-    "qwen3_omni_moe_thinker": {"vision_start_token_id": 6, **_WIDE, "text_config": _MROPE},
-    "qwen3_vl_moe": {"vision_config": {"out_hidden_size": 32, "deepstack_visual_indexes": [0]}},
+    "qwen3_omni_moe_thinker": {
+        "vision_start_token_id": 6,
+        **_WIDE,
+        "text_config": _MROPE,
+        "audio_config": {"downsample_hidden_size": 8, "output_dim": 32},
+    },
+    "qwen3_vl_moe": _WIDE,
     "qwen4_exp": {**_WIDE, "text_config": tiny._QWEN4},
     "shieldgemma2": {"mm_tokens_per_image": 4},
     "t5gemma2": {"encoder": {"mm_tokens_per_image": 4, "image_token_index": 4}},
