@@ -35,8 +35,8 @@ def test_letters_of_a_word_of_the_other_direction(new_page, explainer, tmp_path,
         assert sorted(seen) == sorted(parts)
     lrpx.Explanations([explainer(text, method=m) for m in ("lrp", "attnlrp")]).to_html(tmp_path / "map.html")
     page.goto((tmp_path / "map.html").as_uri())
-    seen = page.evaluate(f"{READ}('.flow .c:not(.end) > b')").replace(" ", "").replace("␣", "")
+    seen = page.evaluate(f"{READ}('.columns .c:not(.end) > b')").replace(" ", "").replace("␣", "")
     if width > 1000:
         assert seen == parts
-    tops = page.evaluate("[...document.querySelectorAll('.flow .c:not(.end)')].map(c => c.offsetTop)")
+    tops = page.evaluate("[...document.querySelectorAll('.columns .c:not(.end)')].map(c => c.offsetTop)")
     assert {(top - tops[0]) % (4 * 18) for top in tops} == {0}  # so the labels in the gutter stand beside their rows

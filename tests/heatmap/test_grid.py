@@ -269,7 +269,7 @@ def test_each_row_can_be_told_by_its_name_or_by_a_key(new_page, tmp_path, width)
     numbered = "1: lrp · 2: MMM-135m · 3: gradient-x-input · 4: integrated-gradients"
     assert (numbered in shown) == (width == browser.PHONE)
     left = "each => each.getBoundingClientRect().left"
-    gutter = page.locator(".flow").evaluate(left) - page.locator(".grid").evaluate(left)
+    gutter = page.locator(".columns").evaluate(left) - page.locator(".grid").evaluate(left)
     assert gutter < width * 0.15  # room for the text
     several(WORDS, ("MMM-135m", "wwwwm")).to_html(tmp_path / "page.html")
     page.goto((tmp_path / "page.html").as_uri())
@@ -464,7 +464,7 @@ def test_numbers_at_the_ends_of_rows_stay_together_on_a_page(new_page, tmp_path)
     several(WORDS * 2).to_html(tmp_path / "page.html")
     page = new_page()
     page.goto((tmp_path / "page.html").as_uri())
-    lasts, ends = page.locator(".flow > .c"), page.locator(".flow .end")
+    lasts, ends = page.locator(".columns > .c"), page.locator(".columns .end")
     top = "found => found.map(each => Math.round(each.getBoundingClientRect().top))"
     alone = 0
     for width in range(500, 1000, 25):

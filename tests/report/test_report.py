@@ -592,7 +592,7 @@ def test_a_reader_can_tell_whose_each_map_is(new_page, tmp_path, width, own):
         assert re.search(rf"1: LRP · 2: Gradient, .* · 3: {own}", example.inner_text())
     left = "each => each.getBoundingClientRect().left"
     assert example.locator(".grid").evaluate(left) - example.evaluate(left) < 5  # nothing stands beside a map
-    assert example.locator(".flow").evaluate("each => each.offsetWidth") > width * 0.6
+    assert example.locator(".columns").evaluate("each => each.offsetWidth") > width * 0.6
     assert not browser.wider_than_window(page)
 
 

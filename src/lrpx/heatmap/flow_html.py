@@ -24,7 +24,7 @@ STRONGEST = 200  # edges in the table
 _STYLE = f"""
 .lrpx .flow{{background:#fff;color:#1b1c1f;border:1px solid var(--lrpx-line);border-radius:6px;margin:10px 0;overflow:auto;
 position:relative;-webkit-overflow-scrolling:touch}}
-.lrpx .flow .grid{{display:grid;width:max-content;grid-template-columns:auto auto}}
+.lrpx .flow .sheet{{display:grid;width:max-content;grid-template-columns:auto auto}}
 .lrpx .flow .places,.lrpx .flow .names{{position:sticky;background:#fff;z-index:1}}
 .lrpx .flow .places{{left:0}}
 .lrpx .flow .names{{top:0}}
@@ -163,7 +163,7 @@ def _graph(view: FlowView) -> str:
         _svg("places", 0, LEFT, height, places),
         _svg("graph", LEFT, width - LEFT, height, _nodes_and_edges(view, y), about),
     )
-    return f'<div class="grid">{"".join(drawn)}</div>'
+    return f'<div class="sheet">{"".join(drawn)}</div>'
 
 
 def _names(view: FlowView) -> Iterator[str]:

@@ -25,23 +25,23 @@ STYLE = """
 padding:6px 12px 0;margin:10px 0}
 .lrpx .gutter{position:absolute;left:12px;top:30px;bottom:0;overflow:hidden;white-space:pre;font-size:12px;color:#454950;
 user-select:none;line-height:18px;width:calc(var(--label)*7px + 4px)}
-.lrpx .flow{line-height:18px;margin-left:calc(var(--label)*7px + 10px)}
-.lrpx .flow .c{display:inline-flex;flex-direction:column;height:calc((var(--rows) + 2)*18px);text-align:center;position:relative;
-vertical-align:top}
-.lrpx .flow .space{display:inline-block;width:.4em}
-.lrpx .flow .c.gap{margin-inline-end:.4em}
-.lrpx .flow .c>b{font-weight:400;font-size:15px;line-height:24px;height:24px;padding:0 1px;white-space:pre}
-.lrpx .flow .c.name>b{color:#5d6169;font-size:12px;padding-inline-end:.5em}
-.lrpx .flow .c>i{height:18px;line-height:18px;font-style:normal;font-size:11px;min-width:.7em;padding:0 3px;
+.lrpx .columns{line-height:18px;margin-left:calc(var(--label)*7px + 10px)}
+.lrpx .columns .c{display:inline-flex;flex-direction:column;height:calc((var(--rows) + 2)*18px);text-align:center;
+position:relative;vertical-align:top}
+.lrpx .columns .space{display:inline-block;width:.4em}
+.lrpx .columns .c.gap{margin-inline-end:.4em}
+.lrpx .columns .c>b{font-weight:400;font-size:15px;line-height:24px;height:24px;padding:0 1px;white-space:pre}
+.lrpx .columns .c.name>b{color:#5d6169;font-size:12px;padding-inline-end:.5em}
+.lrpx .columns .c>i{height:18px;line-height:18px;font-style:normal;font-size:11px;min-width:.7em;padding:0 3px;
 font-variant-numeric:tabular-nums;white-space:pre;direction:ltr;box-shadow:0 0 0 .5px rgba(0,0,0,.18) inset;
 print-color-adjust:exact;-webkit-print-color-adjust:exact;forced-color-adjust:none}
-.lrpx .flow .c>i.at{box-shadow:0 0 0 2px #111 inset,0 0 0 3px #fff inset}
-.lrpx .flow .c:hover>b{text-decoration:underline}
-.lrpx .flow .after{display:inline-flex;flex-wrap:wrap;max-width:100%;vertical-align:top}
-.lrpx .flow .end{text-align:right;color:#33363b;margin-inline-start:14px}
-.lrpx .flow .end>b{font-size:12px;color:#5d6169}
-.lrpx .flow .end>i{box-shadow:none;font-size:12px;padding:0}
-.lrpx .flow .nl{display:block}
+.lrpx .columns .c>i.at{box-shadow:0 0 0 2px #111 inset,0 0 0 3px #fff inset}
+.lrpx .columns .c:hover>b{text-decoration:underline}
+.lrpx .columns .after{display:inline-flex;flex-wrap:wrap;max-width:100%;vertical-align:top}
+.lrpx .columns .end{text-align:right;color:#33363b;margin-inline-start:14px}
+.lrpx .columns .end>b{font-size:12px;color:#5d6169}
+.lrpx .columns .end>i{box-shadow:none;font-size:12px;padding:0}
+.lrpx .columns .nl{display:block}
 .lrpx .narrow{display:none}
 @media (max-width:600px){.lrpx .narrow{display:block}.lrpx .wide{display:none}.lrpx .grid.both{--label:2!important}}
 """
@@ -66,7 +66,7 @@ def section(grid: Grid) -> str:
             f'<div class="grid{" both" * both}" style="--rows:{len(grid.rows)};--label:{longest}">',
             _gutter(grid, labels, " wide" * both),
             _gutter(grid, few, " narrow") if both else "",
-            f'<div class="flow" dir="{"rtl" if grid.rtl else "ltr"}">{"".join(_columns(grid))}</div></div>\n',
+            f'<div class="columns" dir="{"rtl" if grid.rtl else "ltr"}">{"".join(_columns(grid))}</div></div>\n',
             f'<div class="legend soft">{_bar(grid)}<span><span class="mark"></span>{escape(grid.marked())}</span>',
             f"<span>{escape(grid.legend())}</span></div>\n",
             details("All numbers", _numbers(grid)),

@@ -20,10 +20,10 @@ STYLE = f"""
 .lrpx .picture .plain,.lrpx .picture .over{{position:relative;max-width:100%;background:#fff;border-radius:4px;overflow:hidden;
 box-shadow:0 0 0 1px var(--lrpx-line);print-color-adjust:exact;-webkit-print-color-adjust:exact;forced-color-adjust:none}}
 .lrpx .picture .plain,.lrpx .picture .under{{background-image:var(--lrpx-picture);background-size:100% 100%}}
-.lrpx .picture .under,.lrpx .picture .grid{{position:absolute;inset:0}}
+.lrpx .picture .under,.lrpx .picture .patches{{position:absolute;inset:0}}
 .lrpx .picture .under{{filter:grayscale(1);opacity:{PALE}}}
-.lrpx .picture .grid{{display:grid}}
-.lrpx .picture .grid i:hover{{outline:1.5px solid #111}}
+.lrpx .picture .patches{{display:grid}}
+.lrpx .picture .patches i:hover{{outline:1.5px solid #111}}
 .lrpx .map .image{{padding:.2em .5em;border-radius:4px;background:#f2eedc;color:#1b1c1f}}
 """
 
@@ -48,7 +48,7 @@ def figure(
         f'<figcaption class="soft">{caption}</figcaption><div>'
         f'<div class="plain" style="{size}" role="img" aria-label="{escape(image.label)}"></div>'
         f'<div class="over" style="{size}" role="img" aria-label="relevance of its patches"><div class="under"></div>'
-        f'<div class="grid" style="{columns}">{"".join(_patches(image, share, number, look))}</div></div></div></figure>\n'
+        f'<div class="patches" style="{columns}">{"".join(_patches(image, share, number, look))}</div></div></div></figure>\n'
     )
 
 
