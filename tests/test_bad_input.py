@@ -2,10 +2,12 @@
 
 import re
 
+import pandas as pd
 import pytest
 import tiny
 import tiny_tokenizers
 import torch
+import transformers
 from support import fingerprint, slow_but
 from torch import nn
 
@@ -53,6 +55,19 @@ def refused(pair, error, message, text=TEXT, **options):
 
 
 # The text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (pd.DataFrame({"t": ["a"]}), r"the text is a table \(DataFrame\). Give one column, such as table\['text'\]"),
+        ((text for text in ["a"]), r"of the type generator. Give a list: list\(texts\)"),
+        ({"a", "b"}, r"of the type set. Give a list: list\(texts\)"),
+        ({1: "a"}.values(), r"of the type dict_values. Give a list: list\(texts\)"),
+    ],
+)
+def test_texts_in_something_that_is_no_list(gpt2, text, message):
+    refused(gpt2, InputError, message, text=text)
 
 
 @pytest.mark.parametrize("text", ["", " \n\t", ["The keys", ""], [], [[]]])
@@ -177,13 +192,45 @@ def test_an_unknown_method(gpt2):
         method="Gradient_x_Input",
     )
     refused(gpt2, InputError, "method=None has the type NoneType. Give the name", method=None)
-    refused(gpt2, InputError, "has the type set. Give the name of a method, or a list of names", method={"lrp"})
+    refused(gpt2, InputError, "has the type set. Give the name of a method", method={"lrp"})
+    refused(gpt2, InputError, r"'lrp, attnlrp'. Several are a list: method=\['lrp', 'attnlrp'\]", method="lrp, attnlrp")
+
+
+def test_several_methods_where_one_is_asked_for(gpt2):
+    one = r"method=\['lrp', 'attnlrp'\]: one method is asked for here"
+    with pytest.raises(InputError, match=one):
+        lrpx.Explainer(*gpt2).generate(TEXT, max_new_tokens=2, method=["lrp", "attnlrp"])
+    with pytest.raises(InputError, match=one):
+        lrpx.Explainer(*gpt2, method=["lrp", "attnlrp"])
+
+
+@pytest.mark.parametrize("option", ["do_sample", "temperature", "num_beams"])
+def test_options_of_generation(gpt2, option):
+    with pytest.raises(
+        InputError, match=rf"'{option}'. How .* explainer.generate\(prompt, generation_config={{'{option}'"
+    ):
+        lrpx.Explainer(*gpt2).generate(TEXT, max_new_tokens=2, **{option: 1})
+    refused(gpt2, InputError, r"It is one of explainer.generate\(prompt, max_new_tokens=", max_new_tokens=3)
+
+
+def test_a_generation_config_that_is_none(gpt2):
+    explainer = lrpx.Explainer(*gpt2)
+    with pytest.raises(InputError, match=r"generation_config: unknown option 'temprature'. Did you mean 'temperature'"):
+        explainer.generate(TEXT, max_new_tokens=2, generation_config={"temprature": 0.5})
+    with pytest.raises(InputError, match="max_new_tokens= is given twice"):
+        explainer.generate(TEXT, max_new_tokens=2, generation_config={"max_new_tokens": 3})
+    assert len(explainer.generate(TEXT, max_new_tokens=2, generation_config={"max_new_tokens": 2})) == 2
+
+
+def test_a_size_of_batches(gpt2):
+    refused(gpt2, InputError, r"'batch_size'. Batches .* batch_tokens=4096", batch_size=4)
 
 
 def test_an_option_the_method_does_not_take(gpt2):
     refused(gpt2, InputError, "unknown option 'nrom'. Did you mean 'norm'", nrom="l2")
     refused(gpt2, InputError, "unknown norm 'l3'. Did you mean 'l2'", method="gradient", norm="l3")
     refused(gpt2, InputError, "unknown rule set 'lpr'. Did you mean 'lrp'", rules="lpr")
+    refused(gpt2, InputError, r"rules={'gamma': 0.25}: .* Type: rules='gamma=0.25'", rules={"gamma": 0.25})
 
 
 @pytest.mark.parametrize("at", [3, [3], [None, "input"]])
@@ -198,11 +245,28 @@ def test_a_module_that_is_not_there(gpt2):
         r"at='transformer.h.7' matches no module. Did you mean 'transformer.h.0'",
         at="transformer.h.7",
     )
+    with pytest.raises(InputError) as error:
+        lrpx.explain(*gpt2, TEXT, at="nothing")
+    assert "pixels" not in str(error.value)
+    refused(gpt2, InputError, r"at='lm_head': .* Name modules that return one, such as", at="**")
 
 
 @pytest.mark.parametrize("batch_tokens", [0, -1, 2.5, None])
 def test_a_batch_of_no_tokens(gpt2, batch_tokens):
     refused(gpt2, InputError, "batch_tokens=.*: give a number of tokens from 1", batch_tokens=batch_tokens)
+
+
+def test_a_tokenizer_by_its_name(gpt2):
+    with pytest.raises(
+        InputError, match=r"tokenizer='gpt2' is a name. Give .* AutoTokenizer.from_pretrained\('gpt2'\)"
+    ):
+        lrpx.Explainer(gpt2[0], "gpt2")
+
+
+def test_a_pipeline(gpt2):
+    pipe = transformers.pipeline("text-generation", model=gpt2[0], tokenizer=gpt2[1])
+    with pytest.raises(InputError, match=r"lrpx.Explainer\(pipe.model, pipe.tokenizer\)"):
+        lrpx.Explainer(pipe)
 
 
 @pytest.mark.parametrize("model", [None, 3, nn.Linear(2, 2)])

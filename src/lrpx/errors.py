@@ -112,8 +112,8 @@ def nearest(name: object, known: Iterable[str]) -> str:
 
 
 def in_a_list(name: str) -> str:
-    """A name for a list of names: in quotes if it has a comma of its own."""
-    return repr(name) if "," in name else name
+    """A name for a list of names: in quotes if it has punctuation of a sentence."""
+    return repr(name) if re.search(r",|[.?!](\s|$)", name) else name
 
 
 def with_arguments(message: str, said: Callable[[str, str | None], str | None]) -> str:

@@ -271,7 +271,7 @@ def test_what_cannot_be_asked(explainer, options, message):
 
 
 def test_which_text_cannot_be_used(explainer):
-    with pytest.raises(InputError, match="other has 2 texts"):
+    with pytest.raises(InputError, match="other is a list of 2 texts"):
         explainer.similarity(FIRST, [OTHER, OTHER], pooling="mean")
     with pytest.raises(InputError, match=r"other: .*empty"):
         explainer.similarity(FIRST, "", pooling="mean")

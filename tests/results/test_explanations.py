@@ -86,7 +86,7 @@ def test_files_of_one_and_of_several(tmp_path):
     [
         ((), "no explanations are given"),
         ((explanation("a"), explanation("b c")), "no text is explained twice: 'a', 'bc'"),
-        ((explanation("a"), 3), "cannot compare a int"),
+        ((explanation("a"), 3), "give explanations, or paths of saved ones. This is of the type int"),
         (("missing.json",), "'missing.json' is no file"),
     ],
 )

@@ -46,6 +46,8 @@ def test_rows_are_explanations_of_the_tokens_before():
     for row in (3, -4):
         with pytest.raises(IndexError, match="there are 3"):
             g[row]
+    assert [e.position for e in g[1:]] == [g[1].position, g[2].position]
+    np.testing.assert_array_equal(g[-2:][0].relevance, g[1].relevance)
 
 
 def test_a_span_with_weights():

@@ -108,6 +108,11 @@ class Explainer(Questions):
         if isinstance(model, str | os.PathLike):
             model, loaded_tokenizer = load(model)
             tokenizer = loaded_tokenizer if tokenizer is None else tokenizer
+        if isinstance(tokenizer, str | os.PathLike):
+            raise InputError(
+                f"tokenizer={str(tokenizer)!r} is a name. Give the tokenizer itself, "
+                f"AutoTokenizer.from_pretrained({str(tokenizer)!r}), or only the name of a model: lrpx.Explainer('org/name')."
+            )
         self.model, self.reader, self.tokenizer = usable_model(model), tokenizer, tokenizer_of(tokenizer)
         self._runner = PassRunner(self.model, execution)
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 
-from ..errors import InputError
+from ..errors import InputError, check_names
 from ..models.heads import TEXT2TEXT
 from ..models.lock import lock_of
 from ..models.placement import entry_device
@@ -92,6 +92,14 @@ def generate(
         InputError: Arguments that cannot be used, or the text would become too long for the model.
     """
     if isinstance(config, Mapping):
+        try:
+            check_names(config, vars(GenerationConfig()))
+        except InputError as error:
+            raise error.at("generation_config") from None
+        if max_new_tokens not in (None, config.get("max_new_tokens", max_new_tokens)):
+            raise InputError(
+                "max_new_tokens= is given twice, and in generation_config it is another number. Leave one out."
+            )
         config = GenerationConfig(**config)
     if config is not None and not isinstance(config, GenerationConfig):
         raise InputError(

@@ -5,12 +5,23 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping
 
+from transformers import GenerationConfig
+
 from ..errors import check_names
 from ..methods import METHODS
 from ..models.loading import load
 from .arguments import CallOptions, ExplainOptions
 
-HOME = {  # options that are often typed in the wrong one of three places -> where they belong
+HOME = {  # options that are often typed in the wrong place -> where they belong
+    **{
+        name: f"How a model generates is explainer.generate(prompt, generation_config={{{name!r}: ...}})."
+        for name in vars(GenerationConfig())
+    },
+    **{
+        name: f"It is one of explainer.generate(prompt, {name}=...)."
+        for name in ("max_new_tokens", "continuation", "generation_config", "spans", "weights", "hops")
+    },
+    "batch_size": "Batches are made by the number of their tokens: lrpx.Explainer(model, batch_tokens=4096).",
     **{
         name: f"It is one of lrpx.load: lrpx.Explainer(*lrpx.load('org/name', {name}=...))."
         for name in inspect.signature(load).parameters

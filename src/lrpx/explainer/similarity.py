@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import InputError, UnsupportedModelError, nearest, warn
+from ..errors import InputError, UnsupportedModelError, counted, nearest, warn
 from ..heatmap.numbers import short
 from ..methods import Method
 from ..methods.generated import check_decomposes, how
@@ -187,7 +187,10 @@ def _embedding(model: Any, pooling: Any) -> Embedding:
 def _encoded(tokenizer: Any, text: Any, name: str) -> Encoded:
     singles, several = split(text)
     if several:
-        raise InputError(f"{name} has {len(singles)} texts: similarity() compares two. Call it once for each pair.")
+        raise InputError(
+            f"{name} is a list of {counted(len(singles), 'text')}: similarity() compares two. Give each as it is, and call once "
+            "for each pair."
+        )
     try:
         return encode(tokenizer, singles[0])[0]
     except InputError as error:

@@ -303,10 +303,13 @@ def get_method(name: str) -> Method:
     Raises:
         InputError: There is none; the error lists the known names and suggests the nearest.
     """
+    if isinstance(name, list | tuple):
+        raise InputError(f"method={name!r}: one method is asked for here. Give its name, and call once for each.")
     if not isinstance(name, str):
-        raise InputError(
-            f"method={name!r} has the type {type(name).__name__}. Give the name of a method, or a list of names."
-        )
+        raise InputError(f"method={name!r} has the type {type(name).__name__}. Give the name of a method.")
     if name not in METHODS:
+        several = [part.strip() for part in name.split(",")]
+        if len(several) > 1 and METHODS.keys() >= {*several}:
+            raise InputError(f"unknown method {name!r}. Several are a list: method={several}.")
         raise InputError(f"unknown method {name!r}. {nearest(name, METHODS)}")
     return METHODS[name]

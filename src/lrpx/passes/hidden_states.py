@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 from .._torch_internals import base_of, no_function_modes
 from ..errors import InputError, nearest
 from ..models.modules import modules_of, reads_images_alone
+from ..models.signature import takes
 from ..models.stacks import Stack, encoder_of, stacks_of
 from ..results.inside import fits
 from .checkpointing import Recomputation
@@ -99,7 +100,8 @@ def resolve_at(model: PreTrainedModel, at: Sequence[str]) -> dict[str, nn.Module
             if not matches:
                 # Names of the first block and above say enough.
                 names = [m for m in modules if m and not re.search(r"\.[1-9]\d*(\.|$)", m)]
-                raise InputError(f"at={name!r} matches no module. {nearest(name, [*PLACES, *names[:30]])}")
+                places = [place for place in PLACES if place != "pixels" or takes(model, "pixel_values")]
+                raise InputError(f"at={name!r} matches no module. {nearest(name, [*places, *names[:30]])}")
             found.update({m: modules[m] for m in matches})
     return found
 
@@ -176,7 +178,8 @@ def taps_of(
         if name in taps or not is_hidden(view):
             raise InputError(
                 f"at={name!r}: this module returns shape {list(state.shape)}, or runs more than once; "
-                f"expected one hidden state [batch, tokens, width] = {[shape[0], shape[1] or 'tokens', 'width']}."
+                f"expected one hidden state [batch, tokens, width] = {[shape[0], shape[1] or 'tokens', 'width']}. Name "
+                "modules that return one, such as at='model.layers.*'."
             )
         taps[name] = view  # a constant, such as a router's softmax under LRP, has relevance 0
         new = taps[name].clone().reshape(state.shape)  # a later in-place operation must not touch what was noted

@@ -87,7 +87,9 @@ def _each(given: Iterable[Given]) -> Iterator[Explanation]:
         elif isinstance(one, Iterable):
             yield from _each(one)  # type: ignore[arg-type]
         else:
-            raise InputError(f"cannot compare a {type(one).__name__}: give explanations, or paths of saved ones.")
+            raise InputError(
+                f"to compare, give explanations, or paths of saved ones. This is of the type {type(one).__name__}."
+            )
 
 
 def _text(e: Explanation) -> str:

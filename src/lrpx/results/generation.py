@@ -10,7 +10,7 @@ import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from .. import heatmap
 from ..errors import InputError, NonFiniteError, counted, names_checked
 from ..files import check_ending, json_line, save_output
 from .explanation import Explanation, Measures
+from .explanations import Explanations
 from .images import ImagePatches, check_images, plain_images, read_images
 from .saved import fields_of, read_object
 from .spans import checked_span, checked_weights, hop, hop_notes
@@ -117,8 +118,14 @@ class GenerationExplanation:
         """The rows, one after the other."""
         return (self[i] for i in range(len(self)))
 
-    def __getitem__(self, row: int) -> Explanation:
-        """One row as an ``Explanation`` of the tokens before."""
+    @overload
+    def __getitem__(self, row: int) -> Explanation: ...
+    @overload
+    def __getitem__(self, row: slice) -> Explanations: ...
+    def __getitem__(self, row: int | slice) -> Explanation | Explanations:
+        """One row as an ``Explanation`` of the tokens before; of a slice ``Explanations``. For their sum see ``span``."""
+        if isinstance(row, slice):
+            return Explanations(self[n] for n in range(len(self))[row])
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row}: there are {len(self)}.")
         row %= len(self)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..errors import InputError
@@ -39,6 +39,10 @@ def split(given: Any) -> tuple[list[Any], bool]:
         raise InputError('the text is one chat message. A chat is a list of them: [{"role": ..., "content": ...}].')
     if isinstance(given, str):
         return [given], False
+    if hasattr(given, "columns") or hasattr(given, "column_names"):  # of pandas and polars; of datasets
+        raise InputError(f"the text is a table ({type(given).__name__}). Give one column, such as table['text'].")
+    if isinstance(given, Iterable) and not isinstance(given, Sequence | Mapping):
+        raise InputError(f"the texts are of the type {type(given).__name__}. Give a list: list(texts).")
     if not isinstance(given, list) or not given:
         raise InputError(f"the text is {short(given)}. {EXPECTED}")
     first = given[0]
