@@ -39,7 +39,8 @@ def methods_with_options(
         )
     if isinstance(rules, Mapping) and (numbers := [name for name in ("gamma", "epsilon") if name in rules]):
         raise InputError(
-            f"rules={rules!r}: a rule with a number is text. Type: rules='{numbers[0]}={rules[numbers[0]]}'."
+            f"rules={rules!r}: a rule with a number is text.",
+            python=f"Type: rules='{numbers[0]}={rules[numbers[0]]}'.",
         )
     filled = [
         (method, {**method.options, **{k: v for k, v in given.items() if k in method.options}}) for method in chosen

@@ -42,7 +42,7 @@ def split(given: Any) -> tuple[list[Any], bool]:
     if hasattr(given, "columns") or hasattr(given, "column_names"):  # of pandas and polars; of datasets
         raise InputError(f"the text is a table ({type(given).__name__}). Give one column, such as table['text'].")
     if isinstance(given, Iterable) and not isinstance(given, Sequence | Mapping):
-        raise InputError(f"the texts are of the type {type(given).__name__}. Give a list: list(texts).")
+        raise InputError(f"the texts are of the type {type(given).__name__}.", python="Give a list: list(texts).")
     if not isinstance(given, list) or not given:
         raise InputError(f"the text is {short(given)}. {EXPECTED}")
     first = given[0]
