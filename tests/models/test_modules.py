@@ -31,7 +31,7 @@ def test_quick_reading_finds_what_transformers_finds():
     for config in configurations():
         quick, usual = found(lambda: text_config(SimpleNamespace(config=config))), found(config.get_text_config)  # noqa: B023
         assert quick is usual or (isinstance(quick, str) and quick == usual), type(config).__name__
-        for name in _PLACEHOLDERS - held(config):
+        for name in _PLACEHOLDERS - held(config, _PLACEHOLDERS):
             assert getattr(config, name, None) is None, (type(config).__name__, name)
         count += 1
     assert count > 200

@@ -27,13 +27,30 @@ _PARTS = frozenset(("text_config", "decoder", "generator", "text_encoder"))  # o
 def text_config(model: Any) -> Any:
     """``model.config.get_text_config()``, which takes ten times as long and is asked for eight times in a call."""
     config, usual = model.config, PretrainedConfig.get_text_config
-    flat = type(config).get_text_config is usual and not _PARTS & held(config)
+    flat = type(config).get_text_config is usual and not held(config, _PARTS)
     return config if flat else config.get_text_config()
 
 
-def held(config: Any) -> Set[str]:
-    """Names of what a configuration of transformers holds; ``hasattr`` takes a microsecond for each that it does not."""
+def held(config: Any, names: Set[str]) -> Set[str]:
+    """Those of the names that a configuration of transformers holds; ``hasattr`` takes a microsecond for each it does not."""
+    return names & (vars(config).keys() if names.isdisjoint(config.attribute_map) else _with_aliases(config))
+
+
+def _with_aliases(config: Any) -> Set[str]:
     return vars(config).keys() | config.attribute_map.keys()
+
+
+def first_parameter(model: nn.Module) -> Tensor | None:
+    """``next(model.parameters(), None)``, which takes ten times as long."""
+    waiting: list[nn.Module | None] = [model]
+    while waiting:
+        module = waiting.pop()
+        if module is not None:
+            for parameter in module._parameters.values():
+                if parameter is not None:
+                    return parameter
+            waiting += reversed(module._modules.values())
+    return None
 
 
 def modules_of(model: nn.Module) -> list[nn.Module]:

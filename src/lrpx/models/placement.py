@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .modules import modules_of
+from .modules import first_parameter, modules_of
 
 
 def is_divided(model: nn.Module) -> bool:
@@ -33,7 +33,7 @@ def _is_undivided(model: nn.Module) -> bool:
 
     The answer holds until the model itself gets a hook, as accelerate always gives it, or its first weight moves.
     """
-    first = next(model.parameters(), None)
+    first = first_parameter(model)
     now = ("_hf_hook" in model.__dict__, None if first is None else first.device)
     if _undivided.get(model) == now:
         return True
@@ -79,7 +79,8 @@ def execution_device(module: nn.Module) -> torch.device | None:
 def entry_device(model: Any) -> torch.device:
     """The device for token ids: that of the input embedding."""
     if not is_divided(model):
-        return model.device
+        weight = first_parameter(model)
+        return model.device if weight is None else weight.device
     try:
         first = execution_device(model.get_input_embeddings())
     except (AttributeError, NotImplementedError):  # some models have no single input embedding
@@ -90,7 +91,7 @@ def entry_device(model: Any) -> torch.device:
 def described(model: nn.Module) -> str:
     """The devices that a model computes on, in the order of its modules, such as ``"cuda:0, cuda:1"``."""
     if not is_divided(model):
-        return str(next(model.parameters()).device)
+        return str(entry_device(model))
     found: dict[str, None] = {}
     for module in model.modules():
         if any(p is not None for p in module._parameters.values()):

@@ -211,7 +211,7 @@ class ModelSignature:
             )
         limits = context_length(model), made_for(model)
         kind: Any = type(model)
-        named = (getattr(model.config, name) for name in sorted(_PLACEHOLDERS & held(model.config)))
+        named = (getattr(model.config, name) for name in sorted(held(model.config, _PLACEHOLDERS)))
         placeholders = frozenset(i for i in named if isinstance(i, int))
         return cls(type(model).__name__, task, vocabulary, *limits, extras, placeholders, needs=_needs_more(kind) or "")
 
