@@ -84,7 +84,9 @@ def buckets(
 
 def groups_of(model: PreTrainedModel, items: Sequence[Item], max_tokens: int) -> list[list[int]]:
     """Indices of items that a model may read together: of similar length, with the same extra inputs, and without images."""
-    waste = allowed_waste(model, task_of(model)) if len(items) > 1 else 0.0
+    if len(items) == 1:
+        return [[0]]
+    waste = allowed_waste(model, task_of(model))
     alike = partial(longest_alike, model)
     by_extras: dict[frozenset[str], list[int]] = {}
     for i, item in enumerate(items):
