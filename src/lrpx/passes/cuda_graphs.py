@@ -25,6 +25,7 @@ from ..models.positions import context_length, longest_alike
 from ..models.signature import filler, task_of
 from ..text.batching import Batch
 from ..text.grouping import allowed_waste
+from .aside import OnAStream
 from .model_state import ModelState
 from .spec import PassOptions, PassResult, PassSpec
 
@@ -52,6 +53,7 @@ class Graphs:
         self._model = model
         self._graphs: OrderedDict[Hashable, _Graph] = OrderedDict()
         self._pool: Any = None
+        self._aside: OnAStream | None = None
 
     def __len__(self) -> int:
         return len(self._graphs)
@@ -125,8 +127,10 @@ class Graphs:
             LrpxError, HeadNotFollowed: As ``forward_backward.compute``.
         """
         padded = self.padded(batch)
-        options = replace(options, static=True)
         device = batch.positions.device
+        if self._aside is None:  # one stream for all graphs: each has memory of its own for matrix products
+            self._aside = OnAStream(device)
+        options = replace(options, static=True, aside=self._aside)
         stream = torch.cuda.Stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
         graph = torch.cuda.CUDAGraph()

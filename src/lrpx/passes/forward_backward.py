@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from .._torch_internals import SET_GRAD_ENABLED
+from .._torch_internals import SET_GRAD_ENABLED, no_function_modes
 from ..errors import InputError
 from ..models.modules import modules_of
 from ..models.stacks import stacks_of, watching_encoder
@@ -187,6 +187,14 @@ def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
     """
     with watched(model, batch, spec, options) as now:
         picked, targets, whole = asked_scores(model, now.batch, spec.readout, options, now.active, now.wanted)
+        predicted = None
+        if whole is not None:
+            count = min(batch.likeliest, whole.shape[1])
+            independent = spec.readout is not None and spec.readout.independent
+            with no_function_modes():  # nothing of this is the model's
+                predicted = options.aside(
+                    partial(predictions, whole, targets, now.batch.contrasts, count, independent=independent)
+                )
         contrasted = (now.batch.contrasts >= 0).to(picked.device)
         exact = picked.to(exact_dtype(picked))
         values = exact[:, 0] - torch.where(contrasted, exact[:, 1], 0)
@@ -227,16 +235,14 @@ def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
     at_once = None if options.static else CHUNK
     sums = [sums_of(now.blocks, rows, inside, values, at_once)] if rows.count else []
     parts = [values.detach(), targets, flags, products, *sums]
-    predicted = 0
-    if whole is not None:
-        count = min(batch.likeliest, whole.shape[1])
-        independent = spec.readout is not None and spec.readout.independent
-        parts.insert(3, predictions(whole, targets, batch.contrasts, count, independent=independent))
-        predicted = parts[3].shape[1]
+    if predicted is not None:
+        parts.insert(3, predicted)
+    options.aside.join()
     summary = torch.cat([t.to(values.device, values.dtype).flatten() for t in parts])
     plain |= {name: state for name, (state, _) in images.items()}
     complete |= {name: gradient for name, (_, gradient) in images.items()}
-    return PassResult(summary, plain, complete, list(objections), now.active, predicted, rows)
+    count = 0 if predicted is None else predicted.shape[1]
+    return PassResult(summary, plain, complete, list(objections), now.active, count, rows)
 
 
 def with_later(state: Tensor, later: Sequence[Tensor | None]) -> Tensor:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 from .._torch_internals import no_function_modes
 from ..recognition.call import tensors_in
 from ..recognition.operations import operation_of
+from .aside import Aside
 
 # After the output embedding, kinds of operations that treat every logit alike.
 _ALIKE = frozenset({"elementwise", "activation", "power", "product", "division", "sigmoid"})
@@ -43,22 +45,23 @@ class OutputHead(TorchFunctionMode):
         positions: ``[B, P]`` indices of the explained positions of each item.
         ids: ``[B, P, K]`` rows to compute; ``None``: all of them.
         length: Number of tokens T of the padded batch.
-        others: Compute all rows beside those of ``ids``, after them and without a gradient.
+        aside: Computes all rows beside those of ``ids``, without a gradient, for ``all_logits``; ``None``: they are not.
 
     Attributes:
         hidden: What the output embedding was given at the explained positions, ``[B, P, width]``, once it was called.
     """
 
     def __init__(
-        self, module: nn.Module, positions: Tensor, ids: Tensor | None, length: int, *, others: bool = False
+        self, module: nn.Module, positions: Tensor, ids: Tensor | None, length: int, *, aside: Aside | None = None
     ) -> None:
         super().__init__()
-        self.module, self.positions, self.ids, self.others = module, positions, ids, others
+        self.module, self.positions, self.ids, self._aside = module, positions, ids, aside
         self.shape = (positions.shape[0], length)
         self.uses = 0
         self.sure = True
         self.hidden: Tensor | None = None
         self._bias: Tensor | None = None
+        self._all: Tensor | None = None
         self._logits: list[Tensor] = []  # what was made of the output embedding's result, the last one last
         self._steps: list[tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any], Tensor]] = []  # by what, and what
 
@@ -103,7 +106,7 @@ class OutputHead(TorchFunctionMode):
         return weight is self._weight() and len(args) > 0 and args[0].ndim == 3 and args[0].shape[:2] == self.shape
 
     def _explained(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
-        """The explained logits ``[B, P, K]``, ``[B, P, vocabulary]``, or the one after the other."""
+        """The explained logits ``[B, P, K]`` or ``[B, P, vocabulary]``."""
         hidden, weight = args[0], self._weight()
         bias = args[2] if len(args) > 2 else kwargs.get("bias")
         self.uses += 1
@@ -117,9 +120,12 @@ class OutputHead(TorchFunctionMode):
             logits = (hidden.unsqueeze(2) @ embedding(ids, weight).transpose(2, 3)).squeeze(2)
             if bias is not None:
                 logits = logits + bias[ids]
-            if self.others:  # not seen by the rules, for which a detached tensor would be one that the model cuts off
+            if (
+                self._aside is not None
+            ):  # not seen by the rules, for which a detached tensor would be one that is cut off
                 with no_function_modes():
-                    logits = torch.cat([logits, linear(hidden.detach(), weight, bias)], -1)
+                    # Now, while an offloaded weight is there.
+                    self._all = self._aside(partial(linear, hidden.detach(), weight, bias))
         self.hidden, self._bias = hidden, bias
         self._logits.append(logits)
         return logits
@@ -139,7 +145,18 @@ class OutputHead(TorchFunctionMode):
 
     def logits_of(self, hidden: Tensor, logits: Tensor) -> Tensor:
         """All logits ``[..., vocabulary]`` of ``hidden`` ``[..., width]``, made as the model made its own ``logits``."""
-        new = {id(self._logits[0]): linear(hidden, self._weight(), self._bias)}
+        return self._made_of(linear(hidden, self._weight(), self._bias), logits)
+
+    def all_logits(self, logits: Tensor) -> Tensor:
+        """All logits ``[B, vocabulary]`` of each item's first position, made as the model made ``logits`` of a few; aside."""
+        assert self._aside is not None
+        first = self._all
+        assert first is not None
+        with no_function_modes(), torch.no_grad():
+            return self._aside(lambda: self._made_of(first, logits)[:, 0])
+
+    def _made_of(self, first: Tensor, logits: Tensor) -> Tensor:
+        new = {id(self._logits[0]): first}
         for func, args, kwargs, output in self._steps:
             if operation_of(func).name in _SHAPES:
                 new[id(output)] = next(new[id(a)] for a in (*args, *kwargs.values()) if id(a) in new)

@@ -47,10 +47,12 @@ def asked_scores(
     else:
         pair = _pair(batch.targets, batch.contrasts) if batch.chosen else None
         ids, length = None if pair is None else pair.unsqueeze(1), batch.ids.shape[1]
-        head = OutputHead(module, batch.positions.unsqueeze(1), ids, length, others=batch.likeliest > 0)
-        logits = followed(model, batch, head)[:, 0]
+        aside = options.aside if batch.likeliest else None
+        head = OutputHead(module, batch.positions.unsqueeze(1), ids, length, aside=aside)
+        found = followed(model, batch, head)
+        logits = found[:, 0]
         if pair is not None:
-            return logits[:, :2], batch.targets, logits[:, 2:] if batch.likeliest else None
+            return logits, batch.targets, None if aside is None else head.all_logits(found)
     return _chosen(logits, batch)
 
 

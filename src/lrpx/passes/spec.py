@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +12,8 @@ from torch import Tensor
 from ..propagation.propagate import Propagation
 from ..propagation.rulesets import RuleSet
 from ..text.batching import Readout
-from .branch_sums import NOTHING, Rows
+from .aside import AT_ONCE, Aside
+from .branch_sums import NOTHING, Rows, cut
 from .compiled.attention_calls import AttentionCall
 
 
@@ -48,6 +49,7 @@ class PassOptions:
         unpadded: The model needs no attention mask.
         linked: What enters the first block stays linked to the embedding, to see what way there is around it.
         attention: How each fused attention was called where values could be looked at; ``None``: as the model calls it.
+        aside: How work is done that nothing waits for until the pass ends.
     """
 
     checkpoint: bool = False
@@ -56,6 +58,7 @@ class PassOptions:
     unpadded: bool = False
     linked: bool = False
     attention: tuple[AttentionCall | None, ...] | None = None
+    aside: Aside = field(default=AT_ONCE, repr=False)
 
 
 EAGER = PassOptions()
@@ -102,8 +105,9 @@ class PassResult:
     def read(self, rows: int) -> PassSummary:
         """The summary of B = ``rows`` items on the CPU. Waits for the device."""
         numbers = self.summary.cpu().double().numpy()
-        ends = np.cumsum([rows, rows, len(self.reasons), rows * self.predicted])
-        values, targets, objections, predicted, products = np.split(numbers, ends)
+        values, targets, objections, predicted, products = cut(
+            numbers, rows, rows, len(self.reasons), rows * self.predicted
+        )
         raised = [reason for reason, holds in zip(self.reasons, objections, strict=True) if holds]
         shown = predicted.reshape(rows, -1) if self.predicted else None
         sums = products.reshape(1 + self.rows.count, rows, -1)

@@ -363,7 +363,7 @@ class Pretended:
     def fits(self, rows, length):
         return length == self.length
 
-    def run(self, batch, weights):
+    def run(self, batch, weights, aside):
         return self.length, self.answers  # no result, but enough to tell them apart
 
 
@@ -480,10 +480,10 @@ def test_a_model_that_changed_is_tried_again(lenient, trusted, as_traced, caplog
 
 def test_a_plan_that_fails_is_not_asked_again(lenient, monkeypatch, caplog):
     class Failing(Pretended):
-        def run(self, batch, weights):
+        def run(self, batch, weights, aside):
             if batch.inputs["input_ids"].shape[0] > 2:
                 raise RuntimeError("shapes do not match")
-            return super().run(batch, weights)
+            return super().run(batch, weights, aside)
 
     monkeypatch.setattr(module, "Plan", Failing)
     model = gpt2()

@@ -6,7 +6,7 @@ A cut is noted while the model runs, and is found again on the nodes of the fini
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -14,12 +14,14 @@ import torch
 from torch import Tensor, fx, nn
 
 from ..._torch_internals import tracer
+from ..aside import Aside, T
 
-CUT = "lrpx_cut"  # on a node's meta: (kind, block) of what begins after it; "block", "between" or "backward"
+CUT = "lrpx_cut"  # on a node's meta: (kind, block) of what begins after it; "block", "between", "backward" or ASIDE
+ASIDE = "aside"  # what nothing waits for until the pass ends
 
 
-class Cuts:
-    """Where a block begins or ends in a trace, and where the gradient of a block's output arrives."""
+class Cuts(Aside):
+    """Where a block begins or ends in a trace, and where the gradient of a block's output arrives; and what is done aside."""
 
     def __init__(self) -> None:
         self._graph = fx.Graph()
@@ -29,6 +31,13 @@ class Cuts:
     def add(self, kind: str, block: int) -> None:
         """Cut here: what is traced from now on belongs to something else."""
         self._cuts.append((len(self._graph.nodes), (kind, block)))
+
+    def __call__(self, work: Callable[[], T]) -> T:
+        """Do ``work`` and note that it is done aside."""
+        self.add(ASIDE, 0)
+        result = work()
+        self.add("between", 0)
+        return result
 
     @contextmanager
     def noted(self, blocks: Sequence[nn.Module]) -> Iterator[None]:

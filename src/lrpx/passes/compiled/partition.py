@@ -27,7 +27,7 @@ Step = tuple[Piece, list[str], list[str]]  # a function, names of its inputs, na
 class Segment:
     """Consecutive nodes between two cuts."""
 
-    kind: str  # "block", "between" or "backward"
+    kind: str  # "block", "between", "backward" or ASIDE
     block: int
     nodes: list[fx.Node]
 

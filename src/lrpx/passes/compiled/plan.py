@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,9 +19,11 @@ from transformers import PreTrainedModel
 from ...models.positions import context_length
 from ...models.signature import filler, task_of
 from ...text.batching import Batch
+from ..aside import AT_ONCE, Aside
 from ..model_state import ModelState
 from ..scores import accepted, read_once
 from ..spec import PassOptions, PassResult, PassSpec
+from .cuts import ASIDE
 from .partition import Piece, segments_of, steps_of
 from .trace import attention_calls, constant, is_size, tensors_of, traced
 
@@ -43,7 +46,9 @@ class CompiledPasses:
         """Forget all compiled passes."""
         self._plans, self._masks = [], None
 
-    def repeat(self, batch: Batch, key: Hashable, weights: Sequence[Tensor], *, checkpoint: bool) -> PassResult | None:
+    def repeat(
+        self, batch: Batch, key: Hashable, weights: Sequence[Tensor], *, checkpoint: bool, aside: Aside = AT_ONCE
+    ) -> PassResult | None:
         """Explain a batch by a compiled pass that is there already; ``None`` if there is none.
 
         Args:
@@ -51,6 +56,7 @@ class CompiledPasses:
             key: What was compiled, beside the shape.
             weights: ``ModelState.weights`` of the model.
             checkpoint: Whether blocks are recomputed.
+            aside: As of ``PassOptions``.
         """
         if self._masks is None and batch.is_text_alone:
             return None
@@ -61,7 +67,7 @@ class CompiledPasses:
         if entry is None:
             return None
         self._plans = [*(e for e in self._plans if e is not entry), entry]
-        return entry[1].run(batch, weights)
+        return entry[1].run(batch, weights, aside)
 
     def run(
         self, batch: Batch, spec: PassSpec, options: PassOptions, *, key: Hashable, settle: Callable[[], ModelState]
@@ -85,7 +91,7 @@ class CompiledPasses:
             settle()
             self._masks = masks
         state = settle()
-        found = self.repeat(batch, key, state.weights, checkpoint=options.checkpoint)
+        found = self.repeat(batch, key, state.weights, checkpoint=options.checkpoint, aside=options.aside)
         if found is not None:
             return found
         if not batch.is_text_alone:  # what a model sets up may depend on the size of an image
@@ -98,7 +104,7 @@ class CompiledPasses:
             raise RuntimeError(f"it changes itself while it runs: {state.what_changed()}")
         place = (key, batch.shape[0] == 1, options.checkpoint, unpadded)
         self._plans = [*self._plans, (place, plan)][-KEPT:]
-        return plan.run(batch, state.weights)
+        return plan.run(batch, state.weights, options.aside)
 
     def _needs_no_mask(self, batch: Batch) -> bool:
         """Whether the attention mask can be left out, which is tried with text alone: image tokens may see later ones."""
@@ -171,12 +177,17 @@ def looks_back(model: PreTrainedModel) -> bool:
 
 @dataclass(frozen=True)
 class _Step:
-    """One piece, and which tensors go in, come out, and are not needed afterwards."""
+    """One piece, and which tensors go in, come out, and are not needed afterwards.
+
+    ``aside``: nothing waits for it until the step that ``joins``.
+    """
 
     run: Piece
     inputs: list[str]
     outputs: list[str]
     done: list[str]
+    aside: bool
+    joins: bool
 
 
 class Plan:
@@ -195,11 +206,21 @@ class Plan:
         self._constants = {n.name: constant(trace.graph, n) for n in known if n.op == "get_attr"}
         self._sizes = {n.name: trace.size_of(n.meta["val"]) for n in known if is_size(n)}
         self.pieces: dict[str, Any] = {}
-        steps = steps_of(segments_of(nodes), self.pieces, set(self._outputs), paired=not options.checkpoint)
+        segments = segments_of(nodes)
+        steps = steps_of(segments, self.pieces, set(self._outputs), paired=not options.checkpoint)
         last = {name: i for i, (_, inputs, outputs) in enumerate(steps) for name in (*inputs, *outputs)}
         keep = {*self._outputs, *self._constants, *self._sizes}
+        aside = [segment.kind == ASIDE for segment in segments]
+        later = {name for (_, _, outputs), apart in zip(steps, aside, strict=True) if apart for name in outputs}
         self._steps = [
-            _Step(run, inputs, outputs, [n for n in {*inputs, *outputs} if last[n] == i and n not in keep])
+            _Step(
+                run=run,
+                inputs=inputs,
+                outputs=outputs,
+                done=[n for n in {*inputs, *outputs} if last[n] == i and n not in keep],
+                aside=aside[i],
+                joins=not aside[i] and not later.isdisjoint(inputs),
+            )
             for i, (run, inputs, outputs) in enumerate(steps)
         ]
 
@@ -207,7 +228,7 @@ class Plan:
         """Whether the plan serves a batch of this shape."""
         return (self._longest is None or length <= self._longest) and self._trace.admits(rows, length)
 
-    def run(self, batch: Batch, weights: Sequence[Tensor]) -> PassResult:
+    def run(self, batch: Batch, weights: Sequence[Tensor], aside: Aside = AT_ONCE) -> PassResult:
         """Explain a batch of a shape that fits; ``weights`` are the model's parameters and buffers, each once.
 
         Raises:
@@ -219,7 +240,11 @@ class Plan:
         with torch.no_grad():
             self._trace.checks.run(values)
             for step in self._steps:
-                found = step.run(*[values[name] for name in step.inputs])
+                if step.joins:
+                    aside.join()
+                work = partial(step.run, *[values[name] for name in step.inputs])
+                found = aside(work) if step.aside else work()
+                del work
                 values.update(zip(step.outputs, found, strict=True))
                 del found
                 for name in step.done:

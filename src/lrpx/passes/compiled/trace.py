@@ -176,7 +176,7 @@ def traced(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassOp
         positions, targets, contrasts = rest[len(inputs) :]
         shown = replace(batch, inputs=inputs, positions=positions, targets=targets, contrasts=contrasts)
         with cuts.noted(outer_blocks(model)), frozen(modules_of(model)), _Given(weights, tensors[: len(weights)]):
-            result = compute(model, shown, spec, options)
+            result = compute(model, shown, spec, replace(options, aside=cuts))
         found.append(result.with_tensors([torch.empty(0)] * len(result.tensors())))
         return result.tensors()
 
