@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from lrpx.cli.texts import Asked, one_text, texts_of
+from lrpx.cli.texts import InputText, one_text, texts_of
 from lrpx.errors import InputError, LrpxWarning
 
 
@@ -27,14 +27,14 @@ def read(monkeypatch, tmp_path):
 
 
 def test_arguments(read):
-    assert read("The keys") == [Asked("The keys")]
+    assert read("The keys") == [InputText("The keys")]
     assert [(asked.text, asked.origin) for asked in read("a", "-")] == [("a", "text 1"), ("-", "text 2")]
 
 
 @pytest.mark.parametrize("arguments", [(), ("-",)])
 def test_standard_input(read, arguments):
     found = read(*arguments, stdin="The keys\n\n to \n")
-    assert found == [Asked("The keys", "standard input, line 1"), Asked(" to ", "standard input, line 3")]
+    assert found == [InputText("The keys", "standard input, line 1"), InputText(" to ", "standard input, line 3")]
 
 
 def test_a_terminal_without_a_text_is_an_error(read):
@@ -44,19 +44,19 @@ def test_a_terminal_without_a_text_is_an_error(read):
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 LINES = [
-    ("a text", Asked("a text")),
-    ({"text": "a"}, Asked("a")),
-    ({"text": "a", "target": " is", "contrast": 7, "position": -1}, Asked("a", "", " is", 7, -1)),
-    ({"text": "a", "target": None}, Asked("a")),
-    ({"messages": MESSAGES, "target": "Hello"}, Asked(MESSAGES, "", "Hello")),
-    ({"text": ""}, Asked("")),  # refused later, and only this one
+    ("a text", InputText("a text")),
+    ({"text": "a"}, InputText("a")),
+    ({"text": "a", "target": " is", "contrast": 7, "position": -1}, InputText("a", "", " is", 7, -1)),
+    ({"text": "a", "target": None}, InputText("a")),
+    ({"messages": MESSAGES, "target": "Hello"}, InputText(MESSAGES, "", "Hello")),
+    ({"text": ""}, InputText("")),  # refused later, and only this one
 ]
 
 
 def test_json_lines(read, tmp_path):
     content = "\n".join(json.dumps(line) for line, _ in LINES)
     expected = [
-        Asked(a.text, f"--file {tmp_path / 'x.jsonl'}, line {n}", a.target, a.contrast, a.position)
+        InputText(a.text, f"--file {tmp_path / 'x.jsonl'}, line {n}", a.target, a.contrast, a.position)
         for n, (_, a) in enumerate(LINES, start=1)
     ]
     assert read(name="x.jsonl", content=content) == expected
@@ -98,7 +98,7 @@ def test_json_lines_that_cannot_be_used(read, line, message):
 def test_chat_puts_texts_into_messages(read):
     content = json.dumps("Hi") + "\n" + json.dumps({"messages": MESSAGES})
     assert [asked.text for asked in read(name="x.jsonl", content=content, chat=True)] == [MESSAGES, MESSAGES]
-    assert read("Hi", chat=True) == [Asked(MESSAGES)]
+    assert read("Hi", chat=True) == [InputText(MESSAGES)]
 
 
 @pytest.mark.parametrize("texts", [("lrp",), ("The keys", "attnlrp")])
@@ -112,7 +112,7 @@ def test_a_text_that_is_the_name_of_a_file_is_noted(read, tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my data.txt").write_text("The keys\n")
     with pytest.warns(LrpxWarning, match=r"a file of this name exists. To read it: --file 'my data.txt'$"):
-        assert read("my data.txt") == [Asked("my data.txt")]
+        assert read("my data.txt") == [InputText("my data.txt")]
     with pytest.warns(LrpxWarning, match=r"To read it: lrpx flow < 'my data.txt'$"):
         assert one_text("my data.txt", "flow") == "my data.txt"
     assert one_text("a\0b", "flow") == "a\0b"

@@ -13,7 +13,7 @@ from ..methods.options import methods_with_options
 from ..results.explanations import Explanations
 from . import options
 from .output import Format, check_document, destination, look_of, quiet_if_shown, view_of, write
-from .texts import Asked, texts_of
+from .texts import InputText, texts_of
 from .wording import ERROR, in_command_words, tell
 
 
@@ -249,9 +249,9 @@ def explain(
         raise typer.Exit(1 if len(explained) else 2)
 
 
-def _images_of(files: list[Path]) -> list[Asked]:
+def _images_of(files: list[Path]) -> list[InputText]:
     """Images as what is explained, each with its path as where it came from; one alone needs none."""
-    return [Asked(str(file), str(file) if len(files) > 1 else "") for file in files]
+    return [InputText(str(file), str(file) if len(files) > 1 else "") for file in files]
 
 
 def _check_options(methods: list[str], given: dict[str, Any]) -> None:

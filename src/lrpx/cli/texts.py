@@ -32,7 +32,7 @@ KEYS = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class InputText:
     """One text, where it came from, and what is asked of it, if it says so itself."""
 
     text: str | list[dict[str, Any]]
@@ -53,7 +53,7 @@ def texts_of(
     chat: bool,
     command: str = "explain",
     images: int = 0,
-) -> list[Asked]:
+) -> list[InputText]:
     """The texts to explain: what was typed, what the file holds, or what comes in through a pipe.
 
     Args:
@@ -77,7 +77,7 @@ def texts_of(
         _check_for_methods(arguments, command)
         note_file_names(arguments, "--file {}")
         several = len(arguments) > 1
-        found = [Asked(text, f"text {n}" if several else "") for n, text in enumerate(arguments, start=1)]
+        found = [InputText(text, f"text {n}" if several else "") for n, text in enumerate(arguments, start=1)]
     else:
         if file is None and sys.stdin.isatty():
             raise InputError(f'no text given. Type: lrpx {command} "The keys to the cabinet"')
@@ -100,7 +100,7 @@ def one_text(argument: str | None, command: str, *, chat: bool = False, images: 
     if argument not in (None, "-"):
         _check_for_methods([argument], command)
         note_file_names([argument], f"lrpx {command} < {{}}")
-        found = [Asked(argument)]
+        found = [InputText(argument)]
         return (_as_chat(found[0], images) if chat else found[0]).text
     found = texts_of(None, None, jsonl=False, chat=chat, command=command, images=images)
     if len(found) > 1:
@@ -119,7 +119,7 @@ def _check_for_methods(texts: list[str], command: str) -> None:
             )
 
 
-def _lines_of(file: Path, jsonl: bool | None) -> list[Asked]:
+def _lines_of(file: Path, jsonl: bool | None) -> list[InputText]:
     try:
         raw = typer.get_binary_stream("stdin").read() if str(file) == "-" else file.read_bytes()
         content = raw.decode("utf-8-sig")
@@ -135,11 +135,11 @@ def _lines_of(file: Path, jsonl: bool | None) -> list[Asked]:
     for number, line in enumerate(lines, start=1):
         if line.strip():
             origin = f"{_named(file)}, line {number}"
-            found.append(_parsed(line, origin) if as_json else Asked(line, origin))
+            found.append(_parsed(line, origin) if as_json else InputText(line, origin))
     return found
 
 
-def _parsed(line: str, origin: str) -> Asked:
+def _parsed(line: str, origin: str) -> InputText:
     """One line of a JSON lines file."""
     try:
         entry = json.loads(line)
@@ -166,10 +166,10 @@ def _parsed(line: str, origin: str) -> Asked:
     if ("text" in entry) == ("messages" in entry):
         raise InputError(f"{origin}: give either text or messages; it has {', '.join(entry) or 'nothing'}.")
     text = entry.pop("text") if "text" in entry else entry.pop("messages")
-    return Asked(text, origin, **entry)
+    return InputText(text, origin, **entry)
 
 
-def _as_chat(asked: Asked, images: int) -> Asked:
+def _as_chat(asked: InputText, images: int) -> InputText:
     """A text as what a user says, after so many images."""
     if not isinstance(asked.text, str):
         return asked
