@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lrpx.methods.alti.attention_weights import AttentionCall, AttentionTap, repeat_heads
+from lrpx.methods.alti.attention_weights import AttentionTap, ObservedAttention, repeat_heads
 
 B, H, G, T, D = 2, 4, 2, 6, 8
 
@@ -79,13 +79,13 @@ def test_stacked_calls_are_calls_of_more_items(qkv, options):
             F.scaled_dot_product_attention(*(factor * x for x in qkv), enable_gqa=True, **options)
             calls.append(tap.take(B, T, H * D))
     assert len({call.form for call in calls}) == 1
-    stacked, rows = AttentionCall.stack(calls), torch.tensor([3, 5])
+    stacked, rows = ObservedAttention.stack(calls), torch.tensor([3, 5])
     for wanted, wanted_each in ((slice(1, T), slice(1, T)), (rows.repeat(3), rows)):
         torch.testing.assert_close(stacked.weights(wanted), torch.cat([call.weights(wanted_each) for call in calls]))
     torch.testing.assert_close(stacked.value, torch.cat([call.value for call in calls]))
-    known = [AttentionCall(value=call.value, probabilities=call.weights(slice(0, T))) for call in calls]
-    torch.testing.assert_close(AttentionCall.stack(known).weights(rows.repeat(3)), stacked.weights(rows.repeat(3)))
-    assert AttentionCall.stack(calls[:1]) is calls[0]
+    known = [ObservedAttention(value=call.value, probabilities=call.weights(slice(0, T))) for call in calls]
+    torch.testing.assert_close(ObservedAttention.stack(known).weights(rows.repeat(3)), stacked.weights(rows.repeat(3)))
+    assert ObservedAttention.stack(calls[:1]) is calls[0]
 
 
 def test_calls_with_masks_of_their_own_are_stacked_with_them(qkv):
@@ -97,20 +97,20 @@ def test_calls_with_masks_of_their_own_are_stacked_with_them(qkv):
             calls.append(tap.take(B, T, H * D))
     whole = slice(0, T)
     expected = torch.cat([call.weights(whole) for call in calls])
-    torch.testing.assert_close(AttentionCall.stack(calls).weights(whole), expected)
+    torch.testing.assert_close(ObservedAttention.stack(calls).weights(whole), expected)
     assert not torch.allclose(expected[:B], expected[B:])
 
 
 def test_the_form_tells_calls_apart(qkv):
     value = qkv[2]
     calls = [
-        AttentionCall(value=value, query=value, key=value),
-        AttentionCall(value=value, query=value, key=value, scale=2.0),
-        AttentionCall(value=value, query=value, key=value, mask=torch.zeros(1, 1, T, T)),
-        AttentionCall(value=value, query=value, key=value, triangle=True),
-        AttentionCall(value=value, query=value.float(), key=value),
-        AttentionCall(value=value, probabilities=value),
-        AttentionCall(value=value[..., :1], probabilities=value),
+        ObservedAttention(value=value, query=value, key=value),
+        ObservedAttention(value=value, query=value, key=value, scale=2.0),
+        ObservedAttention(value=value, query=value, key=value, mask=torch.zeros(1, 1, T, T)),
+        ObservedAttention(value=value, query=value, key=value, triangle=True),
+        ObservedAttention(value=value, query=value.float(), key=value),
+        ObservedAttention(value=value, probabilities=value),
+        ObservedAttention(value=value[..., :1], probabilities=value),
     ]
     assert len({call.form for call in calls}) == len(calls)
 

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lrpx.methods.alti import contributions as mixing
 from lrpx.methods.alti import logit as alti_logit
 from lrpx.methods.alti import residual_trace as trace
-from lrpx.methods.alti.attention_weights import AttentionCall
+from lrpx.methods.alti.attention_weights import ObservedAttention
 from lrpx.methods.alti.contributions import Layers, kept, normalised_rows
 from lrpx.text.batching import Item, pad
 
@@ -26,7 +26,7 @@ def random_layer(causal, scale=0.7, linear=None):
     if causal:
         mask = mask.masked_fill(~torch.ones(T, T).tril().bool(), -torch.inf)
     weights = (scores + mask).softmax(-1).nan_to_num(0)
-    call = AttentionCall(value=torch.randn(B, H, T, 4, dtype=torch.float64), probabilities=weights)
+    call = ObservedAttention(value=torch.randn(B, H, T, 4, dtype=torch.float64), probabilities=weights)
     tensors = {name: torch.randn(B, T, D, dtype=torch.float64) for name in ("own", "output")}
     weight = torch.randn(H * 4, D, dtype=torch.float64)
     return Layers(attention=call, weights=[weight], linear=linear, scale=scale, **tensors)
@@ -78,7 +78,7 @@ def test_a_bfloat16_model_gets_the_distances_of_float32(device):
     exact = written_out(
         replace(layer, attention=replace(layer.attention, value=value.double()), weights=[weight.double()])
     )
-    narrow = AttentionCall(value=value.to(device), probabilities=layer.attention.probabilities.float().to(device))
+    narrow = ObservedAttention(value=value.to(device), probabilities=layer.attention.probabilities.float().to(device))
     tensors = {name: getattr(layer, name).float().to(device) for name in ("own", "output")}
     found = kept(replace(layer, attention=narrow, weights=[weight.to(device)], **tensors), T, True)
     torch.testing.assert_close(found.cpu().double(), exact, rtol=0, atol=1e-5)

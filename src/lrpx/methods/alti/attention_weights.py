@@ -4,7 +4,7 @@
 ``torch.overrides.TorchFunctionMode``, and changes none. It knows the two ways in which attention is written:
 
 1. fused, ``F.scaled_dot_product_attention(q, k, v, ...)``: it keeps what went in (after rotary embeddings, query and key
-   norms, repeated key/value heads); ``AttentionCall.weights`` recomputes any rows of the weights from that.
+   norms, repeated key/value heads); ``ObservedAttention.weights`` recomputes any rows of the weights from that.
 2. spelled out, ``softmax``, ..., ``matmul(weights, v)``: the first operand of the product is the weights themselves,
    with soft caps, sinks, ALiBi and windows already in them.
 
@@ -29,7 +29,7 @@ _PRODUCT = {torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bm
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionCall:
+class ObservedAttention:
     """One attention: B items, H heads, T positions that look at T positions; G groups of heads share their values.
 
     Attributes:
@@ -57,7 +57,7 @@ class AttentionCall:
         return self.scale, self.triangle, *((x.shape, x.dtype, x.device) if x is not None else None for x in tensors)
 
     @classmethod
-    def stack(cls, calls: Sequence[AttentionCall]) -> AttentionCall:
+    def stack(cls, calls: Sequence[ObservedAttention]) -> ObservedAttention:
         """L calls of one ``form`` as one of L * B items; a single one as it is, without a copy."""
         first = calls[0]
         if len(calls) == 1:
@@ -169,7 +169,7 @@ class AttentionTap:
         self._watch = _Watch(lambda *call: self._calls.append(call))
         self._watch.__enter__()
 
-    def take(self, batch: int, length: int, width: int) -> AttentionCall | None:
+    def take(self, batch: int, length: int, width: int) -> ObservedAttention | None:
         """Stop watching; the one call noted since ``open``, or ``None`` if there was none, several, or an unknown form.
 
         Args:
@@ -191,7 +191,9 @@ class AttentionTap:
         if watch is not None:
             watch.__exit__(None, None, None)
 
-    def _fused(self, args: tuple[Any, ...], kwargs: dict[str, Any], length: int, width: int) -> AttentionCall | None:
+    def _fused(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], length: int, width: int
+    ) -> ObservedAttention | None:
         names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
         given = dict(zip(names, args, strict=False)) | kwargs
         query, key, value, mask = given["query"], given["key"], given["value"], given.get("attn_mask")
@@ -206,7 +208,7 @@ class AttentionTap:
         if causal:
             triangle = self._triangle(length, query)
             added = triangle if added is None else added + triangle
-        return AttentionCall(
+        return ObservedAttention(
             value=value,
             query=query,
             key=key,
@@ -233,7 +235,7 @@ class AttentionTap:
         return self._triangles[place]
 
 
-def _spelled_out(weights: Tensor, value: Tensor, batch: int, length: int, width: int) -> AttentionCall | None:
+def _spelled_out(weights: Tensor, value: Tensor, batch: int, length: int, width: int) -> ObservedAttention | None:
     """From ``matmul(weights, value)``; some families (BLOOM) fold the heads into the batch."""
     if weights.shape[-2:] != (length, length) or value.shape[-2] != length:
         return None
@@ -242,4 +244,4 @@ def _spelled_out(weights: Tensor, value: Tensor, batch: int, length: int, width:
     heads = weights.shape[1]
     if heads * value.shape[-1] != width or heads % value.shape[1]:
         return None
-    return AttentionCall(value=value, probabilities=weights)
+    return ObservedAttention(value=value, probabilities=weights)

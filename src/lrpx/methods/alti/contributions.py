@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .attention_weights import AttentionCall, repeat_heads
+from .attention_weights import ObservedAttention, repeat_heads
 
 logger = logging.getLogger("lrpx")
 
@@ -54,7 +54,7 @@ class Layers:
         output: ``[B, T, d]``: y.
     """
 
-    attention: AttentionCall
+    attention: ObservedAttention
     weights: Sequence[Tensor]
     linear: Callable[[Tensor], Tensor] | None
     scale: Tensor | float

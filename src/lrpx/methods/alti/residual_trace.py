@@ -27,7 +27,7 @@ from ...models.modules import modules_of
 from ...passes.validation import own_failures_named
 from ...text.batching import Batch
 from .affine import Norm, projection
-from .attention_weights import AttentionCall, AttentionTap, joined, wide
+from .attention_weights import AttentionTap, ObservedAttention, joined, wide
 from .contributions import WEIGHTS_BYTES, Layers, normalised_rows
 from .families import ALTERNATIVES, Family, get
 
@@ -111,7 +111,7 @@ class _Attention(NamedTuple):
 
     stream: Tensor
     output: Tensor
-    call: AttentionCall
+    call: ObservedAttention
     versions: tuple[int, int]  # of stream and output
 
 
@@ -195,7 +195,7 @@ class _Recorder:
         self.pending, self.reduced = [], start + count
         noted = (wide(joined(tensors)) for tensors in (streams, outputs))
         stream, attention = (x.reshape(count, self.batch, -1, x.shape[-1]) for x in noted)
-        call, layers = AttentionCall.stack(calls), slice(start, start + count)
+        call, layers = ObservedAttention.stack(calls), slice(start, start + count)
         self.rows["stream"].append(self.at_position(stream, count).to(self.device))
         self.rows["attention"].append(self.at_position(attention, count).to(self.device))
         if start < self.wanted:
@@ -266,7 +266,7 @@ def linear_layers(
     projections: Sequence[nn.Module],
     family: Family,
     factor: float,
-    call: AttentionCall,
+    call: ObservedAttention,
     stream: Tensor,
     attention: Tensor,
 ) -> Layers:
