@@ -37,7 +37,7 @@ from .selection import Part
 logger = logging.getLogger("lrpx")
 
 
-class Done(NamedTuple):
+class FinishedPart(NamedTuple):
     """A finished part."""
 
     number: int
@@ -75,7 +75,7 @@ def job_for(
     )
 
 
-def compute_parts(cluster: Cluster, job: Job, parts: Mapping[int, Part], table: Any) -> Iterator[Done]:
+def compute_parts(cluster: Cluster, job: Job, parts: Mapping[int, Part], table: Any) -> Iterator[FinishedPart]:
     """Compute parts; they come in the order in which they are finished.
 
     Args:
@@ -114,7 +114,7 @@ def compute_parts(cluster: Cluster, job: Job, parts: Mapping[int, Part], table: 
             logger.warning("Ray failed, going on with new workers. It said: %s", reason)
 
 
-def _pipeline(cluster: Cluster, job: Job, blocks: list[Any], attempt: Callable[[int], int]) -> Iterator[Done]:
+def _pipeline(cluster: Cluster, job: Job, blocks: list[Any], attempt: Callable[[int], int]) -> Iterator[FinishedPart]:
     """Blocks through the workers, who restart when they die; what they were at is then computed again."""
     data = import_ray("ray.data")
     dataset = data.from_arrow(blocks)
@@ -135,7 +135,7 @@ def _pipeline(cluster: Cluster, job: Job, blocks: list[Any], attempt: Callable[[
                     logger.warning("%s", note)
                 if result["error"] is not None:
                     raise pickle.loads(result["error"])
-                yield Done(result["part"], result["content"], result["samples"], result["failed"])
+                yield FinishedPart(result["part"], result["content"], result["samples"], result["failed"])
 
 
 @contextmanager
