@@ -10,7 +10,7 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
 from lrpx.evaluation.packing import pack
 from lrpx.evaluation.records import METRICS
-from lrpx.report.against_paper import Beside, Done, beside, comparison, parameter_count, standard_error
+from lrpx.report.against_paper import Beside, EvaluatedModel, beside, comparison, parameter_count, standard_error
 from lrpx.report.paper import MODELS, twin
 
 METHODS = ["alti-logit", "lrp", "attnlrp", "gradient-l1", "gradient-l2"]
@@ -58,7 +58,7 @@ def test_standard_errors():
 
 def test_the_comparison(run, packed):
     model = twin("gpt2")
-    text = comparison([Done(model, "a/path", run, packed)], {"Llama-3.2-1B": "it is gated."})
+    text = comparison([EvaluatedModel(model, "a/path", run, packed)], {"Llama-3.2-1B": "it is gated."})
     rows = beside(model, packed)
     far = sum(abs(row.errors) > 2 for row in rows)
     assert f"{far} of {len(rows)} figures differ by more than two standard errors." in text
@@ -73,12 +73,12 @@ def test_a_model_of_another_size_is_named(run, packed):
     paper = twin("gpt2")
     sizes = {"layers": 12, "width": 768, "parameters": 124_439_808}
     same = replace(run, manifest={**run.manifest, "model": {**run.manifest["model"], **sizes}})
-    text = comparison([Done(paper, "my/gpt2", same, packed)], {})
+    text = comparison([EvaluatedModel(paper, "my/gpt2", same, packed)], {})
     assert "Loaded from `my/gpt2`, computed on" in text
     assert "another model" not in text
     small = {"layers": 8, "width": 40, "parameters": 123_456}
     other = replace(run, manifest={**run.manifest, "model": {**run.manifest["model"], **small}})
-    text = comparison([Done(paper, "my/gpt2", other, packed)], {})
+    text = comparison([EvaluatedModel(paper, "my/gpt2", other, packed)], {})
     expected = "8 layers (paper: 12); 40 wide (paper: 768); 123,456 parameters (paper: 124M)"
     assert f"**This is another model than the paper's GPT2-small: {expected}. Its figures cannot be compared" in text
 

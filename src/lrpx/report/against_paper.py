@@ -38,7 +38,7 @@ class Beside(NamedTuple):
             return float(np.divide(self.ours - self.paper, self.error))
 
 
-class Done(NamedTuple):
+class EvaluatedModel(NamedTuple):
     """One model of the paper, evaluated: where it was loaded from, the run, and its condensed records."""
 
     paper: PaperModel
@@ -90,7 +90,7 @@ def _of_method(name: str, own: Measured, method: str, figures: Sequence[float]) 
         yield Beside(name, method, metric, float(values.mean()), standard_error(values), paper)
 
 
-def comparison(models: Sequence[Done], missing: dict[str, str]) -> str:
+def comparison(models: Sequence[EvaluatedModel], missing: dict[str, str]) -> str:
     """The comparison as Markdown: a table per model, and what speaks against comparing."""
     parts = [
         "# The figures of the paper, and ours",

@@ -22,7 +22,7 @@ from ..benchmark.folder import load_benchmark
 from ..errors import InputError, LrpxError, nearest
 from ..evaluation.packing import pack
 from ..files import check_above, write_text
-from .against_paper import Done, comparison, parameter_count
+from .against_paper import EvaluatedModel, comparison, parameter_count
 from .already_there import LGD, check_benchmark_there, run_differences
 from .paper import MODELS, SET_UP, PaperModel, twin
 
@@ -102,7 +102,7 @@ def reproduce(
     check_above(output / "sva")
     sva = Path(benchmark) if benchmark is not None else _built(output, source, parser or SET_UP["parser"])
     load_benchmark(sva)
-    done: list[Done] = []
+    done: list[EvaluatedModel] = []
     missing: dict[str, str] = {}
     for model, place in wanted:
         folder = _folder(model)
@@ -110,7 +110,7 @@ def reproduce(
         try:
             methods, kind = list(model.scores), dtype or model.dtype
             run = evaluate(sva, place, methods, output / "runs" / folder, limit=samples, dtype=kind, **options)
-            done.append(Done(model, place, run, pack(run, output / "records" / folder)))
+            done.append(EvaluatedModel(model, place, run, pack(run, output / "records" / folder)))
             for difference in done[-1].differences:
                 logger.warning("%s from %s is another model than the paper's: %s", model.name, place, difference)
         except (LrpxError, OSError) as error:
