@@ -11,7 +11,7 @@ from support import fingerprint
 from transformers import CLIPImageProcessor, ViTImageProcessor
 
 import lrpx
-from lrpx.tasks.patches import Grid, cells
+from lrpx.tasks.patches import PatchGrid, cells
 
 SIZE = {"height": 16, "width": 16}
 BYTES = (np.random.default_rng(0).random((24, 40, 3)) * 255).astype(np.uint8)
@@ -175,11 +175,11 @@ def test_narrow_dtypes_and_options():
 
 
 def test_grids():
-    assert cells(224, 224) == Grid(28, 28)
-    assert cells(7, 3) == Grid(7, 3)
+    assert cells(224, 224) == PatchGrid(28, 28)
+    assert cells(7, 3) == PatchGrid(7, 3)
     numbers = np.arange(35.0).reshape(5, 7)
-    np.testing.assert_array_equal(Grid(2, 3, side=(2, 2)).sums(numbers).sum(), numbers.sum())
-    np.testing.assert_array_equal(Grid(5, 7).sums(numbers), numbers.ravel())
+    np.testing.assert_array_equal(PatchGrid(2, 3, side=(2, 2)).sums(numbers).sum(), numbers.sum())
+    np.testing.assert_array_equal(PatchGrid(5, 7).sums(numbers), numbers.ravel())
 
 
 @pytest.mark.parametrize(

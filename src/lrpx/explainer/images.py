@@ -29,7 +29,7 @@ from ..results.images import ImagePatches
 from ..results.tokens import NO_TOKEN, Token, Unit
 from ..tasks.image_input import ImageInput, as_image, read_image, split_images
 from ..tasks.labels import Labels
-from ..tasks.patches import Grid, Seen, cells, default_place, noted_patches, own_tokens, patch_names
+from ..tasks.patches import PatchGrid, Seen, cells, default_place, noted_patches, own_tokens, patch_names
 from ..tasks.pictures import png_of
 from ..tasks.text_classification import LabelScores
 from ..text.batching import Attribution, Batch, Function, Readout
@@ -308,13 +308,13 @@ class Images(Collected):
         return {**told, **of_function, "target_probability": None, "target_rank": None}
 
     @staticmethod
-    def _patches(grid: Grid, image: ImageInput) -> ImagePatches:
+    def _patches(grid: PatchGrid, image: ImageInput) -> ImagePatches:
         order = tuple(grid.before + n for n in grid.order)
         start = order[0] if order else grid.before
         return ImagePatches(start, grid.rows, grid.columns, *png_of(image.picture), order)
 
 
-def _patch_names(grid: Grid) -> list[str]:
+def _patch_names(grid: PatchGrid) -> list[str]:
     """A name for the token of each patch."""
     names = patch_names(grid.rows, grid.columns)
     if not grid.order:

@@ -26,7 +26,7 @@ from ..text.given import short
 from ..text.tokenization import Encoded
 from .encoder_places import encoder_places
 from .image_input import is_floating
-from .patches import OWN, Grid, noted_patches, own_tokens, patch_names
+from .patches import OWN, PatchGrid, noted_patches, own_tokens, patch_names
 from .pictures import as_seen, open_picture, png_of
 from .pixel_maps import unpacked_pictures
 
@@ -54,7 +54,7 @@ def read_image_source(model: PreTrainedModel, reader: Any, given: Any) -> Encode
     encoder: Any = stacks_of(model)[0].root
     with noted_patches(encoder) as seen:
         shape = encoder_places(model, inputs, "image")
-    grid = Grid(*shape) if len(shape) == 2 else seen.grid(encoder)
+    grid = PatchGrid(*shape) if len(shape) == 2 else seen.grid(encoder)
     picture: Any = as_seen(inputs["pixel_values"][0], processor) if "pixel_values" in inputs else None
     if picture is None:
         [unpacked] = unpacked_pictures(model, inputs)

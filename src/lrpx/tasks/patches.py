@@ -27,7 +27,7 @@ CELLS = 28  # into about how many rows and columns pixels are gathered, where a 
 
 
 @dataclass(frozen=True)
-class Grid:
+class PatchGrid:
     """The patches of an image among the tokens.
 
     Attributes:
@@ -80,7 +80,7 @@ class Seen:
         self.side: tuple[int, int] | None = None
         self.length: int | None = None
 
-    def grid(self, model: nn.Module, patched: tuple[int, int] | None = None) -> Grid | None:
+    def grid(self, model: nn.Module, patched: tuple[int, int] | None = None) -> PatchGrid | None:
         """The patches that the first block was given; ``None`` if it was given none, or none is a token of its own.
 
         Args:
@@ -90,14 +90,14 @@ class Seen:
         if self.length is None:
             return None
         if patched is not None:
-            return Grid(*patched)
+            return PatchGrid(*patched)
         rows, columns = self.feature_map or (0, 0)
         before = self.length - rows * columns
         if not rows * columns or not 0 <= before <= OWN:
             return None
         schedule = next((m.unroll_schedule for m in modules_of(model) if hasattr(m, "unroll_schedule")), None)
         order = () if schedule is None else _by_windows(rows, columns, schedule)
-        return Grid(rows, columns, before, order, self.side)
+        return PatchGrid(rows, columns, before, order, self.side)
 
 
 def _by_windows(rows: int, columns: int, schedule: Any) -> tuple[int, ...]:
@@ -141,11 +141,11 @@ def default_place(model: PreTrainedModel) -> str:
     return "input" if attends and model.config.model_type not in WITHOUT_PATCHES else "pixels"
 
 
-def cells(height: int, width: int) -> Grid:
+def cells(height: int, width: int) -> PatchGrid:
     """A grid for pixels of a model without patches: squares that tile the image, about ``CELLS`` in a row."""
     wanted = max(1, max(height, width) // CELLS)
     side = next(n for n in range(wanted, 0, -1) if height % n == 0 and width % n == 0)
-    return Grid(height // side, width // side)
+    return PatchGrid(height // side, width // side)
 
 
 def patch_names(rows: int, columns: int) -> list[str]:

@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 
 from ..text.image_parts import Picture
 from .image_input import as_image
-from .patches import Grid, cells
+from .patches import PatchGrid, cells
 
 _ROW_BY_ROW = frozenset({"hunyuan_vl", "hy_v4_vl", "kimi_k25", "muse_glimmer", "muse_spark", "paddleocr_vl"})
 """Model types whose lists of patches are in the order of rows, also where the model merges them."""
@@ -164,7 +164,7 @@ def _pictures(
         return
     side = _side(model)
     height, width = values.shape[-2:]
-    grid = cells(height, width) if not side or min(height, width) < side else Grid(height // side, width // side)
+    grid = cells(height, width) if not side or min(height, width) < side else PatchGrid(height // side, width // side)
     side = side if grid.rows == height // max(1, side) else height // grid.rows
     for picture in values.reshape(-1, *values.shape[-3:]):  # without pixels that are not enough for another patch
         yield Unpacked(picture[:, : grid.rows * side, : grid.columns * side], grid.rows, grid.columns)
