@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lrpx.benchmark.blimp import PAIR_REASONS, PARADIGMS, Pair, agreement, counts_by_paradigm, read_pairs
+from lrpx.benchmark.blimp import PAIR_REASONS, PARADIGMS, MinimalPair, agreement, counts_by_paradigm, read_pairs
 from lrpx.benchmark.download import PUBLISHED
 from lrpx.benchmark.sources import Dropped
 from lrpx.errors import InputError
@@ -42,7 +42,7 @@ def sample_of(paradigm, good, bad, forms=None):
     words = tuple(good.split())
     place = next(i for i, word in enumerate(words) if word.startswith("*"))
     words = tuple(word.strip("*") for word in words)
-    return agreement(Pair(0, 1, paradigm, words, place, bad), forms or {})
+    return agreement(MinimalPair(0, 1, paradigm, words, place, bad), forms or {})
 
 
 def test_every_pair_is_a_sample_or_dropped_for_a_reason(read):

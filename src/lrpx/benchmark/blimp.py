@@ -77,7 +77,7 @@ _PAST = {"forgot", "found", "hid", "hurt", "knew", "left", "saw", "thought", "up
 _AUXILIARIES = {"is": "are", "was": "were", "has": "have", "does": "do"}
 
 
-class Pair(NamedTuple):
+class MinimalPair(NamedTuple):
     """Two sentences that differ in one word."""
 
     sample_id: int
@@ -133,7 +133,7 @@ def read_pairs(source: str | Path, *, paradigms: Sequence[str] | None = None, sk
         raise InputError(
             f"{len(bad)} rows cannot be used:{listed}\nMend the files, or leave these rows out: skip_bad_rows=True"
         )
-    forms = _other_forms([pair for pairs in found.values() for pair in pairs if isinstance(pair, Pair)])
+    forms = _other_forms([pair for pairs in found.values() for pair in pairs if isinstance(pair, MinimalPair)])
     samples, dropped, first = [], [], 0
     for name in wanted:
         for each in found[name]:
@@ -190,7 +190,7 @@ def _files(source: Path) -> dict[str, Path]:
     return files
 
 
-def _pairs(path: Path, paradigm: str) -> Iterator[Pair | Dropped]:
+def _pairs(path: Path, paradigm: str) -> Iterator[MinimalPair | Dropped]:
     """The pairs of a file, and its bad rows."""
     for sample_id, (line, text) in enumerate(numbered_rows(path)):
         try:
@@ -198,7 +198,7 @@ def _pairs(path: Path, paradigm: str) -> Iterator[Pair | Dropped]:
             words, bad, index = differing_word(data)
             if data.get("UID") != paradigm:
                 raise BadRow(f"its UID is {data.get('UID')!r}, expected {paradigm!r}, as the file is called")
-            yield Pair(sample_id, line, paradigm, words, index, bad)
+            yield MinimalPair(sample_id, line, paradigm, words, index, bad)
         except ValueError as error:
             yield Dropped(sample_id, line, "bad_row", str(error))
 
@@ -206,7 +206,7 @@ def _pairs(path: Path, paradigm: str) -> Iterator[Pair | Dropped]:
 # Which word is predicted, and which one decides
 
 
-def agreement(pair: Pair, forms: dict[tuple[str, str], str]) -> Agreement | Dropped:
+def agreement(pair: MinimalPair, forms: dict[tuple[str, str], str]) -> Agreement | Dropped:
     """The sample that a pair makes, or why it makes none.
 
     Args:
@@ -272,7 +272,7 @@ def _is_of_both_numbers(verb: str) -> bool:
     return past or base in _OF_BOTH_NUMBERS
 
 
-def _other_forms(pairs: Sequence[Pair]) -> dict[tuple[str, str], str]:
+def _other_forms(pairs: Sequence[MinimalPair]) -> dict[tuple[str, str], str]:
     """(kind of word, form) -> its form in the other number, the most frequent one in the pairs; the first of equals."""
     seen: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for pair in pairs:
