@@ -28,7 +28,7 @@ from .auto_class import auto_class_of
 from .default import download as default_model
 from .gguf_file import dequantize_options, forget_quantization, match_bos
 from .heads import NO_HEAD, head_of
-from .locate import Place, locate
+from .locate import ModelFiles, locate
 from .options import parse_device, parse_dtype, parse_places
 from .placement import is_unloaded, stored
 from .reader import load_reader, tokenizer_of
@@ -116,7 +116,7 @@ def load(
     return Loaded(model, tokenizer)
 
 
-def _load_config(place: Place, options: dict[str, Any]) -> Any:
+def _load_config(place: ModelFiles, options: dict[str, Any]) -> Any:
     from transformers import AutoConfig
 
     try:
@@ -125,7 +125,7 @@ def _load_config(place: Place, options: dict[str, Any]) -> Any:
         raise InputError(f"the configuration of {place.name} cannot be read: {first_lines(error)}") from error
 
 
-def _load_tokenizer(place: Place, options: dict[str, Any]) -> Any:
+def _load_tokenizer(place: ModelFiles, options: dict[str, Any]) -> Any:
     from transformers import AutoTokenizer
 
     hint = "A tokenizer is saved beside its model with tokenizer.save_pretrained(folder)."
@@ -140,7 +140,7 @@ def _load_tokenizer(place: Place, options: dict[str, Any]) -> Any:
     return tokenizer
 
 
-def _load_model(place: Place, auto_class: Any, **options: Any) -> Any:
+def _load_model(place: ModelFiles, auto_class: Any, **options: Any) -> Any:
     from safetensors import SafetensorError
 
     if place.gguf is not None:
@@ -180,7 +180,7 @@ def _load_model(place: Place, auto_class: Any, **options: Any) -> Any:
     return model
 
 
-def _load_divided(place: Place, auto_class: Any, places: str | device_maps.Places, **options: Any) -> Any:
+def _load_divided(place: ModelFiles, auto_class: Any, places: str | device_maps.Places, **options: Any) -> Any:
     if isinstance(places, dict):
         with torch.device("meta"):  # the modules, without numbers
             empty = auto_class.from_config(options["config"], trust_remote_code=options["trust_remote_code"])

@@ -16,10 +16,10 @@ class Adapter(NamedTuple):
 
     name: str
     folder: Path
-    tokenizer: Place | None  # its own, if it has one
+    tokenizer: ModelFiles | None  # its own, if it has one
 
 
-class Place(NamedTuple):
+class ModelFiles(NamedTuple):
     """Where the files are."""
 
     name: str  # for messages and provenance
@@ -30,7 +30,7 @@ class Place(NamedTuple):
     adapter: Adapter | None = None  # whose model this is
 
 
-def locate(name: str, revision: str | None, token: str | bool | None, progress: bool) -> Place:
+def locate(name: str, revision: str | None, token: str | bool | None, progress: bool) -> ModelFiles:
     """Where the files of the model are whose name ``load`` was given.
 
     Raises:
@@ -42,21 +42,21 @@ def locate(name: str, revision: str | None, token: str | bool | None, progress: 
     if name == default_model.ALIAS:
         _refuse_revision(name, revision)
         folder = default_model.default_model(progress=progress)
-        return Place(name, str(folder), {}, commit=default_model.revision())
+        return ModelFiles(name, str(folder), {}, commit=default_model.revision())
     if path.is_dir():
         _refuse_revision(name, revision)
         if not (path / "config.json").is_file() and (path / adapters.CONFIG).is_file():
             own = any((path / file).is_file() for file in _TOKENIZER)
-            return _of_adapter(Adapter(name, path, Place(name, str(path), {}) if own else None), token, progress)
+            return _of_adapter(Adapter(name, path, ModelFiles(name, str(path), {}) if own else None), token, progress)
         if not (path / "config.json").is_file():
             raise InputError(f"the folder {name} has no config.json. {_folder_hint(path)}")
-        return Place(name, str(path), {})
+        return ModelFiles(name, str(path), {})
     if path.is_file():
         _refuse_revision(name, revision)
         if path.suffix.lower() != ".gguf":
             raise InputError(f"{name} is a file, but not a .gguf file. Give the folder that holds config.json.")
         require_packages(name)
-        return Place(name, str(path.parent), {"gguf_file": path.name}, gguf=path)
+        return ModelFiles(name, str(path.parent), {"gguf_file": path.name}, gguf=path)
     if name.lower().endswith(".gguf") or name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1:
         raise InputError(f"{name}: no such file or folder. Current folder: {Path.cwd()}.")
     hint, _, _ = nearest(name, [default_model.ALIAS]).partition("Known:")  # empty unless the name is close
@@ -67,7 +67,7 @@ def locate(name: str, revision: str | None, token: str | bool | None, progress: 
         if pinned_adapter is None:
             raise
         return _hub_adapter(name, pinned_adapter, token, progress)
-    return Place(name, name, _pinned(pinned), commit=pinned.commit)
+    return ModelFiles(name, name, _pinned(pinned), commit=pinned.commit)
 
 
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt", "tokenizer.model")
@@ -77,16 +77,18 @@ def _pinned(state: hub.Pinned) -> dict[str, Any]:
     return {"revision": state.commit, "local_files_only": state.local}
 
 
-def _hub_adapter(name: str, state: hub.Pinned, token: str | bool | None, progress: bool) -> Place:
+def _hub_adapter(name: str, state: hub.Pinned, token: str | bool | None, progress: bool) -> ModelFiles:
     """The model of an adapter on the Hub; the adapter's files are fetched."""
     file = hub.fetched(name, state, token, ("adapter_model.safetensors", "adapter_model.bin"))
     if file is None:
         raise InputError(f"{name} on the Hub has {adapters.CONFIG}, but no adapter_model.safetensors.")
     own = hub.fetched(name, state, token, _TOKENIZER) is not None
-    return _of_adapter(Adapter(name, file.parent, Place(name, name, _pinned(state)) if own else None), token, progress)
+    return _of_adapter(
+        Adapter(name, file.parent, ModelFiles(name, name, _pinned(state)) if own else None), token, progress
+    )
 
 
-def _of_adapter(adapter: Adapter, token: str | bool | None, progress: bool) -> Place:
+def _of_adapter(adapter: Adapter, token: str | bool | None, progress: bool) -> ModelFiles:
     """Where the model of an adapter is."""
     config = adapters.read_config(adapter.folder / adapters.CONFIG, adapter.name)
     base = config["base_model_name_or_path"]

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..errors import InputError, first_lines, install_command, warn
 from . import hub
-from .locate import Place
+from .locate import ModelFiles
 
 _PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 _WITH_PROCESSOR = ("AutoModelForImageTextToText", "AutoModelForMultimodalLM", "AutoModelForZeroShotImageClassification")
@@ -37,7 +37,7 @@ def image_processor_of(reader: Any) -> Any:
     return reader if isinstance(reader, BaseImageProcessor) else getattr(reader, "image_processor", None)
 
 
-def load_reader(place: Place, auto_class: Any, options: dict[str, Any], tokenizer: Any) -> Any:
+def load_reader(place: ModelFiles, auto_class: Any, options: dict[str, Any], tokenizer: Any) -> Any:
     """What reads the input of a model that ``auto_class`` loads: its tokenizer, or what reads images too.
 
     Args:
@@ -72,14 +72,14 @@ def load_reader(place: Place, auto_class: Any, options: dict[str, Any], tokenize
         return tokenizer()
 
 
-def _with_images(tokenizer: Any, place: Place, options: dict[str, Any]) -> Any:
+def _with_images(tokenizer: Any, place: ModelFiles, options: dict[str, Any]) -> Any:
     """Tokenizer and image processor together, of a model without a processor of its own (``VisionEncoderDecoderModel``)."""
     from transformers import AutoImageProcessor, VisionTextDualEncoderProcessor
 
     return VisionTextDualEncoderProcessor(AutoImageProcessor.from_pretrained(place.source, **options), tokenizer)
 
 
-def _has_processor(place: Place, token: Any) -> bool:
+def _has_processor(place: ModelFiles, token: Any) -> bool:
     folder = Path(place.source)
     if folder.is_dir():
         return any((folder / file).is_file() for file in _PROCESSOR_FILES)
