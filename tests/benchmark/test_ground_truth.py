@@ -7,7 +7,7 @@ import pytest
 from benchmark_tools import HAS_REAL_PARSER, REAL_PARSER, templates, toy_parser
 
 from lrpx.benchmark.ground_truth import Truth, load_parser, parse, read_doc, read_file
-from lrpx.benchmark.sources import Row
+from lrpx.benchmark.sources import SourceRow
 from lrpx.errors import InputError
 
 spacy = pytest.importorskip("spacy", reason="spaCy is not installed")
@@ -86,7 +86,7 @@ def toy(tmp_path_factory):
 
 def rows():
     return [
-        Row(n, n + 1, 1, tuple(t.words), t.verb_index, t.words[t.verb_index], t.other)
+        SourceRow(n, n + 1, 1, tuple(t.words), t.verb_index, t.words[t.verb_index], t.other)
         for n, t in enumerate(templates())
     ]
 
@@ -130,7 +130,7 @@ def test_a_pipeline_whose_parts_are_not_installed(tmp_path, toy):
 @pytest.mark.skipif(not HAS_REAL_PARSER, reason=f"the spaCy pipeline {REAL_PARSER} is not installed")
 def test_a_real_pipeline():
     words = ("the", "keys", "to", "the", "cabinet", "that", "he", "lost", "are", "on", "the", "table", ".")
-    truth = parse(load_parser(REAL_PARSER), [Row(0, 1, 1, words, 8, "are", "is")])[0]
+    truth = parse(load_parser(REAL_PARSER), [SourceRow(0, 1, 1, words, 8, "are", "is")])[0]
     assert truth == Truth(1, "VBP", (4,))
 
 
@@ -177,7 +177,7 @@ def test_json_lines(tmp_path):
 
 
 def test_a_quote_is_a_word_like_others(tmp_path):
-    row = Row(0, 1, 1, ("a", '"', "is"), 2, "is", "are")
+    row = SourceRow(0, 1, 1, ("a", '"', "is"), 2, "is", "are")
     assert read_file(tsv(tmp_path / "t.tsv", "sample_id subject subject_word", '0 1 "'), [row])[0].subject == 1
 
 

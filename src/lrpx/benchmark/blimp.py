@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from ..errors import InputError, nearest
 from ..files import json_object, sha256
 from .download import PUBLISHED, Published, published
-from .sources import BadRow, Dropped, Row, differing_word, numbered_rows
+from .sources import BadRow, Dropped, SourceRow, differing_word, numbered_rows
 
 PAIR_REASONS = {
     "bad_row": "not of BLiMP's form",
@@ -91,7 +91,7 @@ class MinimalPair(NamedTuple):
 class Agreement(NamedTuple):
     """A row of the benchmark."""
 
-    row: Row
+    row: SourceRow
     decides: int  # which word
     attractors: tuple[int, ...] | None
     paradigm: str
@@ -229,7 +229,7 @@ def agreement(pair: MinimalPair, forms: dict[tuple[str, str], str]) -> Agreement
     if paradigm.decides == "subject":
         attractors = (target - 1,) if paradigm.after_subject else ()
     count = None if attractors is None else len(attractors)
-    row = Row(pair.sample_id, pair.line, count, words, target, words[target], other)
+    row = SourceRow(pair.sample_id, pair.line, count, words, target, words[target], other)
     return Agreement(row, decides, attractors, pair.paradigm)
 
 

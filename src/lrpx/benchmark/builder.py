@@ -39,7 +39,7 @@ from .ground_truth import (
     read_file,
     start_worker,
 )
-from .sources import Dropped, Row, read_source
+from .sources import Dropped, SourceRow, read_source
 from .storage import (
     DOWNLOADS,
     SCHEMA,
@@ -139,7 +139,7 @@ def build(
         claim(out, manifest, what="benchmark")
         name = parser if isinstance(parser, str) else None
         truths = _parse_in_parts(pipeline, name, rows, out / "parts", workers, progress)
-    kept: list[tuple[Row, Truth]] = []
+    kept: list[tuple[SourceRow, Truth]] = []
     dropped = data.dropped + equal
     for row, truth in zip(rows, truths, strict=True):
         if reason := truth.reason():
@@ -158,7 +158,7 @@ def build(
 
 
 def _parse_in_parts(
-    pipeline: Any, name: str | None, rows: Sequence[Row], folder: Path, workers: int, progress: bool
+    pipeline: Any, name: str | None, rows: Sequence[SourceRow], folder: Path, workers: int, progress: bool
 ) -> list[Truth]:
     """The truths of ``rows``; finished parts are read from ``folder``, the others are parsed and written there."""
     parts = [rows[i : i + PART] for i in range(0, len(rows), PART)]
@@ -179,7 +179,7 @@ def _parse_in_parts(
 
 
 def _in_processes(
-    name: str, parts: Sequence[Sequence[Row]], missing: Sequence[int], workers: int
+    name: str, parts: Sequence[Sequence[SourceRow]], missing: Sequence[int], workers: int
 ) -> Iterator[tuple[int, list[Truth]]]:
     """(number, truths) of each missing part, as they finish. Processes are spawned, because forking torch can hang."""
     threads = max(1, (os.cpu_count() or 1) // workers)
@@ -202,12 +202,12 @@ def _in_processes(
         pool.shutdown(cancel_futures=True)
 
 
-def _write_part(path: Path, rows: Sequence[Row], truths: Sequence[Truth]) -> None:
+def _write_part(path: Path, rows: Sequence[SourceRow], truths: Sequence[Truth]) -> None:
     columns: dict[str, list[Any]] = {name: [getattr(t, name) for t in truths] for name in Truth._fields}
     write_table(path, "part", {"sample_id": [row.sample_id for row in rows], **columns}, _part_types())
 
 
-def _read_part(path: Path, rows: Sequence[Row]) -> list[Truth]:
+def _read_part(path: Path, rows: Sequence[SourceRow]) -> list[Truth]:
     part = read_table(path, "part").to_pydict()
     if part.pop("sample_id") != [row.sample_id for row in rows]:
         raise InputError(f"{path} belongs to another build: remove the folder {path.parent} and run again.")
@@ -231,7 +231,7 @@ def _part_types() -> dict[str, Any]:
 def write_benchmark(
     out: Path,
     manifest: dict[str, Any],
-    kept: Sequence[tuple[Row, Truth]],
+    kept: Sequence[tuple[SourceRow, Truth]],
     dropped: Sequence[Dropped],
     counts: dict[str, Any],
     more: Mapping[str, tuple[Any, Sequence[Any]]] | None = None,

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from ..errors import InputError, import_optional
 from ..files import not_utf8, read_jsonl
-from .sources import Row
+from .sources import SourceRow
 
 _VERB_NUMBER = {"VBZ": "singular", "VBP": "plural"}
 _NOUN_NUMBER = {"NN": "singular", "NNP": "singular", "NNS": "plural", "NNPS": "plural"}
@@ -117,7 +117,7 @@ def _how_to_get(name: str) -> str:
     return f"Install the package that provides it, give the folder of a saved pipeline, {own}."
 
 
-def parse(pipeline: Any, rows: Sequence[Row]) -> list[Truth]:
+def parse(pipeline: Any, rows: Sequence[SourceRow]) -> list[Truth]:
     """The truths of ``rows``, parsed as they are split: one token per word."""
     from spacy.tokens import Doc
 
@@ -146,7 +146,7 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def parse_in_worker(rows: Sequence[Row]) -> list[Truth]:
+def parse_in_worker(rows: Sequence[SourceRow]) -> list[Truth]:
     """``parse`` with the pipeline that ``start_worker`` loaded."""
     return parse(_pipeline, rows)
 
@@ -154,7 +154,7 @@ def parse_in_worker(rows: Sequence[Row]) -> list[Truth]:
 # A file
 
 
-def read_file(path: Path, rows: Sequence[Row]) -> list[Truth]:
+def read_file(path: Path, rows: Sequence[SourceRow]) -> list[Truth]:
     """Truths from a file: tab-separated with a header, or JSON lines. ``docs/benchmark.md`` describes the columns.
 
     Rows that the file does not name, and rows with an empty subject, have no subject.
@@ -213,7 +213,7 @@ def _whole_number(value: Any, what: str) -> int | None:
     return int(value)
 
 
-def _entry(where: str, entry: dict[str, Any], row: Row) -> Truth:
+def _entry(where: str, entry: dict[str, Any], row: SourceRow) -> Truth:
     """The truth of ``row`` that one entry gives."""
 
     def word(value: Any, what: str) -> int | None:

@@ -22,7 +22,7 @@ from ..files import not_utf8
 from .builder import write_benchmark
 from .folder import Benchmark, load_benchmark
 from .ground_truth import Truth
-from .sources import Row
+from .sources import SourceRow
 from .storage import SCHEMA, check_claim, check_place, claim, count
 
 FILLER = (
@@ -161,9 +161,9 @@ def build_haystack(
     return load_benchmark(out)
 
 
-def _row(number: int, made: Hay) -> Row:
+def _row(number: int, made: Hay) -> SourceRow:
     words = (*made.text.split(" "), made.value)
-    return Row(number, number + 1, len(made.attractors), words, len(words) - 1, made.value, made.other)
+    return SourceRow(number, number + 1, len(made.attractors), words, len(words) - 1, made.value, made.other)
 
 
 def _truth(made: Hay, truth: str) -> Truth:

@@ -34,7 +34,7 @@ MASK = "***mask***"
 _SHOWN = 10  # bad rows listed in an error
 
 
-class Row(NamedTuple):
+class SourceRow(NamedTuple):
     """One sentence of a source."""
 
     sample_id: int  # number of the row in the source, from 0; a header does not count
@@ -72,7 +72,7 @@ class SourceFile:
     format: str
     sha256: str
     published: Published | None
-    rows: list[Row]
+    rows: list[SourceRow]
     dropped: list[Dropped]
 
 
@@ -100,7 +100,7 @@ def read_source(
     elif format not in _READERS:
         raise InputError(f"unknown format {format!r}. {nearest(format, _READERS)}")
     found = list(_READERS[format](path))
-    rows = [result for result in found if isinstance(result, Row)]
+    rows = [result for result in found if isinstance(result, SourceRow)]
     dropped = sorted(result for result in found if isinstance(result, Dropped))
     bad = [d for d in dropped if d.reason == "bad_row"]
     total = len(rows) + len(dropped)
@@ -174,7 +174,7 @@ def _single_word(text: str, what: str) -> str:
     return text.strip()
 
 
-def _each_line(row: Callable[[int, int, str], Row], path: Path) -> Iterator[Row | Dropped]:
+def _each_line(row: Callable[[int, int, str], SourceRow], path: Path) -> Iterator[SourceRow | Dropped]:
     """The rows of a format that has one in each line."""
     for sample_id, (line, text) in enumerate(numbered_rows(path)):
         try:
@@ -187,7 +187,7 @@ def _each_line(row: Callable[[int, int, str], Row], path: Path) -> Iterator[Row 
 # lgd
 
 
-def _lgd_row(sample_id: int, line: int, text: str) -> Row:
+def _lgd_row(sample_id: int, line: int, text: str) -> SourceRow:
     fields = text.rstrip("\r\n").split("\t")
     if len(fields) != 5:
         raise BadRow(f"{len(fields)} columns, expected 5")
@@ -204,7 +204,7 @@ def _lgd_row(sample_id: int, line: int, text: str) -> Row:
         if index < len(words) and words[index] != verb:
             raise BadRow(f"verb {verb!r} is not in the sentence where {MASK} stands; {words[index]!r} is")
         raise BadRow("the second and third column are not the same sentence")
-    return Row(sample_id, line, n_attractors, words, index, verb, other)
+    return SourceRow(sample_id, line, n_attractors, words, index, verb, other)
 
 
 # linzen
@@ -212,10 +212,10 @@ def _lgd_row(sample_id: int, line: int, text: str) -> Row:
 _LINZEN_COLUMNS = ("orig_sentence", "verb_index", "n_intervening", "n_diff_intervening", "verb_pos")
 
 
-def _read_linzen(path: Path) -> Iterator[Row | Dropped]:
+def _read_linzen(path: Path) -> Iterator[SourceRow | Dropped]:
     """One pass: count all verb forms, hold back the selected rows, and look up their other forms at the end."""
     inflections = Inflections()
-    selected: list[tuple[Row, str]] = []
+    selected: list[tuple[SourceRow, str]] = []
     # Sentences with quotes are stored as CSV writers do, hence csv and not split("\t").
     reader = csv.reader((text for _, text in _lines(path)), delimiter="\t")
     columns = {name: index for index, name in enumerate(next(reader, []))}
@@ -245,7 +245,9 @@ def _read_linzen(path: Path) -> Iterator[Row | Dropped]:
             yield row._replace(other=other)
 
 
-def _linzen_row(sample_id: int, line: int, fields: list[str], columns: dict[str, int]) -> tuple[Row, str, str | None]:
+def _linzen_row(
+    sample_id: int, line: int, fields: list[str], columns: dict[str, int]
+) -> tuple[SourceRow, str, str | None]:
     """A row without its other form yet, the verb's tag, and why the row is not selected (``None``: it is)."""
     if any("\n" in field for field in fields):
         raise BadRow("a quote that was opened is closed only some lines later")
@@ -265,13 +267,13 @@ def _linzen_row(sample_id: int, line: int, fields: list[str], columns: dict[str,
     if "verb" in columns and fields[columns["verb"]].strip().lower() != verb.lower():
         raise BadRow(f"verb {fields[columns['verb']][:40]!r} is not in the sentence at verb_index; {verb!r} is")
     wanted = None if between == different and 1 <= between <= 4 else f"{different} of {between} nouns differ in number"
-    return Row(sample_id, line, different, words, place - 1, verb, ""), tag, wanted
+    return SourceRow(sample_id, line, different, words, place - 1, verb, ""), tag, wanted
 
 
 # blimp
 
 
-def _blimp_row(sample_id: int, line: int, text: str) -> Row:
+def _blimp_row(sample_id: int, line: int, text: str) -> SourceRow:
     try:
         data = json_object(text)
     except ValueError as error:
@@ -284,7 +286,7 @@ def _blimp_row(sample_id: int, line: int, text: str) -> Row:
             "regular_plural_subject_verb_agreement_1"
         )
     good, other, index = differing_word(data)
-    return Row(sample_id, line, None, good, index, good[index], other)
+    return SourceRow(sample_id, line, None, good, index, good[index], other)
 
 
 def differing_word(data: dict[str, Any]) -> tuple[tuple[str, ...], str, int]:
@@ -310,7 +312,7 @@ def _split_end(sentence: str) -> tuple[str, ...]:
     return tuple(re.sub(r"(?<=\w)([.?!]+)\s*$", r" \1", sentence).split())
 
 
-_READERS: dict[str, Callable[[Path], Iterator[Row | Dropped]]] = {
+_READERS: dict[str, Callable[[Path], Iterator[SourceRow | Dropped]]] = {
     "lgd": partial(_each_line, _lgd_row),
     "linzen": _read_linzen,
     "blimp": partial(_each_line, _blimp_row),
