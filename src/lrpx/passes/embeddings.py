@@ -21,7 +21,7 @@ from .forward_backward import watched
 from .many_targets import ManyTargets, with_options
 from .memory import values_at_once
 from .scores import accepted, exact_dtype
-from .scoring import Scores, Scoring
+from .scoring import PositionScores, Scoring
 from .spec import PassOptions, PassSpec
 
 Answer = TypeVar("Answer")
@@ -69,7 +69,9 @@ def explain_embedding(
             values, root = embedding.to(exact_dtype(embedding)), embedding.unsqueeze(1)
             width = len(embedding)
             scoring = Scoring([0] * width, [0] * width, reads_forward=False)
-            return ask(ManyTargets(model, now, scoring, Scores(values, root, torch.ones_like(root)), together=many))
+            return ask(
+                ManyTargets(model, now, scoring, PositionScores(values, root, torch.ones_like(root)), together=many)
+            )
 
     return with_options(runner, batch, spec, attempt)
 

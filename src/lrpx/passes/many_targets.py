@@ -32,7 +32,7 @@ from .memory import values_at_once
 from .objections import puts_tokens_around
 from .predictions import read_predictions
 from .scores import HeadNotFollowed, exact_dtype, read_once
-from .scoring import Scores, Scoring, scored
+from .scoring import PositionScores, Scoring, scored
 from .spec import PassOptions, PassSpec
 from .validation import about_cuts, about_tables, check_model, check_not_compiled, own_failures_named, where_not_finite
 
@@ -66,7 +66,7 @@ class ManyTargets:
     """
 
     def __init__(
-        self, model: PreTrainedModel, now: Watched, scoring: Scoring, scores: Scores, *, together: int
+        self, model: PreTrainedModel, now: Watched, scoring: Scoring, scores: PositionScores, *, together: int
     ) -> None:
         # Before anything here is counted as an operation of the model:
         cuts = (about_cuts(type(model).__name__, now.active),) if +now.active.cuts else ()

@@ -99,7 +99,7 @@ class _Read(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Scores:
+class PositionScores:
     """The scores of P positions, and where to go backwards from.
 
     Attributes:
@@ -119,7 +119,7 @@ class Scores:
     predictions: Tensor | None = None
 
 
-def scored(model: PreTrainedModel, now: Watched, scoring: Scoring, options: PassOptions) -> Scores:
+def scored(model: PreTrainedModel, now: Watched, scoring: Scoring, options: PassOptions) -> PositionScores:
     """Run the forward pass and score the positions.
 
     Raises:
@@ -134,7 +134,7 @@ def scored(model: PreTrainedModel, now: Watched, scoring: Scoring, options: Pass
             logits = read_scores(model, now.batch, readout).expand(len(scoring.positions), -1)
         check_carries_gradient(model, logits)
         values, *more = _score(logits, scoring, slice(None))
-        return Scores(values, values.unsqueeze(1), torch.ones_like(values).unsqueeze(1), *more)
+        return PositionScores(values, values.unsqueeze(1), torch.ones_like(values).unsqueeze(1), *more)
     device = now.batch.positions.device
     positions, ids = (torch.tensor([each], device=device) for each in (scoring.positions, scoring.columns()))
     head = OutputHead(module, positions, ids, now.batch.ids.shape[1])
@@ -146,7 +146,7 @@ def scored(model: PreTrainedModel, now: Watched, scoring: Scoring, options: Pass
         compared = torch.tensor(scoring.contrasts(), device=picked.device) >= 0
         values = picked[:, 0] - torch.where(compared, picked[:, -1], 0)
         (seed,) = torch.autograd.grad(values.sum(), head.hidden, retain_graph=True)
-        return Scores(values, head.hidden[0], seed[0])
+        return PositionScores(values, head.hidden[0], seed[0])
     weight = module.weight
     assert isinstance(weight, Tensor)
     if weight.is_meta:  # an offloaded weight is there while its module runs only
@@ -160,7 +160,7 @@ def scored(model: PreTrainedModel, now: Watched, scoring: Scoring, options: Pass
         seeds.append(torch.autograd.grad(read[-1].values.sum(), hidden)[0])
     with no_function_modes():
         values, *more = (torch.cat([each.detach() for each in column]) for column in zip(*read, strict=True))
-        return Scores(values, head.hidden[0], torch.cat(seeds), *more)
+        return PositionScores(values, head.hidden[0], torch.cat(seeds), *more)
 
 
 def _score(logits: Tensor, scoring: Scoring, part: slice) -> _Read:
