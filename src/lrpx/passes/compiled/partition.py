@@ -24,7 +24,7 @@ Step = tuple[Piece, list[str], list[str]]  # a function, names of its inputs, na
 
 
 @dataclass
-class Segment:
+class Subgraph:
     """Consecutive nodes between two cuts."""
 
     kind: str  # "block", "between", "backward" or ASIDE
@@ -32,19 +32,19 @@ class Segment:
     nodes: list[fx.Node]
 
 
-def segments_of(nodes: Sequence[fx.Node]) -> list[Segment]:
+def segments_of(nodes: Sequence[fx.Node]) -> list[Subgraph]:
     """The operations of a trace, cut."""
-    segments = [Segment("between", -1, [])]
+    segments = [Subgraph("between", -1, [])]
     for node in nodes:
         if node.op not in ("placeholder", "get_attr", "output") and not is_size(node):
             segments[-1].nodes.append(node)
         if CUT in node.meta:
             kind, block = node.meta[CUT]
-            segments.append(Segment(kind, block, []))
+            segments.append(Subgraph(kind, block, []))
     return [segment for segment in segments if segment.nodes]
 
 
-def steps_of(segments: Sequence[Segment], pieces: dict[str, Any], wanted: set[str], *, paired: bool) -> list[Step]:
+def steps_of(segments: Sequence[Subgraph], pieces: dict[str, Any], wanted: set[str], *, paired: bool) -> list[Step]:
     """(function, names in, names out) of each segment, in order."""
     backward = {s.block: s for s in segments if s.kind == "backward"} if paired else {}
     waiting: dict[int, Step] = {}
@@ -60,7 +60,7 @@ def steps_of(segments: Sequence[Segment], pieces: dict[str, Any], wanted: set[st
     return steps
 
 
-def _single(segment: Segment, pieces: dict[str, Any], wanted: set[str]) -> Step:
+def _single(segment: Subgraph, pieces: dict[str, Any], wanted: set[str]) -> Step:
     inputs = _needs(segment.nodes)
     outputs = _leaves(segment.nodes, set(segment.nodes), wanted)
     graph = _graph_of(segment.nodes, [("primals", n) for n in inputs], outputs)
@@ -68,7 +68,7 @@ def _single(segment: Segment, pieces: dict[str, Any], wanted: set[str]) -> Step:
     return piece, [n.name for n in inputs], [n.name for n in outputs]
 
 
-def _pair(forward: Segment, backward: Segment, pieces: dict[str, Any], wanted: set[str]) -> tuple[Step, Step]:
+def _pair(forward: Subgraph, backward: Subgraph, pieces: dict[str, Any], wanted: set[str]) -> tuple[Step, Step]:
     """Forward and backward piece of a block: the partitioner chooses what goes from one to the other."""
     inside = {*forward.nodes, *backward.nodes}
     order = {node: i for i, node in enumerate(forward.nodes[0].graph.nodes)}
