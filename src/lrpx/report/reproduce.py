@@ -160,7 +160,7 @@ def _built(output: Path, source: str | Path | None, parser: str) -> Path:
 # The plan
 
 
-class Step(NamedTuple):
+class PlanStep(NamedTuple):
     """One line of the plan: what is done, what is missing for it, bytes to download, and seconds to compute if known."""
 
     what: str
@@ -182,7 +182,7 @@ def plan(
     batch_tokens: int | None = None,
     compile: bool = False,
     rate: Callable[[str, str | None], float] | None = None,
-) -> list[Step]:
+) -> list[PlanStep]:
     """What ``reproduce`` would do with the same arguments, without loading or downloading anything.
 
     Args:
@@ -215,26 +215,26 @@ def plan(
     free = shutil.disk_usage(next(p for p in [output.absolute(), *output.absolute().parents] if p.exists())).free
     needed = sum(step.bytes for step in steps)
     if needed > free:
-        steps.append(Step("space on the disk", f"{_gb(needed)} are needed, {_gb(free)} are free", 0, None))
+        steps.append(PlanStep("space on the disk", f"{_gb(needed)} are needed, {_gb(free)} are free", 0, None))
     return steps
 
 
-def _plan_benchmark(output: Path, benchmark: str | Path | None, source: str | Path | None, parser: str) -> Step:
+def _plan_benchmark(output: Path, benchmark: str | Path | None, source: str | Path | None, parser: str) -> PlanStep:
     from importlib.util import find_spec
 
     if benchmark is not None:
         there = (Path(benchmark) / "counts.json").exists()
-        return Step(f"the benchmark {benchmark}", "" if there else "it is not there, or not finished", 0, None)
+        return PlanStep(f"the benchmark {benchmark}", "" if there else "it is not there, or not finished", 0, None)
     if (output / "sva" / "counts.json").exists():
         check_benchmark_there(output / "sva", source, parser)
-        return Step(f"the benchmark {output / 'sva'}: finished already", "", 0, None)
+        return PlanStep(f"the benchmark {output / 'sva'}: finished already", "", 0, None)
     lacking = [f"the package {name} is not installed" for name in ("spacy", "pyarrow") if find_spec(name) is None]
     if not lacking and find_spec(parser) is None and not Path(parser).exists():
         lacking = [f"the pipeline {parser} is not installed: python -m spacy download {parser}"]
     if source is not None and not Path(source).exists():
         lacking.append(f"{source} does not exist")
     from_ = "lgd_dataset.tsv, downloaded" if source is None else str(source)
-    return Step(f"build the benchmark from {from_}, subjects by {parser}", "; ".join(lacking), 0, None)
+    return PlanStep(f"build the benchmark from {from_}, subjects by {parser}", "; ".join(lacking), 0, None)
 
 
 def _plan_model(
@@ -246,25 +246,25 @@ def _plan_model(
     rate: Callable[[str, str | None], float],
     run: Path,
     other: list[str],
-) -> Step:
+) -> PlanStep:
     count = min(samples or model.samples, model.samples)
     what = f"{model.name} from {place}: {count:,} samples, {', '.join(model.scores)}, {dtype}"
     if other:
-        return Step(what, f"{run} holds another run ({'; '.join(other)}): give another --output", 0, None)
+        return PlanStep(what, f"{run} holds another run ({'; '.join(other)}): give another --output", 0, None)
     if (run / "counts.json").exists():
-        return Step(f"{what}: finished already", "", 0, None)
+        return PlanStep(f"{what}: finished already", "", 0, None)
     size = parameter_count(model)
     kind = "masked" if "bert" in model.hub else "causal"
     passes = len(model.scores) - 1  # both gradient methods come from one
     seconds = 6.0 * size * count * LENGTHS[kind] * passes / rate(dtype, device)
     if Path(place).is_absolute() and not Path(place).exists():  # no name on the Hub
-        return Step(what, f"{place} does not exist", 0, seconds)
+        return PlanStep(what, f"{place} does not exist", 0, seconds)
     if Path(place).exists() or _cached(place):
-        return Step(what, "", 0, seconds)
+        return PlanStep(what, "", 0, seconds)
     lacking = (
         "" if not _is_gated(place) or _token() else "it is gated on the Hub: ask for access there, and `hf auth login`"
     )
-    return Step(what, lacking, round(model.gigabytes * 1e9), seconds)
+    return PlanStep(what, lacking, round(model.gigabytes * 1e9), seconds)
 
 
 def _is_gated(place: str) -> bool:
@@ -294,7 +294,7 @@ def _gb(size: float) -> str:
     return f"{size / 1e9:.1f} GB"
 
 
-def plan_text(steps: Sequence[Step]) -> str:
+def plan_text(steps: Sequence[PlanStep]) -> str:
     """The plan, line by line, with sums."""
     lines = []
     for n, step in enumerate(steps, 1):
