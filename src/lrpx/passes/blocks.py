@@ -45,7 +45,7 @@ class Noted(NamedTuple):
         return permuted.permute([self.order.index(i) for i in range(len(self.order))]).contiguous()
 
 
-class Tokens(NamedTuple):
+class StackTokens(NamedTuple):
     """The tokens that a stack of blocks reads, of B texts or images.
 
     Attributes:
@@ -63,10 +63,10 @@ class Tokens(NamedTuple):
     after: int = 0
 
 
-def tokens_of(shapes: Sequence[tuple[int, int]]) -> list[Tokens]:
+def tokens_of(shapes: Sequence[tuple[int, int]]) -> list[StackTokens]:
     """Of each stack, by its shape ``[B, T]``."""
     lengths = [length for _, length in shapes]
-    return [Tokens(*shape, n, sum(lengths[:n]), sum(lengths[n + 1 :])) for n, shape in enumerate(shapes)]
+    return [StackTokens(*shape, n, sum(lengths[:n]), sum(lengths[n + 1 :])) for n, shape in enumerate(shapes)]
 
 
 @dataclass
@@ -86,7 +86,7 @@ class Block:
         left_out: The classes of the modules that ran beside the model's blocks, and were none.
     """
 
-    of: Tokens
+    of: StackTokens
     kind: type[nn.Module]
     left_out: set[type[nn.Module]]
     entered: Noted

@@ -28,7 +28,7 @@ from ..propagation.propagate import Propagation
 from ..recognition.gates import Edge, edge_of, edges_of
 from ..recognition.operations import Operation, operation_of_node
 from .attention_weights import CONTRACTION, KEEPS_WEIGHTS, SOFTMAX, are_weights, mark, order_in_einsum
-from .blocks import Block, Noted, Tokens, tokens_of
+from .blocks import Block, Noted, StackTokens, tokens_of
 from .checkpointing import Recomputation, outer_blocks
 from .hidden_states import items_of
 
@@ -108,7 +108,7 @@ class _Watch:
 
     # Blocks
 
-    def enter(self, tokens: Tokens, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def enter(self, tokens: StackTokens, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before a block runs that reads these tokens."""
         if self._again.elsewhere() or self._running is not None:
             return
