@@ -32,7 +32,7 @@ from .affine import Norm, projection
 from .attention_weights import joined
 from .contributions import Layers, kept, normalised_rows
 from .families import ALTERNATIVES, Family, find_family, get
-from .residual_trace import Trace, trace
+from .residual_trace import ResidualTrace, trace
 
 Parts = dict[str, Tensor]  # component -> [B] or [B, L]
 
@@ -146,7 +146,7 @@ class _Explained:
     value: Tensor
 
 
-def _explained(seen: Trace, batch: Batch) -> _Explained:
+def _explained(seen: ResidualTrace, batch: Batch) -> _Explained:
     logits = seen.logits
     asked, contrast = batch.targets.to(logits.device), batch.contrasts.to(logits.device)
     target = torch.where(asked < 0, logits.argmax(-1), asked)
@@ -155,7 +155,7 @@ def _explained(seen: Trace, batch: Batch) -> _Explained:
     return _Explained(target=target, ids=ids, signs=signs, value=(signs * logits.gather(1, ids)).sum(1))
 
 
-def _rolled_out(model: nn.Module, seen: Trace, explained: _Explained, batch: Batch) -> list[Attribution]:
+def _rolled_out(model: nn.Module, seen: ResidualTrace, explained: _Explained, batch: Batch) -> list[Attribution]:
     """The explained position's row of the product of all layers' matrices."""
     length = seen.mixing.shape[-1]
     row = nn.functional.one_hot(batch.positions, length).unsqueeze(1).to(seen.mixing)  # [B, 1, n]
@@ -176,7 +176,7 @@ def _rolled_out(model: nn.Module, seen: Trace, explained: _Explained, batch: Bat
     ]
 
 
-def _predictions(seen: Trace, explained: _Explained, batch: Batch) -> list[Predictions] | list[None]:
+def _predictions(seen: ResidualTrace, explained: _Explained, batch: Batch) -> list[Predictions] | list[None]:
     """What the model predicts for each item, if the batch asks for it."""
     if not batch.likeliest:
         return [None] * len(batch.spans)
@@ -184,7 +184,7 @@ def _predictions(seen: Trace, explained: _Explained, batch: Batch) -> list[Predi
     return list(read_predictions(_numpy(predictions(seen.logits, explained.target, batch.contrasts, count))))
 
 
-def _decompose(model: nn.Module, family: Family, seen: Trace, explained: _Explained) -> tuple[Tensor, Parts]:
+def _decompose(model: nn.Module, family: Family, seen: ResidualTrace, explained: _Explained) -> tuple[Tensor, Parts]:
     """The scalars as a sum: of what each head adds from each of its positions ``[B, L, H, T]``, and of components."""
     gradient, parts = _pull_back_head(model, family, seen, explained)
     vectors, of_blocks = _pull_back_blocks(model, family, seen, gradient)
@@ -194,7 +194,9 @@ def _decompose(model: nn.Module, family: Family, seen: Trace, explained: _Explai
     return by_head, parts
 
 
-def _pull_back_head(model: nn.Module, family: Family, seen: Trace, explained: _Explained) -> tuple[Tensor, Parts]:
+def _pull_back_head(
+    model: nn.Module, family: Family, seen: ResidualTrace, explained: _Explained
+) -> tuple[Tensor, Parts]:
     """``w [B, d]``, the scalar's gradient at the last block's output, and what the head's biases add to the scalar."""
     paths = [path for path in family.head if path in seen.head]
     weight, bias = projection(get(model, paths[-1]))
@@ -221,7 +223,7 @@ def _pull_back_head(model: nn.Module, family: Family, seen: Trace, explained: _E
     return gradient, {"final_norm_bias": norm_bias} | ({"head_bias": linear_bias} if has_linear_bias else {})
 
 
-def _pull_back_blocks(model: nn.Module, family: Family, seen: Trace, w: Tensor) -> tuple[Tensor, Parts]:
+def _pull_back_blocks(model: nn.Module, family: Family, seen: ResidualTrace, w: Tensor) -> tuple[Tensor, Parts]:
     """The scalar's gradients at the attention outputs ``[L, B, d]``, and the parts that belong to no token.
 
     Symbols as in ``residual_trace.linear_layers``: the stream x, the attention output a, the MLP output m, the factor s.
@@ -263,7 +265,7 @@ def _pull_back_blocks(model: nn.Module, family: Family, seen: Trace, w: Tensor) 
     return at_attention, {name: part.t() for name, part in parts.items()} | {"direct": (w * x[0]).sum(-1)}
 
 
-def _heads(outputs: Sequence[nn.Module], seen: Trace, vectors: Tensor) -> Tensor:
+def _heads(outputs: Sequence[nn.Module], seen: ResidualTrace, vectors: Tensor) -> Tensor:
     """``delta [B, L, H, T]``: what each head adds to the scalar from each of its input positions."""
     along, start = [], 0
     for value in seen.values:

@@ -39,7 +39,7 @@ STACK_BYTES_DEFAULT = 128 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trace:
+class ResidualTrace:
     """What one forward pass of L blocks left behind of B items, of which position p is explained; all >= float32.
 
     Everything is on the batch's device, but the values, which are on their block's.
@@ -66,7 +66,7 @@ class Trace:
     logits: Tensor
 
 
-def trace(model: nn.Module, family: Family, batch: Batch, *, mixing: Mixing, last: bool) -> Trace:
+def trace(model: nn.Module, family: Family, batch: Batch, *, mixing: Mixing, last: bool) -> ResidualTrace:
     """Run ``model`` on ``batch.inputs`` once and keep what the methods need.
 
     Args:
@@ -229,7 +229,7 @@ class _Recorder:
 
         return hook
 
-    def finish(self, logits: Tensor) -> Trace:
+    def finish(self, logits: Tensor) -> ResidualTrace:
         """The trace, if every hook was called as often as the family says."""
         count, attentions = len(self.blocks), self.reduced + len(self.pending)
         if attentions != count or len(self.mlp) != count or self.family.head[-1] not in self.head:
@@ -239,7 +239,7 @@ class _Recorder:
             )
         logits = wide(logits[:, 0].to(self.device))
         matrices = logits.new_empty(0, self.batch, self.needed, self.needed)  # a single layer needs none
-        return Trace(
+        return ResidualTrace(
             stream=joined(self.rows["stream"]),
             attention=joined(self.rows["attention"]),
             weights=joined(self.rows["weights"]),
