@@ -20,7 +20,7 @@ from ..methods import Method
 from ..models.heads import IMAGE_TASKS, TEXT2TEXT
 from ..models.lock import lock_of
 from ..models.placement import entry_device, execution_device
-from ..models.signature import Source, task_of
+from ..models.signature import EncoderInput, task_of
 from ..passes.dispatch import PassRunner
 from ..passes.edits import image_tokens
 from ..passes.hidden_states import place_first
@@ -47,7 +47,7 @@ PATCHES_MOST = 256  # of an image of 256 x 256 in patches of 16 x 16
 def is_given_pictures(model: PreTrainedModel) -> bool:
     """Whether pictures take the place of texts in calls of a model: it classifies them, or describes them without a question."""
     task = task_of(model)
-    return task in IMAGE_TASKS or (task == TEXT2TEXT and Source.of(model).is_image)
+    return task in IMAGE_TASKS or (task == TEXT2TEXT and EncoderInput.of(model).is_image)
 
 
 def check_images_asked(model: PreTrainedModel, asked: Mapping[str, Any], objective: str) -> None:

@@ -129,7 +129,7 @@ def _parameters(function: Callable[..., Any]) -> frozenset[str]:
 
 
 @dataclass(frozen=True)
-class Source:
+class EncoderInput:
     """What the encoder of an encoder-decoder model reads.
 
     Attributes:
@@ -148,7 +148,7 @@ class Source:
         return _of_an_image(self.features)
 
     @classmethod
-    def of(cls, model: PreTrainedModel) -> Source:
+    def of(cls, model: PreTrainedModel) -> EncoderInput:
         """Read it off the model and its configuration."""
         embedding = stacks_of(model)[0].embedding
         vocabulary = getattr(embedding, "num_embeddings", None)
@@ -181,7 +181,7 @@ class ModelSignature:
     made_for: int | None
     extras: frozenset[str]
     placeholders: frozenset[int] = frozenset()
-    source: Source | None = None
+    source: EncoderInput | None = None
     needs: str = ""
 
     @classmethod
@@ -200,7 +200,7 @@ class ModelSignature:
             embedding: Any = stacks_of(model)[1].embedding
             size = getattr(embedding, "num_embeddings", None)
             vocabulary = model.config.get_text_config(decoder=True).vocab_size if size is None else size
-            limits, source = (context_length(model, "decoder"), None), Source.of(model)
+            limits, source = (context_length(model, "decoder"), None), EncoderInput.of(model)
             return cls(type(model).__name__, task, vocabulary, *limits, frozenset(), source=source)
         vocabulary = getattr(text_config(model), "vocab_size", None)
         if vocabulary is None or task == "image-classification":

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..errors import UnsupportedModelError
-from ..models.signature import Source
+from ..models.signature import EncoderInput
 from ..passes.image_inputs import APART, STATES
 from ..results.images import ImagePatches
 from ..results.tokens import NO_TOKEN, Segment, Unit
@@ -156,7 +156,7 @@ def _of_states(model: PreTrainedModel, encoded: Encoded, states: np.ndarray) -> 
 
 def _image_of(model: PreTrainedModel, encoded: Encoded) -> Sequence[int]:
     """Which tokens stand for images: all places of an encoder that reads images alone."""
-    if encoded.source and Source.of(model).is_image:
+    if encoded.source and EncoderInput.of(model).is_image:
         return range(encoded.source)
     end = encoded.source or len(encoded.token_ids)
     return [n for n in image_tokens(model, encoded.token_ids, encoded.extras) if n < end]

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from ..errors import InputError, UnsupportedModelError, in_one_line
 from ..models.reader import image_processor_of
 from ..models.refused import why_refused
-from ..models.signature import Source, takes
+from ..models.signature import EncoderInput, takes
 from ..models.stacks import stacks_of
 from ..results.images import ImagePatches
 from ..results.tokens import NO_TOKEN, Unit
@@ -70,7 +70,7 @@ def read_image_source(model: PreTrainedModel, reader: Any, given: Any) -> Encode
 
 def _inputs(model: PreTrainedModel, processor: Any, given: Any) -> dict[str, Tensor]:
     """What the encoder is given for an image."""
-    name, kind = Source.of(model).features, type(model).__name__
+    name, kind = EncoderInput.of(model).features, type(model).__name__
     if isinstance(given, Mapping):
         if name not in given:
             raise InputError(f"{kind} reads an image, {name}, and was given a dictionary with {', '.join(given)}.")
@@ -100,7 +100,7 @@ def _inputs(model: PreTrainedModel, processor: Any, given: Any) -> dict[str, Ten
 
 def _checked(model: PreTrainedModel, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     """One image, without the padding of its patches."""
-    name = Source.of(model).features
+    name = EncoderInput.of(model).features
     values = inputs[name]
     dimensions = 4 if name == "pixel_values" else 3
     values = values[None] if values.ndim == dimensions - 1 else values

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from ..errors import InputError, UnsupportedModelError
 from ..models.refused import why_refused
-from ..models.signature import Source
+from ..models.signature import EncoderInput
 from ..results.tokens import Unit
 from ..text.given import short
 from ..text.tokenization import Encoded
@@ -37,7 +37,7 @@ def read_sound(model: PreTrainedModel, given: Any) -> Encoded:
     """
     if reason := why_refused(model.config.model_type, language_model=True):
         raise UnsupportedModelError(f"{type(model).__name__} is not supported: {reason}.")
-    name, kind = Source.of(model).features, type(model).__name__
+    name, kind = EncoderInput.of(model).features, type(model).__name__
     hint = f'Give what its processor makes of one sound: processor(audio, sampling_rate=..., return_tensors="pt")["{name}"].'
     values = dict(given) if isinstance(given, Mapping) else {name: given}
     if isinstance(given, str) or name not in values or values.keys() - {name, "attention_mask"}:

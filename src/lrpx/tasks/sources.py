@@ -8,13 +8,13 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from ..errors import InputError
-from ..models.signature import Source
+from ..models.signature import EncoderInput
 from ..text.tokenization import Encoded
 from .image_source import read_image_source
 from .sound import read_sound
 
 
-def split_sources(source: Source, given: Any) -> tuple[list[Any], bool]:
+def split_sources(source: EncoderInput, given: Any) -> tuple[list[Any], bool]:
     """Single sounds or images, and whether several were given: a list or tuple of tensors, arrays, dictionaries or pictures."""
     several = isinstance(given, list | tuple) and len(given) > 0
     if several and (source.is_image or isinstance(given[0], Mapping) or hasattr(given[0], "shape")):
@@ -31,7 +31,9 @@ def check_no_images(model: PreTrainedModel, images: Any) -> None:
     if images is not None:
         raise InputError(
             f"images= are those of a text, and {type(model).__name__} reads no text.",
-            python="The image is given in place of a text: explainer(picture)." if Source.of(model).is_image else "",
+            python="The image is given in place of a text: explainer(picture)."
+            if EncoderInput.of(model).is_image
+            else "",
         )
 
 
@@ -42,6 +44,6 @@ def read_source(model: PreTrainedModel, reader: Any, given: Any) -> Encoded:
         InputError: It cannot be used.
         UnsupportedModelError: The model cannot be explained correctly.
     """
-    if Source.of(model).is_image:
+    if EncoderInput.of(model).is_image:
         return read_image_source(model, reader, given)
     return read_sound(model, given)
