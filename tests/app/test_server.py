@@ -17,7 +17,7 @@ import lrpx
 from lrpx.app import server
 from lrpx.app.desk import Desk, Limits
 from lrpx.app.downloads import TYPES
-from lrpx.app.line import Line
+from lrpx.app.queue import Queue
 from lrpx.heatmap import Look
 from lrpx.heatmap.numbers import MINUS
 from lrpx.heatmap.view import view
@@ -257,7 +257,7 @@ def test_explanations_are_computed_once_and_forgotten_when_they_are_many(desk, m
 
 def test_a_client_that_leaves_is_forgotten():
     """While it waits at once; while something is computed, as soon as that is done, and nothing more is computed for it."""
-    line, asked, told = Line(), [], []
+    queue, asked, told = Queue(), [], []
 
     async def ask(desk, data, tell):
         asked.append(data)
@@ -272,7 +272,7 @@ def test_a_client_that_leaves_is_forgotten():
         async def send(message):
             told.extend((data, json.loads(row)["event"]) for row in message.get("body", b"").decode().splitlines())
 
-        await server.Events(None, line, ask, data)({}, receive, send)
+        await server.Events(None, queue, ask, data)({}, receive, send)
 
     async def main():
         left = [anyio.Event() for _ in range(3)]
@@ -287,7 +287,7 @@ def test_a_client_that_leaves_is_forgotten():
             await anyio.wait_all_tasks_blocked()
             assert asked == [0, 2]
             left[2].set()
-        assert len(line) == 0
+        assert len(queue) == 0
 
     anyio.run(main)
     assert told == [(0, "working"), (1, "waiting"), (2, "waiting"), (2, "waiting"), (2, "working")]

@@ -1,6 +1,6 @@
 """Answers questions with the one model of the app, and remembers the last explanations.
 
-Nothing here runs twice at a time: ``line.py`` sees to it. An input is measured before it is computed, so that a long text is
+Nothing here runs twice at a time: ``queue.py`` sees to it. An input is measured before it is computed, so that a long text is
 an error message and not a wait. A generated token is explained as the next token of what stands before it, so that every method
 can; several generated tokens together by ``Explainer.generate``.
 """

@@ -33,9 +33,9 @@ from .desk import Desk
 from .downloads import TYPES, file_name, file_of, formats
 from .drawing import drawn, inside, look_of, predictions
 from .guard import Guard
-from .line import Line
 from .offered import methods_for
 from .question import question_of
+from .queue import Queue
 from .samples import filter_of
 from .wording import on_page, with_notes_of_page
 
@@ -60,12 +60,12 @@ def build(desk: Desk, names: Collection[str] = ()) -> Starlette:
         desk: What answers.
         names: Names by which this machine may be called, beside ``localhost``.
     """
-    line = Line()
+    queue = Queue()
     files = resources.files(__package__) / "page"
     routes = [Route(path, partial(_file, (files / name).read_bytes(), kind)) for path, (name, kind) in PAGE.items()]
     routes.append(Route("/api/about", partial(_about, desk)))
     routes += [
-        Route(f"/api/{name}", partial(_answer, desk, line, ask), methods=["POST"]) for name, ask in ASKED.items()
+        Route(f"/api/{name}", partial(_answer, desk, queue, ask), methods=["POST"]) for name, ask in ASKED.items()
     ]
     return Starlette(routes=routes, middleware=[Middleware(Guard, names=names)])
 
@@ -101,14 +101,14 @@ def about(desk: Desk) -> dict[str, Any]:
     }
 
 
-async def _answer(desk: Desk, line: Line, ask: Ask, request: Request) -> Response:
+async def _answer(desk: Desk, queue: Queue, ask: Ask, request: Request) -> Response:
     try:
         data = await _read(request)
     except InputError as error:
         return JSONResponse({"error": str(error)}, status_code=400)
     except ClientDisconnect:
         return Response(status_code=400)
-    return Events(desk, line, ask, data)
+    return Events(desk, queue, ask, data)
 
 
 async def _read(request: Request) -> Any:
@@ -131,9 +131,9 @@ async def _read(request: Request) -> Any:
 class Events(Response):
     """An answer as events, sent while it is computed. It is over when the client leaves."""
 
-    def __init__(self, desk: Desk, line: Line, ask: Ask, data: Any) -> None:
+    def __init__(self, desk: Desk, queue: Queue, ask: Ask, data: Any) -> None:
         super().__init__(media_type="application/x-ndjson")
-        self.desk, self.line, self.ask, self.data = desk, line, ask, data
+        self.desk, self.queue, self.ask, self.data = desk, queue, ask, data
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or stop when the client has left."""
@@ -165,7 +165,7 @@ class Events(Response):
             await tell({"event": "waiting", "ahead": ahead})
 
         try:
-            async with self.line.turn(wait):
+            async with self.queue.turn(wait):
                 await self.ask(self.desk, self.data, tell)
         except FAILURES as error:
             return {"event": "error", "message": on_page(error)}

@@ -12,8 +12,8 @@ from ..errors import LrpxError
 LONGEST = 20
 
 
-class Line:
-    """The queue in front of the model.
+class Queue:
+    """Who waits for the model.
 
     Args:
         longest: How many may wait, the one whose turn it is included.

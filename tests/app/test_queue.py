@@ -5,15 +5,15 @@ from functools import partial
 import anyio
 import pytest
 
-from lrpx.app.line import Line
+from lrpx.app.queue import Queue
 from lrpx.errors import LrpxError
 
 
-async def visit(line, name, told, gate):
+async def visit(queue, name, told, gate):
     async def tell(ahead):
         told.append((name, ahead))
 
-    async with line.turn(tell):
+    async with queue.turn(tell):
         told.append((name, "runs"))
         await gate.wait()
         told.append((name, "done"))
@@ -23,11 +23,11 @@ def test_places_in_the_queue_and_who_leaves():
     told = []
 
     async def main():
-        line, gates, scopes = Line(), [anyio.Event() for _ in range(4)], [anyio.CancelScope() for _ in range(4)]
+        queue, gates, scopes = Queue(), [anyio.Event() for _ in range(4)], [anyio.CancelScope() for _ in range(4)]
 
         async def visitor(n):
             with scopes[n]:
-                await visit(line, n, told, gates[n])
+                await visit(queue, n, told, gates[n])
 
         async with anyio.create_task_group() as tasks:
             for n in range(4):
@@ -44,32 +44,32 @@ def test_places_in_the_queue_and_who_leaves():
             await anyio.wait_all_tasks_blocked()
             gates[3].set()
         assert told[8:] == [(2, "done"), (3, "runs"), (3, "done")]
-        assert len(line) == 0
+        assert len(queue) == 0
 
     anyio.run(main)
 
 
 def test_an_error_frees_the_place():
     async def main():
-        line = Line()
+        queue = Queue()
         with pytest.raises(ZeroDivisionError):
-            async with line.turn(None):
+            async with queue.turn(None):
                 raise ZeroDivisionError
-        async with line.turn(None):
-            assert len(line) == 1
+        async with queue.turn(None):
+            assert len(queue) == 1
 
     anyio.run(main)
 
 
 def test_a_queue_that_is_full():
     async def main():
-        line, gate = Line(longest=2), anyio.Event()
+        queue, gate = Queue(longest=2), anyio.Event()
         async with anyio.create_task_group() as tasks:
             for n in range(2):
-                tasks.start_soon(partial(visit, line, n, [], gate))
+                tasks.start_soon(partial(visit, queue, n, [], gate))
             await anyio.wait_all_tasks_blocked()
             with pytest.raises(LrpxError, match="2 questions are waiting already"):
-                await visit(line, 2, [], gate)
+                await visit(queue, 2, [], gate)
             gate.set()
 
     anyio.run(main)
