@@ -14,7 +14,7 @@ import numpy as np
 from .cells import cells_of
 from .drawable import FlowLike
 from .facts import model_and_settings
-from .generated import _Text
+from .generated import AllTokens
 from .look import Look
 from .numbers import MINUS, short
 from .text import in_quotes, legible
@@ -181,7 +181,7 @@ def percent(share: float) -> str:
 
 def token_labels(flow: FlowLike) -> list[str]:
     """The visible text of each token; of a character that is split over several tokens, each says which part it is."""
-    text = _Text(flow.tokens, flow.token_ids, flow.units, flow.special, np.zeros(len(flow.tokens)))
+    text = AllTokens(flow.tokens, flow.token_ids, flow.units, flow.special, np.zeros(len(flow.tokens)))
     labels = []
     for cell in cells_of(text, Look()):  # type: ignore[arg-type]
         count = len(cell.tokens)

@@ -113,7 +113,7 @@ class GeneratedView:
 
 
 @dataclass(frozen=True)
-class _Text:
+class AllTokens:
     """All tokens, as ``cells_of`` reads them."""
 
     tokens: Sequence[str]
@@ -130,7 +130,7 @@ class _Text:
 def generated_view(g: Generated) -> GeneratedView:
     """The view of a ``GenerationExplanation``."""
     count = len(g.tokens)
-    text = _Text(g.tokens, g.token_ids, g.units, g.special, np.zeros(count), images=g.images)
+    text = AllTokens(g.tokens, g.token_ids, g.units, g.special, np.zeros(count), images=g.images)
     cells = cells_of(text, Look())  # type: ignore[arg-type]
     of_token = np.repeat(np.arange(len(cells)), [len(cell.tokens) for cell in cells])
     contrasts = g.contrast if isinstance(g.contrast, tuple) else ()
