@@ -46,7 +46,7 @@ class Sentence(NamedTuple):
         return Dropped(self.sample_id, self.line, reason, detail)
 
 
-class _Text(NamedTuple):
+class _WordText(NamedTuple):
     """A sentence as one model reads it: its words, joined by spaces, and where each starts."""
 
     words: list[str]
@@ -54,7 +54,7 @@ class _Text(NamedTuple):
     starts: list[int]
 
     @classmethod
-    def of(cls, sentence: Sentence, kind: str, filler: str | None) -> _Text:
+    def of(cls, sentence: Sentence, kind: str, filler: str | None) -> _WordText:
         """The text with ``filler`` (or nothing) for the verb; causal text ends there."""
         words = sentence.sentence.split(" ")
         before, after = words[: sentence.verb_index], words[sentence.verb_index + 1 :]
@@ -121,7 +121,7 @@ def align(
             it that is a token of its own becomes part of the input. Causal input only.
     """
 
-    def encode(texts: Sequence[_Text], *, offsets: bool = False) -> list[_Encoded]:
+    def encode(texts: Sequence[_WordText], *, offsets: bool = False) -> list[_Encoded]:
         result = tokenizer(
             [t.text for t in texts],
             return_offsets_mapping=offsets,
@@ -136,10 +136,10 @@ def align(
         columns = result["input_ids"], result["special_tokens_mask"], spans
         return [_Encoded(*row) for row in zip(*columns, strict=True)]
 
-    texts = [_Text.of(s, kind, tokenizer.mask_token if kind == "masked" else None) for s in sentences]
+    texts = [_WordText.of(s, kind, tokenizer.mask_token if kind == "masked" else None) for s in sentences]
     inputs = encode(texts, offsets=True)
-    verbs = encode([_Text.of(s, kind, s.verb) for s in sentences])
-    others = encode([_Text.of(s, kind, s.other) for s in sentences])
+    verbs = encode([_WordText.of(s, kind, s.verb) for s in sentences])
+    others = encode([_WordText.of(s, kind, s.other) for s in sentences])
     for sentence, text, *encoded in zip(sentences, texts, inputs, verbs, others, strict=True):
         yield _sample(tokenizer, kind, sentence, text, *encoded, first_token=first_token)
 
@@ -148,7 +148,7 @@ def _sample(
     tokenizer: Any,
     kind: str,
     sentence: Sentence,
-    text: _Text,
+    text: _WordText,
     encoded: _Encoded,
     verb: _Encoded,
     other: _Encoded,
@@ -224,7 +224,7 @@ def _added(before: list[int], after: list[int]) -> list[int]:
 
 
 def _up_to_the_difference(
-    tokenizer: Any, encoded: _Encoded, text: _Text, forms: Sequence[list[int]]
+    tokenizer: Any, encoded: _Encoded, text: _WordText, forms: Sequence[list[int]]
 ) -> tuple[_Encoded, list[list[int]]]:
     """The input up to the first token in which two forms differ, and that token of each.
 
