@@ -60,7 +60,7 @@ def integrated_gradients(
         UnsupportedModelError: The model cannot be explained correctly.
         NonFiniteError: NaN or infinity appeared.
     """
-    text = _Text.read(model, batch, at, runner)
+    text = _TextWithImages.read(model, batch, at, runner)
     x, b = text.x, text.baseline(baseline)
     nodes, weights = np.polynomial.legendre.leggauss(steps)
 
@@ -102,7 +102,7 @@ def smoothgrad(
         UnsupportedModelError: The model cannot be explained correctly.
         NonFiniteError: NaN or infinity appeared.
     """
-    text = _Text.read(model, batch, at, runner)
+    text = _TextWithImages.read(model, batch, at, runner)
     deviations = text.ranges()
     known = text.seed(seed)
 
@@ -137,7 +137,7 @@ def occlusion(
         UnsupportedModelError: The model cannot be explained correctly.
         NonFiniteError: NaN or infinity appeared.
     """
-    text = _Text.read(model, batch, at, None)
+    text = _TextWithImages.read(model, batch, at, None)
     b = text.baseline(baseline)
     losses = {name: torch.zeros(x.numel(), dtype=torch.float64) for name, x in text.x.items()}
     counts = {name: torch.zeros(x.numel(), dtype=torch.float64) for name, x in text.x.items()}
@@ -152,7 +152,7 @@ def occlusion(
 
 
 @dataclass(frozen=True)
-class _Text:
+class _TextWithImages:
     """One text with images, and what is changed of it.
 
     Attributes:
@@ -174,7 +174,9 @@ class _Text:
     rows: Tensor | None
 
     @classmethod
-    def read(cls, model: PreTrainedModel, batch: Batch, at: Sequence[str], runner: PassRunner | None) -> _Text:
+    def read(
+        cls, model: PreTrainedModel, batch: Batch, at: Sequence[str], runner: PassRunner | None
+    ) -> _TextWithImages:
         """The text as it is.
 
         Raises:
