@@ -17,7 +17,7 @@ from ..errors import UnsupportedModelError
 from .placement import entry_device
 
 
-class _Read(Exception):
+class _DecoderInput(Exception):
     """Ends the forward pass where the decoder begins."""
 
     def __init__(self, ids: Any) -> None:
@@ -35,13 +35,13 @@ def decoder_reads(model: PreTrainedModel, token_ids: Sequence[int]) -> tuple[int
 
     def seen(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if threading.get_ident() == thread:  # the model may be in use in another thread too
-            raise _Read(kwargs.get("input_ids", args[0] if args else None))
+            raise _DecoderInput(kwargs.get("input_ids", args[0] if args else None))
 
     hook = model.get_decoder().register_forward_pre_hook(seen, with_kwargs=True)
     try:
         with torch.no_grad():
             model(input_ids=torch.tensor([list(token_ids)], device=entry_device(model)))
-    except _Read as read:
+    except _DecoderInput as read:
         found = read.ids.tolist()[0] if isinstance(read.ids, torch.Tensor) else []
         if tuple(found[1:]) == tuple(token_ids[:-1]):
             return tuple(found)
