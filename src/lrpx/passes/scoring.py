@@ -89,7 +89,7 @@ class Scoring:
         return [[target, target if other < 0 else other] for target, other in zip(targets, others, strict=True)]
 
 
-class _Read(NamedTuple):
+class _ScoredPart(NamedTuple):
     """What the logits of a part of the positions say, each ``[P, ...]``."""
 
     values: Tensor
@@ -163,7 +163,7 @@ def scored(model: PreTrainedModel, now: Watched, scoring: Scoring, options: Pass
         return PositionScores(values, head.hidden[0], torch.cat(seeds), *more)
 
 
-def _score(logits: Tensor, scoring: Scoring, part: slice) -> _Read:
+def _score(logits: Tensor, scoring: Scoring, part: slice) -> _ScoredPart:
     """Scores, and what else is asked for, of a part of the positions, from all their logits ``[P, vocabulary]``.
 
     Outside the rules: a probability is what is explained here, not a part of the model.
@@ -194,4 +194,4 @@ def _score(logits: Tensor, scoring: Scoring, part: slice) -> _Read:
                 values = torch.cat([values[:row], own.unsqueeze(0), values[row + 1 :]])
         count = min(scoring.likeliest, logits.shape[1])
         likeliest = predictions(given, targets, contrasts, count) if count else logits.new_zeros(len(values), 0)
-        return _Read(values, log_probabilities.detach(), targets, likeliest)
+        return _ScoredPart(values, log_probabilities.detach(), targets, likeliest)
