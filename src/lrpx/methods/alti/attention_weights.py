@@ -122,7 +122,7 @@ def _rows(tensor: Tensor, rows: slice | Tensor, batch: int) -> Tensor:
     return tensor.expand(batch, -1, -1, -1)[items, :, rows.to(tensor.device)].unsqueeze(2)
 
 
-class _Watch(TorchFunctionMode):
+class _AttentionMode(TorchFunctionMode):
     """Hands every attention-like torch function to ``note``, and calls it as it is."""
 
     def __init__(self, note: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], None]) -> None:
@@ -151,7 +151,7 @@ class AttentionTap:
     """Notes the attention calls between ``open`` and ``take``; as a context manager, stops watching in any case."""
 
     def __init__(self) -> None:
-        self._watch: _Watch | None = None
+        self._watch: _AttentionMode | None = None
         self._calls: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
         self._masks: dict[int, tuple[Tensor, Tensor]] = {}  # id -> a boolean mask and the same to be added
         self._triangles: dict[tuple[int, torch.device, torch.dtype], Tensor] = {}
@@ -166,7 +166,7 @@ class AttentionTap:
         """Forget what was noted and start watching."""
         self._close()
         self._calls = []
-        self._watch = _Watch(lambda *call: self._calls.append(call))
+        self._watch = _AttentionMode(lambda *call: self._calls.append(call))
         self._watch.__enter__()
 
     def take(self, batch: int, length: int, width: int) -> ObservedAttention | None:
