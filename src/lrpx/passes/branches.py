@@ -65,7 +65,7 @@ def branches_of(
         again: Says when a block is computed once more; it was noted before.
         edit: The model goes on with what this makes of what heads wrote.
     """
-    watch = _Watch(again, edit)
+    watch = _StreamFollower(again, edit)
     active.added.update(watch.handlers())
     with ExitStack() as stack:
         for root, tokens in zip(roots, tokens_of(shapes), strict=True):
@@ -76,7 +76,7 @@ def branches_of(
         yield watch.blocks
 
 
-class _Watch:
+class _StreamFollower:
     """Follows the stream through the block that runs."""
 
     def __init__(self, again: Recomputation, edit: HeadEdit | None = None) -> None:
