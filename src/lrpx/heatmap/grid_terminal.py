@@ -39,7 +39,7 @@ class TerminalGrid:
         if plain:
             lines = _plain(grid, width)
         else:
-            lines = _Coloured(grid, lambda share: style_for(console, share, grid.look), minus, dot).lines(width)
+            lines = _ColouredGrid(grid, lambda share: style_for(console, share, grid.look), minus, dot).lines(width)
         for line in lines:
             yield from wrapped(line, console, width)
 
@@ -82,7 +82,7 @@ class _Column:
 
 
 @dataclass(frozen=True)
-class _Coloured:
+class _ColouredGrid:
     """A grid on a console with colours."""
 
     grid: Grid

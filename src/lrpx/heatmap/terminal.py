@@ -47,7 +47,7 @@ class TerminalMap:
         else:
             few = console.color_system in ("standard", "windows")
             on = _few_colours if few else partial(_shades, look=view.look)
-            lines = _Coloured(view, on, *signs(options.encoding)).lines(width)
+            lines = _ColouredMap(view, on, *signs(options.encoding)).lines(width)
         for line in lines:
             yield from wrapped(line, console, width)
 
@@ -139,7 +139,7 @@ def _few_colours(share: float) -> Style:
 
 
 @dataclass(frozen=True)
-class _Coloured:
+class _ColouredMap:
     """A map on a console with colours."""
 
     view: View
