@@ -28,7 +28,7 @@ def text_of_grid(grid: Grid) -> str:
 
 
 @dataclass(frozen=True)
-class _Column:
+class _PictureColumn:
     """A column: its text, and what each row has below it."""
 
     width: float
@@ -65,9 +65,9 @@ def draw_grid(canvas: Canvas, grid: Grid) -> None:
     _bar(canvas, grid)
 
 
-def _lines(face: Typeface, grid: Grid, room: float) -> Iterator[list[_Column]]:
+def _lines(face: Typeface, grid: Grid, room: float) -> Iterator[list[_PictureColumn]]:
     """The columns in lines. The numbers at the ends of the rows stay together where a line holds them."""
-    line: list[_Column] = []
+    line: list[_PictureColumn] = []
     columns = list(_columns(face, grid))
     first = len(columns) - len(grid.ends())
     together = sum(c.width + c.gap for c in columns[first:] if c)
@@ -81,7 +81,7 @@ def _lines(face: Typeface, grid: Grid, room: float) -> Iterator[list[_Column]]:
     yield from [line] * bool(line)
 
 
-def _columns(face: Typeface, grid: Grid) -> Iterator[_Column | None]:
+def _columns(face: Typeface, grid: Grid) -> Iterator[_PictureColumn | None]:
     """The columns in the order of the text, ``None`` for a line break, then the numbers at the ends of the rows."""
 
     def width(texts: tuple[str, ...], size: float) -> float:
@@ -92,24 +92,24 @@ def _columns(face: Typeface, grid: Grid) -> Iterator[_Column | None]:
             yield None
         none = ("",) * len(grid.rows)
         if cell.segment:
-            yield _Column(width((f"{cell.segment}:",), SMALL) + 2 * PAD, f"{cell.segment}:", none, 0)
+            yield _PictureColumn(width((f"{cell.segment}:",), SMALL) + 2 * PAD, f"{cell.segment}:", none, 0)
         cells, text = tuple(row.cells[n] for row in grid.rows), "".join(pieces)
         numbers = tuple(row.number(c, MINUS) for row, c in zip(grid.rows, cells, strict=True))
         below = numbers if grid.with_numbers else none
         wide = max(width((text,), BODY), width(below, TINY)) + 2 * PAD
-        yield _Column(wide, text, below, GAP if cell.gap else 0, cells)
+        yield _PictureColumn(wide, text, below, GAP if cell.gap else 0, cells)
         if len(cell.pieces) > 1:
             yield None
     for name, texts in grid.ends(MINUS):
-        yield _Column(width((name, *texts), SMALL), name, tuple(texts), END)
+        yield _PictureColumn(width((name, *texts), SMALL), name, tuple(texts), END)
 
 
-def _on_paper(grid: Grid, line: list[_Column]) -> list[_Column]:
+def _on_paper(grid: Grid, line: list[_PictureColumn]) -> list[_PictureColumn]:
     """A line's columns from left to right, spaces as columns without text; right-to-left rows end at the left.
 
     A space stands where it would between the letters: also between two runs, or left of a word in a right-to-left run.
     """
-    line = [each for c in line for each in ([_Column(c.gap, "", (), 0)] * (c.gap > 0) + [c])]
+    line = [each for c in line for each in ([_PictureColumn(c.gap, "", (), 0)] * (c.gap > 0) + [c])]
     directions = [direction(c.text) if c.cells or not c.text else "R" if grid.rtl else "L" for c in line]
     depth = levels(directions, grid.rtl)
     return [
@@ -119,7 +119,7 @@ def _on_paper(grid: Grid, line: list[_Column]) -> list[_Column]:
     ]
 
 
-def _draw_column(canvas: Canvas, grid: Grid, column: _Column, x: float) -> None:
+def _draw_column(canvas: Canvas, grid: Grid, column: _PictureColumn, x: float) -> None:
     face, centre = canvas.face, x + column.width / 2
     baseline = canvas.y + TOP - 16
     if not column.cells:

@@ -68,7 +68,7 @@ def _encodable(grid: Grid, encoding: str, minus: str) -> Grid:
 
 
 @dataclass(frozen=True)
-class _Column:
+class _TerminalColumn:
     """A column of a line: the text on top, and what each row has below it."""
 
     gap: bool
@@ -115,26 +115,26 @@ class _ColouredGrid:
         lines.append(Text(self.dot.join([grid.legend(), framed]), "dim"))
         return lines
 
-    def _columns(self) -> Iterator[_Column | None]:
+    def _columns(self) -> Iterator[_TerminalColumn | None]:
         """The columns of the text, ``None`` for a line break, then the numbers at the ends of the rows."""
         grid = self.grid
         for n, cell in enumerate(grid.columns):
             if cell.breaks:
                 yield None
             if cell.segment:
-                yield _Column(True, f"{cell.segment}: ", ("",) * len(grid.rows))
+                yield _TerminalColumn(True, f"{cell.segment}: ", ("",) * len(grid.rows))
             cells = tuple(row.cells[n] for row in grid.rows)
             numbers = tuple(row.number(c, self.minus) for row, c in zip(grid.rows, cells, strict=True))
-            yield _Column(cell.gap, cell.text, numbers if grid.with_numbers else ("",) * len(cells), cells)
+            yield _TerminalColumn(cell.gap, cell.text, numbers if grid.with_numbers else ("",) * len(cells), cells)
             if len(cell.pieces) > 1:
                 yield None
         for n, (name, texts) in enumerate(grid.ends(self.minus)):
             wide = max(map(cell_len, (name, *texts)))
             lead = " " * (BETWEEN if n == 0 else 1)
-            yield _Column(False, lead + name.rjust(wide), tuple(lead + text.rjust(wide) for text in texts))
+            yield _TerminalColumn(False, lead + name.rjust(wide), tuple(lead + text.rjust(wide) for text in texts))
 
-    def _wrapped(self, width: int) -> Iterator[list[_Column]]:
-        line: list[_Column] = []
+    def _wrapped(self, width: int) -> Iterator[list[_TerminalColumn]]:
+        line: list[_TerminalColumn] = []
         for column in self._columns():
             if column is not None and line and sum(c.width + c.gap for c in (*line, column)) > width:
                 yield line
@@ -147,7 +147,7 @@ class _ColouredGrid:
         if line:
             yield line
 
-    def _line(self, columns: Sequence[_Column], labels: Sequence[str]) -> list[Text]:
+    def _line(self, columns: Sequence[_TerminalColumn], labels: Sequence[str]) -> list[Text]:
         left = max(map(cell_len, labels)) + BETWEEN
         top = Text(" " * left)
         for i, column in enumerate(columns):

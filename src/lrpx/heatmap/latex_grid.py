@@ -27,7 +27,7 @@ COMMANDS = r"""% \lrpxstrip{background}{ink}{number}: a cell of a grid; \lrpxfra
 
 
 @dataclass(frozen=True)
-class _Column:
+class _LatexColumn:
     width: float  # in letters
     text: str
     below: tuple[str, ...]  # LaTeX
@@ -76,9 +76,9 @@ def _tables(grid: Grid, tex: Callable[[str], str], labels: Sequence[str], letter
     return [_table(grid, columns, [tex(label) for label in labels]) for columns in _lines(grid, tex, room)]
 
 
-def _lines(grid: Grid, tex: Callable[[str], str], room: float) -> Iterator[list[_Column]]:
+def _lines(grid: Grid, tex: Callable[[str], str], room: float) -> Iterator[list[_LatexColumn]]:
     """The columns in lines. The numbers at the ends of the rows stay together where a line holds them."""
-    line: list[_Column] = []
+    line: list[_LatexColumn] = []
     columns = list(_columns(grid, tex))
     first = len(columns) - len(grid.ends())
     together = sum(c.width for c in columns[first:] if c)
@@ -92,14 +92,14 @@ def _lines(grid: Grid, tex: Callable[[str], str], room: float) -> Iterator[list[
     yield from [line] * bool(line)
 
 
-def _columns(grid: Grid, tex: Callable[[str], str]) -> Iterator[_Column | None]:
+def _columns(grid: Grid, tex: Callable[[str], str]) -> Iterator[_LatexColumn | None]:
     """The columns, ``None`` for a line break, then the numbers at the ends of the rows."""
     none = ("",) * len(grid.rows)
     for n, (cell, pieces) in enumerate(zip(grid.columns, joined_pieces(grid.columns), strict=True)):
         if cell.breaks:
             yield None
         if cell.segment:
-            yield _Column(len(cell.segment) + 2, rf"\footnotesize {tex(cell.segment)}:", none, " ")
+            yield _LatexColumn(len(cell.segment) + 2, rf"\footnotesize {tex(cell.segment)}:", none, " ")
         cells = [row.cells[n] for row in grid.rows]
         text = "".join(pieces)
         numbers = [row.number(c, MINUS) if grid.with_numbers else "" for row, c in zip(grid.rows, cells, strict=True)]
@@ -107,12 +107,12 @@ def _columns(grid: Grid, tex: Callable[[str], str]) -> Iterator[_Column | None]:
             _strip(grid, r, c, tex(number)) for r, (c, number) in enumerate(zip(cells, numbers, strict=True))
         )
         wide = max(sum(map(_letters, text)), *(len(number) * 0.8 for number in numbers))
-        yield _Column(wide + 1.2, tex(text), strips, direction(text))
+        yield _LatexColumn(wide + 1.2, tex(text), strips, direction(text))
         if len(cell.pieces) > 1:
             yield None
     for name, texts in grid.ends(MINUS):
         numbers = [rf"\footnotesize {tex(text)}" for text in texts]
-        yield _Column(
+        yield _LatexColumn(
             max(map(len, (name, *texts))) * FOOTNOTE + 1.2, rf"\footnotesize {tex(name)}", tuple(numbers), "end"
         )
 
@@ -130,7 +130,7 @@ def _strip(grid: Grid, row: int, cell: Cell | None, number: str) -> str:
     return f"{command}{{{hex_colour(fill)}}}{{{hex_colour(ink(fill))}}}{{{number}}}"
 
 
-def _table(grid: Grid, line: Sequence[_Column], labels: Sequence[str]) -> str:
+def _table(grid: Grid, line: Sequence[_LatexColumn], labels: Sequence[str]) -> str:
     own = "R" if grid.rtl else "L"
     order = visual_order(levels([own if c.kind == "end" else c.kind for c in line], grid.rtl))
     columns = [line[i] for i in order]
