@@ -146,6 +146,21 @@ def test_no_circles():
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]  # a check that can fail
 
 
+def names_of_several(files):
+    """The public classes that several of the files define, with these files."""
+    found = {}
+    for name, text in files.items():
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(name)
+    return {name: there for name, there in found.items() if len(there) > 1}
+
+
+def test_one_name_is_one_class():
+    assert names_of_several({name: path.read_text(encoding="utf-8") for name, path in FILES.items()}) == {}
+    assert names_of_several({"a": "class A: ...", "b": "class A: ..."}) == {"A": ["a", "b"]}  # a check that can fail
+
+
 @pytest.mark.parametrize(
     ("importer", "imported"),
     [("propagation.rules", "passes.dispatch"), ("text.batching", "explainer"), ("passes.validation", "methods"),

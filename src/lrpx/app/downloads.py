@@ -12,7 +12,7 @@ from ..errors import InputError, install_command, nearest
 from ..heatmap import Look
 from ..results.explanation import Explanation
 from ..results.explanations import Explanations
-from ..results.table import Table
+from ..results.table import DataTable
 from ..results.tokens import readable_texts
 
 TYPES = {
@@ -70,4 +70,4 @@ def csv_of(explanations: Sequence[Explanation]) -> str:
         for n, e in enumerate(explanations)
         for i, text in enumerate(readable_texts(e.units))
     ]
-    return Table(("explanation", "method", "position", "text", "token", "token_id", "relevance"), rows).to_csv()
+    return DataTable(("explanation", "method", "position", "text", "token", "token_id", "relevance"), rows).to_csv()

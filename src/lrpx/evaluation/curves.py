@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ..results.agreement import agreements
-from ..results.table import Table
+from ..results.table import DataTable
 from .metrics import bootstrap
 
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)  # of the tokens, for comprehensiveness and sufficiency
@@ -102,10 +102,10 @@ class Faithfulness:
         """A row per explanation: text, method, and the measures of the top of this file. Needs pandas."""
         return self.table().to_frame()
 
-    def table(self) -> Table:
+    def table(self) -> DataTable:
         """The rows of ``to_frame``, which need no pandas."""
         columns = ("text", "method", *NAMES)
-        return Table(columns, [tuple(getattr(one, name) for name in columns) for one in self.each])
+        return DataTable(columns, [tuple(getattr(one, name) for name in columns) for one in self.each])
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ UNLIMITED = 10_000  # columns
 INDENT = "  "
 
 
-class _Step(NamedTuple):
+class _StepRow(NamedTuple):
     name: str
     tokens: str
     of_place: str
@@ -61,7 +61,7 @@ class TerminalFlow:
         by_row: dict[int, list[Edge]] = {}
         for edge in view.edges:
             by_row.setdefault(edge.row, []).append(edge)
-        steps: list[_Step] = []
+        steps: list[_StepRow] = []
         silent = 0
         for row, name in enumerate(view.rows[:-1]):
             edges = by_row.get(row, [])
@@ -72,7 +72,7 @@ class TerminalFlow:
             tokens = str(view.tokens[row - 1]) if row else ""
             shares = (percent(view.token_shares[row - 1]), percent(view.edge_shares[row - 1])) if row else ("", "")
             lines = self._lines(crossing, console, plain, fit)
-            steps.append(_Step(f"{name} to {view.rows[row + 1]}", tokens, *shares, lines))
+            steps.append(_StepRow(f"{name} to {view.rows[row + 1]}", tokens, *shares, lines))
         table = _table(steps)
         if Measurement.get(console, options.update(max_width=UNLIMITED), table).maximum <= options.max_width:
             yield table
@@ -107,7 +107,7 @@ class TerminalFlow:
         return Text.assemble((fit(what), style), f" {fit(short(value, MINUS))}")
 
 
-def _table(steps: Sequence[_Step]) -> Table:
+def _table(steps: Sequence[_StepRow]) -> Table:
     """The steps as rows, their edges on the right."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
     for name in ("step", "tokens", "of place", "of edges", "who takes from whom"):
@@ -117,7 +117,7 @@ def _table(steps: Sequence[_Step]) -> Table:
     return table
 
 
-def _below_one_another(steps: Sequence[_Step], console: Console, width: int, dim: str) -> Iterator[Text]:
+def _below_one_another(steps: Sequence[_StepRow], console: Console, width: int, dim: str) -> Iterator[Text]:
     """The same where the terminal is too narrow for a table: each edge has a line below its step."""
     for step in steps:
         numbers = f"   tokens {step.tokens}, of place {step.of_place}, of edges {step.of_edges}" if step.tokens else ""

@@ -51,7 +51,7 @@ def integrated_gradients(
         model: In eval mode.
         batch: One text with images.
         steps: How many gradients, 1 or more.
-        baseline: That of a text, or of an image; see ``_Text.baseline``.
+        baseline: That of a text, or of an image; see ``_TextWithImages.baseline``.
         at: ``"input"`` or ``"pixels"``.
         runner: Of the model.
 

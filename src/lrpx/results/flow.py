@@ -18,7 +18,7 @@ from ..errors import InputError, NonFiniteError, import_optional, names_checked
 from ..files import check_ending, json_line, save_output
 from ..heatmap.text import readable
 from .saved import fields_of, read_object
-from .table import Table
+from .table import DataTable
 from .tokens import Token, Unit, readable_texts
 
 SCHEMA = 1
@@ -166,7 +166,7 @@ class RelevanceFlow:
         """
         return self.table().to_frame()
 
-    def table(self) -> Table:
+    def table(self) -> DataTable:
         """The rows of ``to_frame``, which need no pandas."""
         texts, target = readable_texts(self.units), self.target
 
@@ -182,7 +182,7 @@ class RelevanceFlow:
             for (t, s), value in zip(step.edges, step.relevance, strict=True)
         ]
         ends = (f"{side}{name}" for side in ("upper", "lower") for name in ("", "_position", "_text", "_token"))
-        return Table((*ends, "relevance"), rows)
+        return DataTable((*ends, "relevance"), rows)
 
     @names_checked()
     def left_out(self) -> Any:

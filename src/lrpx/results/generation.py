@@ -22,7 +22,7 @@ from .explanations import Explanations
 from .images import ImagePatches, check_images, plain_images, read_images
 from .saved import fields_of, read_object
 from .spans import checked_span, checked_weights, hop, hop_notes
-from .table import Table
+from .table import DataTable
 from .tokens import Segment, Token, Unit, cut, joined, piece, readable_texts
 
 SCHEMA = 1
@@ -264,7 +264,7 @@ class GenerationExplanation:
         """
         return self.table().to_frame()
 
-    def table(self) -> Table:
+    def table(self) -> DataTable:
         """The rows of ``to_frame``, which need no pandas."""
         texts, rows = readable_texts(self.units), []
         for (start, stop), row in zip(self.spans, self.relevance, strict=True):
@@ -274,7 +274,7 @@ class GenerationExplanation:
                 token = i, texts[i], self.tokens[i], self.token_ids[i]
                 rows.append((start, stop, target.shown, target.text, *token, value))
         explained = "start", "stop", "explained_text", "explained"
-        return Table((*explained, "position", "text", "token", "token_id", "relevance"), rows)
+        return DataTable((*explained, "position", "text", "token", "token_id", "relevance"), rows)
 
     # Saving, as an ``Explanation``: plain JSON.
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ..errors import import_optional
 
 
-class Table(NamedTuple):
+class DataTable(NamedTuple):
     """Rows with a value for each of the columns: integers, floats and texts."""
 
     columns: tuple[str, ...]
