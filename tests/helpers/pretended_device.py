@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from lrpx.methods import METHODS
-from lrpx.models.placement import described, entry_device, is_divided
+from lrpx.models.placement import devices_of, entry_device, is_divided
 from lrpx.passes.dispatch import PassRunner
 from lrpx.passes.flow import Keep, flow_of
 from lrpx.passes.spec import PassSpec
@@ -177,7 +177,7 @@ def differences(family):
         divide(model, *order)
         assert is_divided(model)
         assert str(entry_device(model)) == order[0]
-        assert described(model) == ", ".join(order), described(model)
+        assert devices_of(model) == ", ".join(order), devices_of(model)
         for method in METHODS.values():
             if method.name == "leave-one-out" and not family.startswith("causal"):
                 continue

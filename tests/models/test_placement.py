@@ -26,7 +26,7 @@ from lrpx.errors import InputError, UnsupportedModelError
 from lrpx.methods import METHODS
 from lrpx.models import device_map as device_maps
 from lrpx.models.placement import (
-    described,
+    devices_of,
     entry_device,
     is_divided,
     is_offloaded,
@@ -195,7 +195,7 @@ def test_the_weights_have_the_same_digest(divide):
 
 def test_provenance_names_the_devices(divide):
     model = divide(tiny.build("causal:gpt2"), "causal:gpt2")
-    assert explained(model, "lrp").provenance["device"] == described(model) == "cpu, offloaded"
+    assert explained(model, "lrp").provenance["device"] == devices_of(model) == "cpu, offloaded"
 
 
 def test_check_holds_for_offloaded_models_as_for_others(divide):
@@ -230,7 +230,7 @@ def test_numbers_that_are_not_finite_are_found_in_offloaded_weights(divide):
 def test_facts_about_a_model_that_is_not_divided():
     model = tiny.build("causal:gpt2")
     assert (is_divided(model), is_offloaded(model), is_unloaded(model)) == (False, False, False)
-    assert (entry_device(model), described(model)) == (torch.device("cpu"), "cpu")
+    assert (entry_device(model), devices_of(model)) == (torch.device("cpu"), "cpu")
     for (name, found), (expected_name, expected) in zip(
         stored_parameters(model), model.named_parameters(), strict=True
     ):

@@ -77,7 +77,7 @@ def test_several_gpus_share_the_load(memory, monkeypatch):
     batch = on_cuda(1000, 1000)
     memory.free = activation_bytes(model, batch)
     assert needs_checkpoint(model, batch)
-    monkeypatch.setattr(module, "described", lambda model: "cuda:0, cuda:1")
+    monkeypatch.setattr(module, "devices_of", lambda model: "cuda:0, cuda:1")
     assert not needs_checkpoint(model, batch)
 
 

@@ -88,7 +88,7 @@ def entry_device(model: Any) -> torch.device:
     return first or execution_device(model) or model.device
 
 
-def described(model: nn.Module) -> str:
+def devices_of(model: nn.Module) -> str:
     """The devices that a model computes on, in the order of its modules, such as ``"cuda:0, cuda:1"``."""
     if not is_divided(model):
         return str(entry_device(model))

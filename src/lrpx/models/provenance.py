@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from ..version import __version__
 from .adapters import adapters_of
-from .placement import described, entry_device, named_parameters, stored_parameters
+from .placement import devices_of, entry_device, named_parameters, stored_parameters
 
 
 def model_identity(model: torch.nn.Module) -> dict[str, str | None]:
@@ -39,7 +39,7 @@ def provenance(
         "architecture": type(model).__name__,
         **({"adapters": adapters} if (adapters := adapters_of(model)) else {}),
         "dtype": str(weight.dtype).removeprefix("torch."),
-        "device": described(model),
+        "device": devices_of(model),
         "attn_implementation": getattr(model.config, "_attn_implementation", None),
         "method": method,
         "options": {k: _written(v) for k, v in settings.items()},

@@ -7,7 +7,7 @@ import logging
 import torch
 from transformers import PreTrainedModel
 
-from ..models.placement import described, is_offloaded
+from ..models.placement import devices_of, is_offloaded
 from ..text.batching import Batch
 from .hidden_states import layer_count
 
@@ -30,7 +30,7 @@ def needs_checkpoint(model: PreTrainedModel, batch: Batch, *, compiled: bool = F
     if is_offloaded(model):
         return True  # loaded weights would stay until the backward pass
     estimate = activation_bytes(model, batch, compiled=compiled)
-    estimate //= max(1, described(model).count("cuda"))
+    estimate //= max(1, devices_of(model).count("cuda"))
     if estimate < SMALL:
         return False
     free = torch.cuda.mem_get_info(device)[0]
