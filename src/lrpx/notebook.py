@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 
-def running() -> bool:
+def in_notebook() -> bool:
     """Whether this code runs in a notebook kernel (Jupyter, Colab, VS Code). An IPython terminal has none."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None

@@ -314,7 +314,7 @@ def test_bars_are_for_terminals_and_notebooks(monkeypatch):
     monkeypatch.setitem(sys.modules, "ipykernel", object())  # imported, as by a tool that starts kernels
     assert not hub.bars_wanted(True)
     with monkeypatch.context() as inside:
-        inside.setattr(hub, "running", lambda: True)
+        inside.setattr(hub, "in_notebook", lambda: True)
         assert hub.bars_wanted(True)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     assert hub.bars_wanted(True)

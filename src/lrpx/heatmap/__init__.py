@@ -280,7 +280,7 @@ def draw_flow(flow: FlowLike, path: str | os.PathLike[str], kind: str, look: Loo
 def _show(fragment: Callable[[], str], drawn: Callable[[], RenderableType]) -> None:
     from . import notebook
 
-    if notebook.running():
+    if notebook.in_notebook():
         notebook.display_html(fragment())
         return
     from rich.console import Console

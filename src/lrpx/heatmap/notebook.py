@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..notebook import running as running
+from ..notebook import in_notebook as in_notebook
 
 
 def display_html(fragment: str) -> None:

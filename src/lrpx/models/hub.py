@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import InputError
-from ..notebook import running
+from ..notebook import in_notebook
 
 logger = logging.getLogger("lrpx")
 
@@ -130,7 +130,7 @@ def bars_wanted(progress: bool) -> bool:
     from huggingface_hub import constants
 
     terminal = sys.stderr is not None and sys.stderr.isatty()
-    return progress and constants.HF_HUB_DISABLE_PROGRESS_BARS is not True and (terminal or running())
+    return progress and constants.HF_HUB_DISABLE_PROGRESS_BARS is not True and (terminal or in_notebook())
 
 
 @contextlib.contextmanager
