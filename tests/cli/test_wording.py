@@ -9,7 +9,7 @@ import typer
 
 import lrpx
 from lrpx.cli.main import app
-from lrpx.cli.wording import in_command_syntax, options_of, running
+from lrpx.cli.wording import in_command_syntax, options_of, running_commands
 
 OPTIONS = options_of([typer.main.get_command(app)])
 
@@ -60,11 +60,11 @@ def test_options_of_methods_are_typed_as_the_running_command_has_them():
     expected = (
         "--option steps=0: give a number of steps from 1. Or --option baseline=zero, --option seed=3, --rules lrp."
     )
-    explain = options_of(running(root, ["--plugin", "x.py", "explain", "faithfulness"]))
+    explain = options_of(running_commands(root, ["--plugin", "x.py", "explain", "faithfulness"]))
     assert in_command_syntax(message, explain) == expected
-    faithfulness = options_of(running(root, ["faithfulness", "--steps", "0"]))
+    faithfulness = options_of(running_commands(root, ["faithfulness", "--steps", "0"]))
     assert in_command_syntax("steps=0: give", faithfulness) == "--steps 0: give"
-    assert options_of(running(root, [])) == OPTIONS
+    assert options_of(running_commands(root, [])) == OPTIONS
 
 
 def test_a_contraction_opens_no_quotation():

@@ -21,7 +21,7 @@ import typer
 
 from ..errors import LrpxError
 from ..methods import METHODS
-from .wording import ERROR, running, tell
+from .wording import ERROR, running_commands, tell
 
 UsageError: Any = typer.BadParameter.__base__  # click's, or that of the copy of click that newer releases of typer have
 _RULES = ("alpha1beta0", "gamma", "epsilon")
@@ -57,14 +57,18 @@ def status_of(command: Callable[[], int | None], root: Any, arguments: Sequence[
             tell(ERROR, in_a_sentence(error, arguments, root))
         return 2
     except (LrpxError, ImportError, OSError) as error:
-        tell(ERROR, error, *running(root, arguments))
+        tell(ERROR, error, *running_commands(root, arguments))
         return 2
 
 
 def in_a_sentence(error: Any, arguments: Sequence[str], root: Any) -> str:
     """Wrong use of the command line, as the other errors say it."""
     context = getattr(error, "ctx", None)
-    path = context.command_path if context else " ".join(["lrpx", *(one.name for one in running(root, arguments)[:-1])])
+    path = (
+        context.command_path
+        if context
+        else " ".join(["lrpx", *(one.name for one in running_commands(root, arguments)[:-1])])
+    )
     message = error.format_message().rstrip(".")
     if found := re.fullmatch(r"Invalid value for '([^']+)': (.*)", message, flags=re.DOTALL):
         name, why = found[1].split(" / ")[-1], found[2]

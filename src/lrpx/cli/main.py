@@ -30,7 +30,7 @@ from .plugins import load_plugin
 from .records import records, results
 from .reproduce import reproduce
 from .similarity import similarity
-from .wording import NOTE, SAID, running, tell
+from .wording import NOTE, SAID, running_commands, tell
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -141,7 +141,7 @@ def main() -> None:
 def _show_warning(otherwise: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any) -> None:
     """A warning of lrpx as one line; another library's as Python shows it."""
     if issubclass(category, LrpxWarning):
-        tell(NOTE, str(message), *running(typer.main.get_command(app), sys.argv[1:]))
+        tell(NOTE, str(message), *running_commands(typer.main.get_command(app), sys.argv[1:]))
     else:
         otherwise(message, category, *place)
 
@@ -152,7 +152,7 @@ class _Lines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write it to standard error."""
         kind = NOTE if record.levelno >= logging.WARNING else SAID
-        tell(kind, record.getMessage(), *running(typer.main.get_command(app), sys.argv[1:]))
+        tell(kind, record.getMessage(), *running_commands(typer.main.get_command(app), sys.argv[1:]))
 
 
 @contextmanager

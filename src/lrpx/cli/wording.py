@@ -66,7 +66,7 @@ def options_of(commands: Iterable[Any]) -> dict[str, str]:
     return found
 
 
-def running(root: Any, arguments: Sequence[str]) -> list[Any]:
+def running_commands(root: Any, arguments: Sequence[str]) -> list[Any]:
     """The command of a group that is being run with ``arguments``, if one is named, and the group."""
     named = (root.commands[each] for each in arguments if each in getattr(root, "commands", {}))
     return [*itertools.islice(named, 1), root]
