@@ -394,7 +394,7 @@ def test_memory_runs_out(monkeypatch, caplog):
     model = model_of("causal:llama")
     ids = ids_of(model)
     expected = answer(model, "lrp", ids)[1]
-    real, tries = many_targets.scored, []
+    real, tries = many_targets.score_positions, []
 
     def scored(model, now, asked, options):
         tries.append(options.checkpoint)
@@ -402,7 +402,7 @@ def test_memory_runs_out(monkeypatch, caplog):
             raise torch.OutOfMemoryError
         return real(model, now, asked, options)
 
-    monkeypatch.setattr(many_targets, "scored", scored)
+    monkeypatch.setattr(many_targets, "score_positions", scored)
     np.testing.assert_array_equal(answer(model, "lrp", ids, together=1)[1], expected)
     assert tries == [False, True]
     assert "does not fit into memory" in caplog.text

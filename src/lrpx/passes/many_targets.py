@@ -32,7 +32,7 @@ from .memory import values_at_once
 from .objections import puts_tokens_around
 from .predictions import read_predictions
 from .scores import HeadNotFollowed, exact_dtype, read_once
-from .scoring import PositionScores, Scoring, scored
+from .scoring import PositionScores, Scoring, score_positions
 from .spec import PassOptions, PassSpec
 from .validation import about_cuts, about_tables, check_model, check_not_compiled, own_failures_named, where_not_finite
 
@@ -273,7 +273,7 @@ def explain_many(
     def attempt(options: PassOptions) -> Answer:
         many = together or (1 if options.checkpoint else values_at_once(model, batch))
         with fresh_rotations(model), watched(model, batch, spec, options) as now:
-            scores = scored(model, now, scoring, options)
+            scores = score_positions(model, now, scoring, options)
             if not scores.values.isfinite().all():
                 raise NonFiniteError(where_not_finite(model, lambda: read_once(model, batch)))
             return ask(ManyTargets(model, now, scoring, scores, together=many))

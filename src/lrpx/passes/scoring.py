@@ -119,7 +119,7 @@ class PositionScores:
     predictions: Tensor | None = None
 
 
-def scored(model: PreTrainedModel, now: Watched, scoring: Scoring, options: PassOptions) -> PositionScores:
+def score_positions(model: PreTrainedModel, now: Watched, scoring: Scoring, options: PassOptions) -> PositionScores:
     """Run the forward pass and score the positions.
 
     Raises:
