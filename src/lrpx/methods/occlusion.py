@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from ..errors import InputError, UnsupportedModelError
 from ..models.signature import task_of
 from ..passes.attribution import Pass, run, scored
-from ..passes.edits import at_once, decided, rows_of, values, values_without, width_of
+from ..passes.edits import at_once, decided, selected_items, values, values_without, width_of
 from ..passes.hidden_states import place_first
 from ..text.batching import Attribution, Batch
 from . import images_in_text, pixels
@@ -105,7 +105,7 @@ def leave_one_out(model: PreTrainedModel, batch: Batch) -> list[Attribution]:
         return values(model, replace(part, inputs=inputs, spans=spans, positions=torch.maximum(after, first)))
 
     for rows in at_once(batch, len(gaps)):
-        found = without(rows_of(batch, [i for i, _ in gaps[rows]]), rows)
+        found = without(selected_items(batch, [i for i, _ in gaps[rows]]), rows)
         for (i, t), value in zip(gaps[rows], found, strict=True):
             scores[i][t - batch.spans[i].start] = plain.values[i] - value
     return scored(plain, scores)

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from ..errors import InputError
 from ..passes.attribution import Pass, run, scored
 from ..passes.dispatch import PassRunner
-from ..passes.edits import at_once, decided, rows_of, values
+from ..passes.edits import at_once, decided, selected_items, values
 from ..passes.forward_backward import per_token
 from ..text.batching import Attribution, Batch
 from ..text.given import short
@@ -140,7 +140,7 @@ def occlusion(model: PreTrainedModel, batch: Batch, *, window: int, baseline: An
         mask = masks[numbers[part]][:, of.clamp(min=0)] & (of >= 0)  # [R, height, width], or patches
         mask = mask.unsqueeze(1 if x.ndim == 4 else -1)
         changed = torch.where(mask, b[items[part]], x[items[part]])
-        found = values(model, _changed(rows_of(batch, items[part].tolist()), changed))
+        found = values(model, _changed(selected_items(batch, items[part].tolist()), changed))
         losses[items[part], numbers[part]] = plain.values[items[part]] - found
     inside = hidden.astype(float)
     return scored(plain, list(losses @ inside / len(windows[0]) / inside.sum(0)))

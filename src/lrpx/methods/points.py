@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from ..passes.attribution import Pass, run
 from ..passes.dispatch import PassRunner
-from ..passes.edits import at_once, decided, rows_of
+from ..passes.edits import at_once, decided, selected_items
 from ..text.batching import Attribution, Batch
 
 GradientAt = Callable[[Batch, np.ndarray, np.ndarray], Tensor]  # a part's batch, its items, its points -> [R, ...]
@@ -38,7 +38,7 @@ def over_points(batch: Batch, shares: np.ndarray, gradient_at: GradientAt) -> Te
     items, numbers = np.repeat(np.arange(count), points), np.tile(np.arange(points), count)
     total: Tensor | None = None
     for part in at_once(batch, count * points):
-        gradient = gradient_at(rows_of(batch, items[part].tolist()), items[part], numbers[part]).double()
+        gradient = gradient_at(selected_items(batch, items[part].tolist()), items[part], numbers[part]).double()
         share = torch.from_numpy(shares[numbers[part]]).to(gradient).view(-1, *[1] * (gradient.ndim - 1))
         total = gradient.new_zeros(count, *gradient.shape[1:]) if total is None else total
         total.index_add_(0, torch.from_numpy(items[part]).to(gradient.device), gradient * share)

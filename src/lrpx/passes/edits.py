@@ -64,7 +64,7 @@ def edited(model: PreTrainedModel, batch: Batch, edit: Edit) -> Iterator[None]:
         yield
 
 
-def rows_of(batch: Batch, indices: Sequence[int]) -> Batch:
+def selected_items(batch: Batch, indices: Sequence[int]) -> Batch:
     """A batch of these items, each as many times as it is named."""
     index = torch.tensor(indices)
 
@@ -164,7 +164,7 @@ def values_without(
     """
     found: list[float] = []
     for rows in at_once(batch, len(items)):
-        part, hidden = rows_of(batch, items[rows]), torch.from_numpy(masks[rows])
+        part, hidden = selected_items(batch, items[rows]), torch.from_numpy(masks[rows])
 
         def edit(name: str, embeddings: Tensor, part: Batch = part, hidden: Tensor = hidden) -> Tensor:
             there = part_of(part, name, hidden).to(embeddings.device)[..., None]

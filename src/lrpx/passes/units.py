@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 
 from ..errors import InputError
 from ..text.batching import Batch
-from .edits import at_once, rows_of, values_inside
+from .edits import at_once, selected_items, values_inside
 from .forward_backward import watched
 from .hidden_states import items_of, replaced
 from .scores import exact_dtype
@@ -131,7 +131,7 @@ def values_without_units(
     """
     found: list[float] = []
     for rows in at_once(batch, len(removed)):
-        part, gone = rows_of(batch, [0] * (rows.stop - rows.start)), removed[rows]
+        part, gone = selected_items(batch, [0] * (rows.stop - rows.start)), removed[rows]
 
         def without(where: Hashable, state: Tensor, gone: np.ndarray = gone) -> Tensor:
             there = torch.from_numpy(gone[:, units.places[where]]).to(state.device)[:, None, :, None]
