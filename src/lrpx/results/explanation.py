@@ -21,7 +21,7 @@ from ..errors import InputError, NonFiniteError, counted, import_optional
 from ..files import check_ending, json_line, save_output
 from ..heatmap.shown import TOP, ShownPairs
 from .images import ImagePatches, check_images, plain_images, read_images
-from .inside import INSIDE, relevance_of_head, rows_of, strongest_neurons
+from .inside import INSIDE, columns_of, relevance_of_head, strongest_neurons
 from .saved import WROTE, read_saved
 from .tokens import Prediction, Segment, Token, Unit, readable_texts
 
@@ -203,7 +203,7 @@ class Explanation(ShownPairs):
         pd = import_optional("pandas", "to_frame()", extra="viz")
         if of != "tokens":
             arrays = {name: numbers for name in INSIDE if (numbers := getattr(self, name)) is not None}
-            return pd.DataFrame(rows_of(of, arrays, readable_texts(self.units), self))
+            return pd.DataFrame(columns_of(of, arrays, readable_texts(self.units), self))
         columns = {"text": readable_texts(self.units), "token": self.tokens, "token_id": self.token_ids}
         return pd.DataFrame({**columns, "relevance": self.relevance})
 

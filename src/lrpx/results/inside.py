@@ -15,7 +15,7 @@ from ..heatmap.matrix import missing
 INSIDE = ("by_layer", "by_attention", "by_mlp", "by_head")  # fields of an explanation
 
 
-def rows_of(of: str, arrays: dict[str, np.ndarray], texts: Sequence[str], made: Made) -> dict[str, Any]:
+def columns_of(of: str, arrays: dict[str, np.ndarray], texts: Sequence[str], made: Made) -> dict[str, Any]:
     """The columns of the table: ``layer``, of heads ``head``, ``position``, ``text``, and the numbers.
 
     Args:
