@@ -11,7 +11,7 @@ from support import families, lift_float32_norms
 import lrpx
 from lrpx.passes.blocks import Noted
 from lrpx.passes.edits import values, values_inside
-from lrpx.passes.units import heads_changed, neurons_changed, units_of, values_without_units
+from lrpx.passes.units import heads_changed, neurons_changed, values_without_units, watch_units
 from lrpx.text.batching import Item, pad
 
 IDS = (10, 30, 12, 45, 14, 60, 16, 17, 70)
@@ -48,7 +48,7 @@ def neurons_of(family):
 def test_removed_heads_are_columns_of_the_projection_s_input(family, mean):
     model = tiny.build(family)
     batch, heads = batch_of(model), model.config.num_attention_heads
-    units = units_of(model, [batch], heads_changed)
+    units = watch_units(model, [batch], heads_changed)
     assert units.places == {(layer, 0): slice(layer * heads, (layer + 1) * heads) for layer in range(2)}
     removed = np.zeros((3, 2 * heads), bool)
     removed[1, 1] = removed[2, [0, heads + 2]] = True
@@ -80,7 +80,7 @@ def test_removed_heads_are_columns_of_the_projection_s_input(family, mean):
 def test_removed_neurons_are_columns_of_what_modules_return(family):
     model = tiny.build(family)
     batch, changed = batch_of(model), neurons_of(family)
-    units = units_of(model, [batch], changed)
+    units = watch_units(model, [batch], changed)
     removed = np.zeros((2, units.count), bool)
     removed[1, [3, units.count - 5]] = True
     found = values_without_units(model, batch, removed, units, changed, mean=False)
@@ -109,7 +109,7 @@ def test_relevance_under_gradient_x_input_is_what_the_value_loses_to_first_order
     model = tiny.build(family)
     changed = heads_changed if of == "heads" else neurons_of(family)
     batch = batch_of(model)
-    units = units_of(model, [batch], changed)
+    units = watch_units(model, [batch], changed)
     names = [] if of == "heads" else list(units.places)
     asked = {"method": "gradient-x-input", "position": 4, "at": ["input", *names], "heads": of == "heads", **ASKED}
     slopes = []
@@ -147,7 +147,7 @@ def test_of_a_linear_model_removal_costs_exactly_the_relevance():
         model.transformer.ln_f = torch.nn.Identity()
     model.eval()
     batch = batch_of(model)
-    units = units_of(model, [batch], heads_changed)
+    units = watch_units(model, [batch], heads_changed)
     e = lrpx.Explainer(model)(list(IDS), method="gradient-x-input", position=4, heads=True, **ASKED)
     one_each = np.eye(units.count, dtype=bool)
     lost = values(model, batch)[0] - values_without_units(model, batch, one_each, units, heads_changed, mean=False)
@@ -163,7 +163,7 @@ def test_nothing_is_left_behind():
 
     for changed in (heads_changed, neurons_of("causal:llama")):
         with pytest.raises(ZeroDivisionError):
-            units_of(model, [batch], lambda *given, changed=changed: changed(*given[:2], fails))
+            watch_units(model, [batch], lambda *given, changed=changed: changed(*given[:2], fails))
     assert value_of(model) == before
     assert all(not module._forward_hooks and not module._forward_pre_hooks for module in model.modules())
     assert all(parameter.requires_grad for parameter in model.parameters())

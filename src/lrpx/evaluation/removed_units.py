@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from ..errors import InputError
 from ..heatmap.matrix import missing
-from ..passes.units import Changed, Units, heads_changed, neurons_changed, units_of, values_without_units
+from ..passes.units import Changed, Units, heads_changed, neurons_changed, values_without_units, watch_units
 from ..results.explanation import Explanation
 from ..text.batching import Batch
 from .curves import Faithfulness, perturbed
@@ -51,7 +51,7 @@ def without_units(
         raise InputError(f'baseline={baseline!r}: heads and neurons are replaced by "zero" or their "mean".')
     changed = _changed(of, [*explanations, *(ranked_by or ())])
     one_each = dict(zip(texts, batches, strict=True))
-    units = units_of(model, [one_each[text] for text in sorted(one_each)], changed)
+    units = watch_units(model, [one_each[text] for text in sorted(one_each)], changed)
     own = [relevance_of_units(e, of, units) for e in explanations]
     if ranked_by is not None:
         own = _ranked(explanations, ranked_by, of, units)

@@ -89,7 +89,7 @@ class Units:
         return max((place.stop for place in self.places.values()), default=0)
 
 
-def units_of(model: PreTrainedModel, batches: Sequence[Batch], changed: Changed) -> Units:
+def watch_units(model: PreTrainedModel, batches: Sequence[Batch], changed: Changed) -> Units:
     """Look at the units of texts, one in each batch.
 
     Raises:
