@@ -22,7 +22,7 @@ from ..models.lock import lock_of
 from ..models.placement import entry_device, execution_device
 from ..models.signature import EncoderInput, task_of
 from ..passes.dispatch import PassRunner
-from ..passes.edits import image_tokens
+from ..passes.edits import tokens_per_image
 from ..passes.hidden_states import place_first
 from ..results.explanation import Explanation
 from ..results.images import ImagePatches
@@ -232,7 +232,7 @@ class Images(Collected):
                 by_size.setdefault((image.inputs["pixel_values"].shape, image.patched), []).append(i)
         groups = []
         for (shape, _), indices in by_size.items():
-            count = max(1, batch_tokens // image_tokens(shape))
+            count = max(1, batch_tokens // tokens_per_image(shape))
             groups += [indices[n : n + count] for n in range(0, len(indices), count)]
         return groups
 

@@ -88,14 +88,14 @@ def width_of(batch: Batch) -> int:
     return sum(length for _, length in batch.shapes)
 
 
-def image_tokens(pixels: Sequence[int]) -> int:
+def tokens_per_image(pixels: Sequence[int]) -> int:
     """How many tokens an image has, for memory and time: its patches ``[B, patches, ...]``, or parts ``[B, C, H, W]``."""
     return pixels[1] if len(pixels) == 3 else -(-pixels[2] * pixels[3] // PIXELS_PER_TOKEN)
 
 
 def at_once(batch: Batch, rows: int) -> Iterator[slice]:
     """Divide ``rows`` of the batch's length, or images of its size, into parts that fit one pass each."""
-    width = image_tokens(batch.inputs["pixel_values"].shape) if batch.of_images else width_of(batch)
+    width = tokens_per_image(batch.inputs["pixel_values"].shape) if batch.of_images else width_of(batch)
     step = max(1, TOKENS_AT_ONCE // max(1, width))
     return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 
