@@ -176,6 +176,6 @@ def softmax(scores: np.ndarray) -> np.ndarray:
     return shares
 
 
-def rank_of(scores: np.ndarray, i: int) -> int:
+def rank_among(scores: np.ndarray, i: int) -> int:
     """The place of a score among all, from 1."""
     return int((scores > scores[i]).sum()) + 1

@@ -27,7 +27,7 @@ from ..text.batching import Batch, Function, Readout
 from ..text.given import as_python, short
 from ..text.pairs import BETWEEN, encode_pair
 from ..text.tokenization import Encoded
-from .head_task import AskedScore, HeadTask, One, best_of, named, rank_of, softmax
+from .head_task import AskedScore, HeadTask, One, best_of, named, rank_among, softmax
 
 
 @dataclass(frozen=True)
@@ -95,12 +95,12 @@ class MultipleChoice(HeadTask):
         shares, tokens = softmax(scores), [Token(n, name, name) for n, name in enumerate(names)]
         told = named(tokens[target], None, "target")
         if len(rows) > 1:
-            told = named(tokens[target], (float(shares[target]), rank_of(scores, target)), "target")
+            told = named(tokens[target], (float(shares[target]), rank_among(scores, target)), "target")
             told["top"] = best_of(shares, tokens)
         items = [self.item(rows[target], target=0)]
         shown, shared = rows[target], 0
         if contrast is not None:
-            told |= named(tokens[contrast], (float(shares[contrast]), rank_of(scores, contrast)), "contrast")
+            told |= named(tokens[contrast], (float(shares[contrast]), rank_among(scores, contrast)), "contrast")
             items.append(self.item(rows[contrast], target=0))
             shown, shared = _together([rows[target], rows[contrast]], ["choice", "contrast"], [names[contrast]])
         return AskedScore(
