@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .card_figures import distribution, share, spread, table_lines
+from .card_figures import distribution, percentage, spread, table_lines
 from .card_tasks import about_blimp, about_haystack
 from .folder import Benchmark, TokenizedSet
 from .kinds import kind_of
@@ -118,11 +118,11 @@ def _sentences(benchmark: Benchmark) -> list[str]:
     found = [None if a is None else len(a) for a in samples.column("attractors").to_pylist()]
     facts: list[list[Any]] = [
         ["samples", len(benchmark), paper_left],
-        ["plural verb (VBP)", share(tags["VBP"], known), "67%"],
-        ["singular verb (VBZ)", share(tags["VBZ"], known), "33%"],
+        ["plural verb (VBP)", percentage(tags["VBP"], known), "67%"],
+        ["singular verb (VBZ)", percentage(tags["VBZ"], known), "33%"],
         ["words in a sentence", spread(words), ""],
         ["words from subject to verb", spread(np.abs(distance)), ""],
-        ["subject after the verb", share(int((distance < 0).sum()), len(benchmark)), ""],
+        ["subject after the verb", percentage(int((distance < 0).sum()), len(benchmark)), ""],
         ["attractors, according to the source", distribution(samples.column("n_attractors").to_pylist()), "1 to 4"],
         ["attractors found between subject and verb", distribution(found), ""],
     ]
@@ -150,9 +150,9 @@ def _tokenized(sets: Sequence[TokenizedSet], *, paper: bool = True) -> list[str]
             "samples": len(tokenized),
             "tokens in the input": spread(tokenized.lengths),
             "tokens in the ground truth": f"{truth.min()}-{truth.max()}",
-            "ground truth of 1 token": share(int((truth == 1).sum()), len(truth)),
-            "ground truth of 2 tokens": share(int((truth == 2).sum()), len(truth)),
-            "tokens by role": ", ".join(f"{role} {share(n, roles.total())}" for role, n in sorted(roles.items())),
+            "ground truth of 1 token": percentage(int((truth == 1).sum()), len(truth)),
+            "ground truth of 2 tokens": percentage(int((truth == 2).sum()), len(truth)),
+            "tokens by role": ", ".join(f"{role} {percentage(n, roles.total())}" for role, n in sorted(roles.items())),
         }
         head = ["", "here", f"paper ({theirs})" if theirs else "paper"] if paper else ["", "here"]
         rows = [[*row, figure][: len(head)] for row, figure in zip(here.items(), (*figures, ""), strict=True)]

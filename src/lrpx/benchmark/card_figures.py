@@ -15,7 +15,7 @@ def spread(values: Any) -> str:
     return f"{array.min()}-{array.max()}, mean {array.mean():.3g}, std {array.std():.2g}, median {np.median(array):.3g}"
 
 
-def share(part: int, whole: int) -> str:
+def percentage(part: int, whole: int) -> str:
     """A percentage."""
     return f"{part / whole:.1%}" if whole else "not known"
 
@@ -23,7 +23,7 @@ def share(part: int, whole: int) -> str:
 def distribution(numbers: Sequence[int | None]) -> str:
     """``1: 40.0%, 2: 60.0%`` of the numbers that are known."""
     known = Counter(n for n in numbers if n is not None)
-    return ", ".join(f"{n}: {share(known[n], known.total())}" for n in sorted(known)) or "not known"
+    return ", ".join(f"{n}: {percentage(known[n], known.total())}" for n in sorted(known)) or "not known"
 
 
 def table_lines(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .blimp import PAIR_REASONS, PARADIGMS
-from .card_figures import share, spread, table_lines
+from .card_figures import percentage, spread, table_lines
 from .folder import Benchmark
 from .kinds import KINDS
 
@@ -41,7 +41,7 @@ def about_blimp(benchmark: Benchmark) -> list[str]:
         ["samples", len(benchmark)],
         ["words in a sentence", spread(words)],
         ["words from the deciding to the predicted word", spread(distance)],
-        ["deciding word right before the predicted one", share(int((distance == 1).sum()), len(benchmark))],
+        ["deciding word right before the predicted one", percentage(int((distance == 1).sum()), len(benchmark))],
     ]
     return [
         f"# {KINDS['blimp'].title}",
