@@ -63,10 +63,10 @@ class ObservedAttention:
         if len(calls) == 1:
             return first
         names = [name for name in ("value", "probabilities", "query", "key") if getattr(first, name) is not None]
-        fields: dict[str, Any] = {name: joined([getattr(call, name) for call in calls]) for name in names}
+        fields: dict[str, Any] = {name: concatenated([getattr(call, name) for call in calls]) for name in names}
         masks = [call.mask for call in calls if call.mask is not None]
         if masks and not (len(masks[0]) == 1 and all(mask is masks[0] for mask in masks)):  # not one for all
-            fields["mask"] = joined([mask.expand(len(first.value), -1, -1, -1) for mask in masks])
+            fields["mask"] = concatenated([mask.expand(len(first.value), -1, -1, -1) for mask in masks])
         return replace(first, **fields)
 
     def weights(self, rows: slice | Tensor) -> Tensor:
@@ -107,7 +107,7 @@ def wide(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
-def joined(tensors: Sequence[Tensor]) -> Tensor:
+def concatenated(tensors: Sequence[Tensor]) -> Tensor:
     """``tensors`` one after another in the first dimension; a single one as it is, without a copy."""
     return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
 

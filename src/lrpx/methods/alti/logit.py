@@ -29,7 +29,7 @@ from ...errors import NonFiniteError, UnsupportedModelError
 from ...passes.predictions import predictions, read_predictions
 from ...text.batching import Attribution, Batch, Predictions
 from .affine import Norm, projection
-from .attention_weights import joined
+from .attention_weights import concatenated
 from .contributions import Layers, kept, normalised_rows
 from .families import ALTERNATIVES, Family, find_family, get
 from .residual_trace import ResidualTrace, trace
@@ -276,7 +276,7 @@ def _heads(outputs: Sequence[nn.Module], seen: ResidualTrace, vectors: Tensor) -
         rows = torch.stack([vector @ weight.t() for vector, weight in zip(here, weights, strict=True)])  # W_O' w
         rows = rows.view(layers, batch, groups, -1, size)  # the heads by group
         along.append((rows @ value.transpose(-1, -2)).view(layers, batch, -1, length).to(vectors.device))
-    return (joined(along) * seen.weights).transpose(0, 1)
+    return (concatenated(along) * seen.weights).transpose(0, 1)
 
 
 def _carried_to_input(delta: Tensor, mixing: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from ...models.modules import modules_of
 from ...passes.validation import own_failures_named
 from ...text.batching import Batch
 from .affine import Norm, projection
-from .attention_weights import AttentionTap, ObservedAttention, joined, wide
+from .attention_weights import AttentionTap, ObservedAttention, concatenated, wide
 from .contributions import WEIGHTS_BYTES, Layers, normalised_rows
 from .families import ALTERNATIVES, Family, get
 
@@ -193,7 +193,7 @@ class _Recorder:
         if versions != tuple(zip(map(_version, streams), map(_version, outputs), strict=True)):
             raise self.cannot("the stream or an attention output is changed in place after the attention")
         self.pending, self.reduced = [], start + count
-        noted = (wide(joined(tensors)) for tensors in (streams, outputs))
+        noted = (wide(concatenated(tensors)) for tensors in (streams, outputs))
         stream, attention = (x.reshape(count, self.batch, -1, x.shape[-1]) for x in noted)
         call, layers = ObservedAttention.stack(calls), slice(start, start + count)
         self.rows["stream"].append(self.at_position(stream, count).to(self.device))
@@ -240,9 +240,9 @@ class _Recorder:
         logits = wide(logits[:, 0].to(self.device))
         matrices = logits.new_empty(0, self.batch, self.needed, self.needed)  # a single layer needs none
         return ResidualTrace(
-            stream=joined(self.rows["stream"]),
-            attention=joined(self.rows["attention"]),
-            weights=joined(self.rows["weights"]),
+            stream=concatenated(self.rows["stream"]),
+            attention=concatenated(self.rows["attention"]),
+            weights=concatenated(self.rows["weights"]),
             values=self.values,
             mlp=torch.stack([self.mlp[index] for index in range(count)]),
             mixing=normalised_rows(matrices if self.matrices is None else self.matrices),
