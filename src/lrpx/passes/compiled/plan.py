@@ -25,7 +25,7 @@ from ..scores import accepted, read_once
 from ..spec import PassOptions, PassResult, PassSpec
 from .cuts import ASIDE
 from .partition import Piece, segments_of, steps_of
-from .trace import attention_calls, constant, is_size, tensors_of, traced
+from .trace import attention_calls, constant_tensor, is_size, tensors_of, traced
 
 KEPT = 16  # plans of a model
 TRIED = 16  # tokens on which is tried what a mask does
@@ -203,7 +203,7 @@ class Plan:
         self._inputs = [n.name for n in nodes if n.op == "placeholder"]
         self._outputs = [n.name for n in next(n for n in nodes if n.op == "output").args[0]]
         known = [*nodes, *trace.checks.inputs]
-        self._constants = {n.name: constant(trace.graph, n) for n in known if n.op == "get_attr"}
+        self._constants = {n.name: constant_tensor(trace.graph, n) for n in known if n.op == "get_attr"}
         self._sizes = {n.name: trace.size_of(n.meta["val"]) for n in known if is_size(n)}
         self.pieces: dict[str, Any] = {}
         segments = segments_of(nodes)

@@ -214,7 +214,7 @@ def traced(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassOp
         raise RuntimeError(f"it checks numbers that are not known before it runs: {unchecked}")
     for node in graph.graph.nodes:
         if node.op == "get_attr" and "val" not in node.meta:  # before torch 2.7
-            node.meta["val"] = fake.from_tensor(constant(graph, node), static_shapes=True)
+            node.meta["val"] = fake.from_tensor(constant_tensor(graph, node), static_shapes=True)
     for node in graph.graph.nodes:
         _copy_alone(node)
     checks = Checks(graph.graph, is_size)
@@ -260,7 +260,7 @@ def _write_elsewhere(node: fx.Node) -> None:
         node.target = twin
 
 
-def constant(graph: fx.GraphModule, node: fx.Node) -> Any:
+def constant_tensor(graph: fx.GraphModule, node: fx.Node) -> Any:
     """The constant tensor that a node of the trace stands for."""
     value: Any = graph
     for part in str(node.target).split("."):
