@@ -21,7 +21,7 @@ from lrpx.propagation.propagate import propagate
 from lrpx.tasks.image_places import image_tokens
 from lrpx.tasks.image_row import CROSSING
 from lrpx.tasks.image_text import encode_with_images
-from lrpx.tasks.sources import read_source
+from lrpx.tasks.sources import encode_source
 from lrpx.tasks.text2text import read_pair
 from lrpx.text.batching import pad
 from lrpx.text.items import item_of
@@ -253,7 +253,7 @@ def test_encoder_decoder_models_at_pixels(name):
     if source.features:
         given = {source.features: given[source.features]}
     encoded = (
-        read_source(model, None, given)
+        encode_source(model, None, given)
         if source.features
         else encode_with_images(model, None, given, None, encoder(None))
     )

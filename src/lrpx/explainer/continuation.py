@@ -21,7 +21,7 @@ from ..models.signature import ModelSignature, filler
 from ..passes.dispatch import PassRunner
 from ..passes.validation import own_failures_named
 from ..tasks.image_text import encode_with_images, images_of_each
-from ..tasks.sources import check_no_images, read_source, split_sources
+from ..tasks.sources import check_no_images, encode_source, split_sources
 from ..tasks.text2text import continuation_ids, one_prefix_each, read_pair
 from ..text.batching import Item, pad
 from ..text.given import split
@@ -63,7 +63,7 @@ def read_prompt(
     if task == TEXT2TEXT:
         [prefix] = one_prefix_each(target_prefix, 1)
         if source is not None:
-            encoded = read_source(model, reader, singles[0])
+            encoded = encode_source(model, reader, singles[0])
         else:
             encoded = encode_with_images(model, reader, singles[0], given, encoder(tokenizer))
         return read_pair(model, tokenizer, encoded, prefix, config)

@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from ..tasks.sources import check_no_images, read_source, split_sources
+from ..tasks.sources import check_no_images, encode_source, split_sources
 from ..tasks.text2text import asked_of_pair, begins_otherwise, one_prefix_each
 from ..text.items import check_asked
 from .several_tokens import read_item
@@ -43,7 +43,7 @@ class PairTexts(Texts):
         found = {}
         for i, one in enumerate(self.given):
             with self._trying(i):
-                found[i] = read_source(model, self.reader, one)
+                found[i] = encode_source(model, self.reader, one)
         return found
 
     def _ask(self, model: PreTrainedModel, read: dict[int, Any], columns: dict[str, list[Any]]) -> None:

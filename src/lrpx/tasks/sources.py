@@ -37,7 +37,7 @@ def check_no_images(model: PreTrainedModel, images: Any) -> None:
         )
 
 
-def read_source(model: PreTrainedModel, reader: Any, given: Any) -> Encoded:
+def encode_source(model: PreTrainedModel, reader: Any, given: Any) -> Encoded:
     """A sound or an image as places of the encoder; ``reader`` is the model's processor.
 
     Raises:
