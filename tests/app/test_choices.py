@@ -5,7 +5,7 @@ import app_tools
 import pytest
 from app_tools import settled
 
-from lrpx.app.drawing import predictions
+from lrpx.app.drawing import listed_predictions
 
 TEXT = app_tools.TEXT
 
@@ -33,7 +33,7 @@ def answers(**asked):
 
 def test_answers_that_begin_alike_are_told_apart():
     e = answers(target=(7, 8), contrast=(7, 7))
-    shown = predictions(e.top, e)
+    shown = listed_predictions(e.top, e)
     assert (shown["target"]["ask"], shown["contrast"]["ask"]) == ([7, 8], [7, 7])
     asked = [row["ask"] for row in shown["tokens"]]
     assert len({*map(tuple, asked)}) == len(asked) >= 5
@@ -44,7 +44,7 @@ def test_answers_that_begin_alike_are_told_apart():
 def test_a_phrase_is_not_its_first_token(desk):
     both = desk.explainer.likeliest(TEXT, 1)[0].token.shown + " are"
     e = desk.explainer(TEXT, target=both)
-    shown = predictions(desk.explainer.likeliest(TEXT, 5), e)
+    shown = listed_predictions(desk.explainer.likeliest(TEXT, 5), e)
     assert shown["target"]["ask"] == both
     assert [row["ask"] for row in shown["tokens"]].count(both) == 1
 

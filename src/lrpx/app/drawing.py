@@ -184,7 +184,7 @@ def _table(names: list[str], numbers: np.ndarray, look: Look) -> dict[str, Any]:
     }
 
 
-def predictions(found: Sequence[Prediction], e: Explanation | None = None) -> dict[str, Any]:
+def listed_predictions(found: Sequence[Prediction], e: Explanation | None = None) -> dict[str, Any]:
     """The likeliest tokens, and what an explanation explains of them, which is on top if it is not among them."""
     answers = e if e is not None and e.task == QUESTION else None
     rows = [{**entry(token, answers), **_likely(p)} for token, p in found]

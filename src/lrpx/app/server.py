@@ -31,7 +31,7 @@ from ..models.heads import IMAGE_TASKS
 from ..version import __version__
 from .desk import Desk
 from .downloads import TYPES, file_name, file_of, formats
-from .drawing import drawn, inside, look_of, predictions
+from .drawing import drawn, inside, listed_predictions, look_of
 from .guard import Guard
 from .offered import methods_for
 from .question import question_of
@@ -188,7 +188,7 @@ async def explain(desk: Desk, data: Any, tell: Tell) -> None:
     question = question_of(data)
     likeliest = await compute(desk.likeliest, question)
     if likeliest:
-        await tell({"event": "predictions", **predictions(likeliest)})
+        await tell({"event": "predictions", **listed_predictions(likeliest)})
     found, failed = [], []
     for method in question.methods:
         await tell({"event": "working", "method": method})
@@ -198,7 +198,7 @@ async def explain(desk: Desk, data: Any, tell: Tell) -> None:
             failed.append({"method": method, "message": on_page(error)})
     if found:
         if offered := likeliest or found[0].top:
-            await tell({"event": "predictions", **predictions(offered, found[0])})
+            await tell({"event": "predictions", **listed_predictions(offered, found[0])})
         maps = await compute(drawn, [with_notes_of_page(e) for e in found], question.look, shared=question.shared_scale)
         truth = desk.samples.sample(question.sample).ground_truth if desk.samples and question.kind == "sample" else []
         await tell({"event": "maps", "grids": maps, "truth": truth})
