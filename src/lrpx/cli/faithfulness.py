@@ -11,7 +11,7 @@ from ..errors import InputError
 from ..files import check_output
 from ..methods.options import methods_with_options
 from . import options
-from .output import refuse_overwriting, write_text
+from .output import refuse_overwriting, write_result
 from .texts import texts_of
 
 WIDEST = 1000  # of a table, before it is measured against the terminal
@@ -113,7 +113,7 @@ def faithfulness(
     how: Any = {"of": of, "hide": hide}
     found = perturb(explainer, list(explained), **how, baseline=hides, steps=steps)
     if output is not None:
-        write_text(found.table().to_csv(), output)
+        write_result(found.table().to_csv(), output)
         typer.echo(f"{output}: {len(found.each)} rows")
     _show(found, len(texts), of)
 

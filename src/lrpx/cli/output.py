@@ -194,12 +194,12 @@ def write(
     if kind in (Format.json, Format.jsonl):
         each = [e.to_dict() for e in explanations]
         documents = [each] if kind is Format.json else each
-        write_text("".join(map(json_line, documents)), output)
+        write_result("".join(map(json_line, documents)), output)
         return
     if kind is Format.csv:
         from ..app.downloads import csv_of
 
-        write_text(csv_of(explanations), output)
+        write_result(csv_of(explanations), output)
         return
     drawn, look, of = chosen(explanations, of, look, head=head)
     if kind is Format.terminal and output is None:
@@ -207,12 +207,12 @@ def write(
     elif kind in PICTURES and output is not None:
         getattr(heatmap, f"to_{kind.name}")(drawn, output, look, of)
     elif kind is Format.html:
-        write_text((heatmap.html_fragment if fragment else heatmap.to_html)(drawn, look=look, of=of), output)
+        write_result((heatmap.html_fragment if fragment else heatmap.to_html)(drawn, look=look, of=of), output)
     elif kind is Format.latex:
         written = heatmap.to_latex(drawn, None, look, of, fragment=fragment, engine=cast("Any", engine))
-        write_text(written, output)
+        write_result(written, output)
     else:
-        write_text(plain_text(heatmap.render(drawn, look=look, of=of)), output)
+        write_result(plain_text(heatmap.render(drawn, look=look, of=of)), output)
 
 
 def check_header(kind: Format, header: bool) -> None:
@@ -232,15 +232,15 @@ def write_one(
     if kind in PICTURES:
         getattr(found, f"to_{kind.name}")(output, header=header)
     elif kind is Format.json:
-        write_text(json_line(found.to_dict()), output)
+        write_result(json_line(found.to_dict()), output)
     elif kind is Format.csv:
-        write_text(found.table().to_csv(), output)
+        write_result(found.table().to_csv(), output)
     elif kind is Format.html:
-        write_text(found.to_html(), output)
+        write_result(found.to_html(), output)
     elif output is None:
         found.show()
     else:
-        write_text(plain_text(render(found)), output)
+        write_result(plain_text(render(found)), output)
 
 
 def plain_text(drawn: RenderableType) -> str:
@@ -250,7 +250,7 @@ def plain_text(drawn: RenderableType) -> str:
     return page.getvalue()
 
 
-def write_text(content: str, output: Path | None) -> None:
+def write_result(content: str, output: Path | None) -> None:
     """Write to ``output``, or to standard output."""
     if output is None:
         typer.echo(content.encode("utf-8"), nl=False)  # as bytes: the files say UTF-8, whatever the terminal's encoding
