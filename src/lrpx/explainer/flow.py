@@ -16,7 +16,7 @@ from ..passes.flow import Keep, flow_of
 from ..results.flow import FlowStep, RelevanceFlow
 from ..results.tokens import Token
 from ..text.batching import Predictions, pad
-from ..text.given import as_python, short, split
+from ..text.given import as_python, shortened, split
 from ..text.items import item_of
 from ..text.suspect import notes_of
 from ..text.targets import SeveralTokens
@@ -60,7 +60,7 @@ def explain_flow(
     for name in ("target", "contrast", "position"):
         if isinstance(value := as_python(getattr(asked, name)), list):
             raise InputError(
-                f"{name}={short(value)}: flow() follows one prediction, of one token. Call it once for each."
+                f"{name}={shortened(value)}: flow() follows one prediction, of one token. Call it once for each."
             )
     between, at = _places(asked, settings["at"])
     spec, _ = how(method, {**settings, "at": at})

@@ -29,7 +29,7 @@ from ..results.explanation import Explanation
 from ..results.tokens import NO_TOKEN, Segment, Token, Unit
 from ..tasks.patches import Seen
 from ..text.batching import Attribution, Batch, Function, Readout
-from ..text.given import name_of, short
+from ..text.given import name_of, shortened
 from ..text.items import function_of
 from ..text.tokenization import Encoded, encoder
 from ..text.units import special_ids
@@ -112,7 +112,7 @@ class ImageScores(Images):
         if not isinstance(texts, list | tuple) or not texts:
             raise InputError(
                 f"the target is the function {name}, which gets the scores of the image with several texts: "
-                f'choices=["a photo of a cat", "a photo of a dog"]. Given: {short(texts)}.'
+                f'choices=["a photo of a cat", "a photo of a dog"]. Given: {shortened(texts)}.'
             )
         self.texts[i] = [self._encoded(f"choices[{n}]", text) for n, text in enumerate(texts)]
         return 0, None

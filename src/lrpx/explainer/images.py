@@ -33,7 +33,7 @@ from ..tasks.patches import PatchGrid, Seen, cells, default_place, noted_patches
 from ..tasks.pictures import png_of
 from ..tasks.text_classification import LabelScores
 from ..text.batching import Attribution, Batch, Function, Readout
-from ..text.given import as_python, name_of, short
+from ..text.given import as_python, name_of, shortened
 from ..text.image_parts import ImageParts
 from ..text.items import check_name, function_of, one_each
 from .collected import Collected, Explain
@@ -88,7 +88,7 @@ class Images(Collected):
         self.failed: dict[int, LrpxError] = {}
         for name in ("target", "contrast"):
             if not self.several and isinstance(as_python(asked[name]), list):
-                raise InputError(f"{name}={short(asked[name])}: one image takes one {name}. Call it once for each.")
+                raise InputError(f"{name}={shortened(asked[name])}: one image takes one {name}. Call it once for each.")
         columns = {name: one_each(asked[name], name, len(self.given)) for name in ("target", "contrast", "explains")}
         self.images: dict[int, ImageInput] = {}
         self.items: dict[int, tuple[int | None, int | None]] = {}

@@ -14,7 +14,7 @@ from ..models.placement import entry_device
 from ..models.signature import padding_id
 from ..models.stacks import stacks_of
 from ..text.batching import Batch
-from ..text.given import short
+from ..text.given import shortened
 
 Baseline = Literal["zero", "mean", "pad"] | int
 """``"zero"``: the vector of zeros. ``"mean"``: the mean of all word embeddings. ``"pad"``: the embedding of the padding token.
@@ -28,7 +28,7 @@ def baseline_of(model: PreTrainedModel, baseline: Any) -> Tensor:
         InputError: No baseline, or a token that the model does not have.
     """
     if not isinstance(baseline, str | int):
-        raise InputError(f'baseline={short(baseline)}: of a text, give "zero", "mean", "pad" or a token id.')
+        raise InputError(f'baseline={shortened(baseline)}: of a text, give "zero", "mean", "pad" or a token id.')
     embedding = stacks_of(model)[-1].embedding
     weight = getattr(embedding, "weight", None)
     if embedding is None or not isinstance(weight, Tensor):

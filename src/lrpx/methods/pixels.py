@@ -24,7 +24,7 @@ from ..passes.dispatch import PassRunner
 from ..passes.edits import at_once, decided, selected_items, values
 from ..passes.forward_backward import per_token
 from ..text.batching import Attribution, Batch
-from ..text.given import short
+from ..text.given import shortened
 from .picture_windows import squares
 from .points import as_given, over_points, with_baseline
 
@@ -186,7 +186,7 @@ def _given(x: Tensor, baseline: Any, sizes: list[tuple[int, ...]], kinds: str) -
         given = torch.as_tensor(baseline).to(x)
         if tuple(given.shape) in sizes and given.isfinite().all():
             return given.expand_as(x)
-    shown = f"of shape {list(baseline.shape)}" if isinstance(baseline, Tensor | np.ndarray) else short(baseline)
+    shown = f"of shape {list(baseline.shape)}" if isinstance(baseline, Tensor | np.ndarray) else shortened(baseline)
     raise InputError(
         f"baseline={shown}: of an image, give {kinds} or finite pixel values of shape {list(x.shape[1:])}."
     )

@@ -22,7 +22,7 @@ from ..models.signature import EncoderInput, takes
 from ..models.stacks import stacks_of
 from ..results.images import ImagePatches
 from ..results.tokens import NO_TOKEN, Unit
-from ..text.given import short
+from ..text.given import shortened
 from ..text.tokenization import Encoded
 from .encoder_places import encoder_places
 from .image_input import is_floating
@@ -114,7 +114,7 @@ def _checked(model: PreTrainedModel, inputs: dict[str, Tensor]) -> dict[str, Ten
     real = values[0, :, 0] > 0  # rows count from 1
     if not real.any():
         raise InputError(
-            f"{name} has no patch: the first number of each is its row, from 1, and all are 0. {short(values)}"
+            f"{name} has no patch: the first number of each is its row, from 1, and all are 0. {shortened(values)}"
         )
     return {name: values[:, real], "attention_mask": torch.ones(1, int(real.sum()), dtype=torch.int64)}
 

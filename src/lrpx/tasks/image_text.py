@@ -24,7 +24,7 @@ from ..models.signature import PER_TOKEN, takes
 from ..passes.hidden_states import PLACES, place_first, resolve_at
 from ..passes.image_inputs import holds_pixels, language_modules
 from ..text.batching import Item
-from ..text.given import IGNORED, IMAGE_INPUT, READ, as_python, short
+from ..text.given import IGNORED, IMAGE_INPUT, READ, as_python, shortened
 from ..text.tokenization import Encoded
 from .image_places import image_patches
 from .pictures import open_picture
@@ -47,7 +47,7 @@ def images_of_each(images: Any, several: bool, count: int) -> list[Any]:
     if not several:
         return [list(images) if isinstance(images, list | tuple) else [images]]
     if not isinstance(images, list | tuple) or len(images) != count:
-        given = f"{len(images)} entries" if isinstance(images, list | tuple) else short(images)
+        given = f"{len(images)} entries" if isinstance(images, list | tuple) else shortened(images)
         raise InputError(f"images={given} for {counted(count, 'text')}: give a list of images, or None, for each.")
     return [list(each) if isinstance(each, list | tuple) else None if each is None else [each] for each in images]
 
@@ -251,7 +251,7 @@ def _templated(reader: Any, chat: Sequence[Mapping[str, Any]]) -> tuple[str, boo
 def _in_parts(message: Any) -> dict[str, Any]:
     """A message with its content as a list of parts, images without their pictures."""
     if not isinstance(message, Mapping) or "role" not in message or "content" not in message:
-        raise InputError(f'{short(message)} is no chat message. Give {{"role": "user", "content": [...]}}.')
+        raise InputError(f'{shortened(message)} is no chat message. Give {{"role": "user", "content": [...]}}.')
     content = message["content"]
     if isinstance(content, str):
         return {**message, "content": [{"type": "text", "text": content}]}
@@ -259,7 +259,7 @@ def _in_parts(message: Any) -> dict[str, Any]:
         kind = part.get("type") if isinstance(part, Mapping) else None
         if kind not in ("text", "image"):
             raise InputError(
-                f'{short(part)} is no part of a message: give {{"type": "image", ...}} or {{"type": "text", ...}}.'
+                f'{shortened(part)} is no part of a message: give {{"type": "image", ...}} or {{"type": "text", ...}}.'
             )
     return {**message, "content": [{"type": "image"} if part["type"] == "image" else part for part in content]}
 
@@ -320,7 +320,7 @@ def _row(value: Any, key: str) -> list[int]:
     """One row of per-token inputs, of one text."""
     rows = as_python(value)
     if not isinstance(rows, list) or not rows:
-        raise InputError(f"{key} is {short(rows)}. Give a row of numbers, one for each token.")
+        raise InputError(f"{key} is {shortened(rows)}. Give a row of numbers, one for each token.")
     if not isinstance(rows[0], list):
         return rows
     if len(rows) > 1:

@@ -24,7 +24,7 @@ from ..models.pooling import pooled
 from ..passes.functions import value_and_gradient
 from ..results.tokens import Segment, Token, Unit
 from ..text.batching import Batch, Function, Readout
-from ..text.given import as_python, short
+from ..text.given import as_python, shortened
 from ..text.pairs import BETWEEN, encode_pair
 from ..text.tokenization import Encoded
 from .head_task import AskedScore, HeadTask, One, best_of, named, rank_among, softmax
@@ -72,7 +72,7 @@ class MultipleChoice(HeadTask):
         if isinstance(parts["choices"], One) and not choices:
             raise InputError("choices=[] is empty.", python='Give at least one: choices=["first", "second"].')
         if not choices or not all(isinstance(choice, str) for choice in choices):
-            raise InputError(f"choices={short(list(choices) or parts['choices'])}: give a list of strings.")
+            raise InputError(f"choices={shortened(list(choices) or parts['choices'])}: give a list of strings.")
         if len(set(choices)) < len(choices):
             twice = next(choice for choice in choices if choices.count(choice) > 1)
             raise InputError(f"choices has {twice!r} more than once. Give choices that differ.")

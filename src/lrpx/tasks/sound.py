@@ -15,7 +15,7 @@ from ..errors import InputError, UnsupportedModelError
 from ..models.refused import why_refused
 from ..models.signature import EncoderInput
 from ..results.tokens import Unit
-from ..text.given import short
+from ..text.given import shortened
 from ..text.tokenization import Encoded
 from .encoder_places import encoder_places
 
@@ -41,12 +41,12 @@ def read_sound(model: PreTrainedModel, given: Any) -> Encoded:
     hint = f'Give what its processor makes of one sound: processor(audio, sampling_rate=..., return_tensors="pt")["{name}"].'
     values = dict(given) if isinstance(given, Mapping) else {name: given}
     if isinstance(given, str) or name not in values or values.keys() - {name, "attention_mask"}:
-        what = f"a dictionary with {', '.join(values)}" if isinstance(given, Mapping) else short(given)
+        what = f"a dictionary with {', '.join(values)}" if isinstance(given, Mapping) else shortened(given)
         raise InputError(f"{kind} reads sound, and was given {what}. {hint}")
     try:
         inputs = {key: torch.as_tensor(value) for key, value in values.items() if value is not None}
     except (TypeError, ValueError, RuntimeError):
-        raise InputError(f"{kind} reads sound, and was given {short(given)}. {hint}") from None
+        raise InputError(f"{kind} reads sound, and was given {shortened(given)}. {hint}") from None
     dimensions = 3 if name == "input_features" else 2
     for key, tensor in inputs.items():
         own = dimensions if key == name else 2

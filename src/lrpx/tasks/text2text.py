@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from ..errors import InputError
 from ..models.signature import ModelSignature
-from ..text.given import are_ids, as_python, short
+from ..text.given import are_ids, as_python, shortened
 from ..text.items import one_each
 from ..text.targets import resolve_continuation
 from ..text.tokenization import Encoded, check_unicode
@@ -47,7 +47,9 @@ def read_pair(
         start = resolve_continuation(prefix, "target_prefix", source, None, size)
     else:
         if prefix is not None and not isinstance(prefix, str):
-            raise InputError(f"target_prefix={short(prefix)} is {type(prefix).__name__}. Give a string, or token ids.")
+            raise InputError(
+                f"target_prefix={shortened(prefix)} is {type(prefix).__name__}. Give a string, or token ids."
+            )
         start, begun = start_tokens(model, tokenizer, config), prefix or ""
         if begun:
             start += _ids_of(begun, "target_prefix", Encoded("", (), [], [], []), tokenizer, size)

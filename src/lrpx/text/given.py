@@ -44,7 +44,7 @@ def split(given: Any) -> tuple[list[Any], bool]:
     if isinstance(given, Iterable) and not isinstance(given, Sequence | Mapping):
         raise InputError(f"the texts are of the type {type(given).__name__}.", python="Give a list: list(texts).")
     if not isinstance(given, list) or not given:
-        raise InputError(f"the text is {short(given)}. {EXPECTED}")
+        raise InputError(f"the text is {shortened(given)}. {EXPECTED}")
     first = given[0]
     single = is_id(first) or (isinstance(first, Mapping) and "input_ids" not in first)
     return ([given], False) if single else (given, True)
@@ -109,6 +109,6 @@ def are_ids(values: Sequence[Any]) -> bool:
     return set(map(type, values)) == {int}
 
 
-def short(value: Any) -> str:
+def shortened(value: Any) -> str:
     """A value for an error message, cut in the middle where it is long."""
     return reprlib.repr(value)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..results.tokens import Segment
-from .given import short
+from .given import shortened
 from .tokenization import Encoded, check_unicode
 from .units import decoder, in_own_words, units_of
 
@@ -28,7 +28,7 @@ def encode_pair(tokenizer: Any, first: Any, second: Any, names: tuple[str, str])
     """
     for name, text in zip(names, (first, second), strict=True):
         if not isinstance(text, str):
-            raise InputError(f"{name} is {short(text)}. Give a string; with a pair, both texts are strings.")
+            raise InputError(f"{name} is {shortened(text)}. Give a string; with a pair, both texts are strings.")
         if not text.strip():
             raise InputError(f"{name} is {text!r}, which is empty. Give at least one word.")
         check_unicode(name, text)

@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import InputError
 from ..results.images import ImagePatches
 from ..results.tokens import Segment, Unit
-from .given import EXPECTED, are_ids, as_python, check_read, is_id, short, split
+from .given import EXPECTED, are_ids, as_python, check_read, is_id, shortened, split
 from .units import Decode, decoder, in_own_words, units_of
 
 
@@ -139,7 +139,7 @@ def check_unicode(what: str, text: str) -> None:
 def _encode_one(tokenizer: Any, given: Any, decode: Decode, *, whole_chats: bool = False) -> Encoded:
     if not is_tokenizer(tokenizer):
         raise InputError(
-            f"the tokenizer is {short(tokenizer)} ({type(tokenizer).__name__}).",
+            f"the tokenizer is {shortened(tokenizer)} ({type(tokenizer).__name__}).",
             python="Give one of transformers: AutoTokenizer.from_pretrained(name).",
         )
     if isinstance(given, str):
@@ -150,7 +150,7 @@ def _encode_one(tokenizer: Any, given: Any, decode: Decode, *, whole_chats: bool
         return _encode_chat(tokenizer, given, decode, whole=whole_chats)
     if isinstance(given, list) and given and is_id(given[0]):
         return _encode_ids(tokenizer, given, decode)
-    raise InputError(f"the text is {short(given)}. {EXPECTED}")
+    raise InputError(f"the text is {shortened(given)}. {EXPECTED}")
 
 
 def _encode_text(tokenizer: Any, text: str, decode: Decode, *, specials: bool = True) -> Encoded:
@@ -194,7 +194,7 @@ def _encode_text(tokenizer: Any, text: str, decode: Decode, *, specials: bool = 
 def _encode_chat(tokenizer: Any, messages: Sequence[Any], decode: Decode, *, whole: bool = False) -> Encoded:
     for message in messages:
         if not isinstance(message, Mapping) or "role" not in message or not {"content", "tool_calls"} & set(message):
-            raise InputError(f'{short(message)} is no chat message. Give {{"role": "user", "content": "..."}}.')
+            raise InputError(f'{shortened(message)} is no chat message. Give {{"role": "user", "content": "..."}}.')
     if getattr(tokenizer, "chat_template", None) is None:
         raise InputError(
             "chat messages need a tokenizer with a chat template; this one has none. Give a string instead."
@@ -222,7 +222,7 @@ def _encode_ids(
     if not are_ids(ids):
         wrong = [i for i in ids if not is_id(i)]
         if wrong:
-            raise InputError(f"{short(wrong[0])} is not a token id. Token ids are integers.")
+            raise InputError(f"{shortened(wrong[0])} is not a token id. Token ids are integers.")
     ids = tuple(ids)
     if min(ids) < 0:
         raise InputError(f"token id {min(ids)} is negative. Ids count from 0.")
@@ -243,7 +243,7 @@ def _encode_mapping(tokenizer: Any, row: Mapping[str, Any], decode: Decode) -> E
     check_read(row)
     ids = as_python(row["input_ids"])
     if not isinstance(ids, list) or not ids or isinstance(ids[0], list):
-        raise InputError(f"input_ids is {short(ids)}. Give a list of token ids.")
+        raise InputError(f"input_ids is {shortened(ids)}. Give a list of token ids.")
     given = as_python(row.get("attention_mask"))
     mask = [1] * len(ids) if given is None else given
     _check_mask(mask)
@@ -266,10 +266,10 @@ def _check_mask(mask: Any) -> None:
     """Refuse a mask that is not made of 0 and 1."""
     expected = "Give 1 for a token and 0 for padding, as a tokenizer does."
     if not isinstance(mask, list) or any(isinstance(m, list) for m in mask):
-        raise InputError(f"attention_mask is {short(mask)}: expected one number per id. {expected}")
+        raise InputError(f"attention_mask is {shortened(mask)}: expected one number per id. {expected}")
     others = [m for m in mask if m not in (0, 1)]
     if not others:
         return
     additive = set(mask) - set(others) == {0} and all(isinstance(m, int | float) and m < 0 for m in others)
     looks = ", and looks like an additive mask, where 0 shows a token" if additive else ""
-    raise InputError(f"attention_mask holds {short(others[0])}{looks}. {expected}")
+    raise InputError(f"attention_mask holds {shortened(others[0])}{looks}. {expected}")
