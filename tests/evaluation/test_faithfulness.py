@@ -116,3 +116,30 @@ def test_what_cannot_be_computed_again_is_refused():
             lrpx.faithfulness(explainer, [explainer(IDS)], hide="delete", **others)
     with pytest.raises(lrpx.InputError, match="str: give explanations"):
         lrpx.faithfulness(explainer, ["text"])
+    t5 = lrpx.Explainer(tiny.build("text2text:t5"))
+    with pytest.raises(
+        lrpx.InputError, match=r"for causal and masked language models, and T5ForCond.* is for text2text"
+    ):
+        lrpx.faithfulness(t5, t5(IDS, target=8, target_prefix=[0]))
+
+
+def test_explanations_of_another_model_are_refused():
+    e = lrpx.Explainer(tiny.build("causal:llama"))(IDS, **ASKED)
+    with pytest.raises(
+        lrpx.InputError, match=r"of LlamaForCausalLM, and the model is GPT2LMHeadModel. Give the model that"
+    ):
+        lrpx.faithfulness(lrpx.Explainer(tiny.build("causal:gpt2")), e)
+    other = tiny.build("causal:llama")
+    with torch.no_grad():
+        other.lm_head.weight[20] += 100
+    for of in ("tokens", "heads"):
+        with pytest.raises(lrpx.InputError, match=r"when it is computed again. Give the model that was explained"):
+            lrpx.faithfulness(other, lrpx.Explainer(tiny.build("causal:llama"))(IDS, **ASKED, heads=True), of=of)
+
+
+def test_one_explanation_and_what_is_found_in_a_line():
+    explainer = lrpx.Explainer(tiny.build("causal:llama"))
+    e = explainer(IDS, **ASKED)
+    one, same = (lrpx.faithfulness(explainer, given) for given in (e, [e]))
+    assert one.mean() == same.mean()
+    assert repr(one) == "<Faithfulness of 1 text: attnlrp>"

@@ -123,5 +123,5 @@ def test_what_is_no_order_of_units_is_refused(explainer, explained):
     other = [explainer(TEXTS[0], at=["input", UPS[0]], **ASKED)]
     refused("give the same ones", [explained[0], *other], of="neurons")
     four = lrpx.Explainer(tiny.build("causal:gpt2"))(TEXTS[0], heads=True, **ASKED)
-    four = four.__class__(**{**four.__dict__, "by_head": four.by_head[:, :2]})
+    four = four.__class__(**{**four.__dict__, "by_head": four.by_head[:, :2], "provenance": {}})
     refused("Is it of another model", [four], of="heads")

@@ -100,7 +100,9 @@ def test_the_mask_token_is_the_position(tokenizers):
         InputError, match=r"predicts its mask token \(id 4\), and the text has none. Put one in, or give pos"
     ):
         resolve_position(encoded, None, "masked", bert.mask_token_id)
-    with pytest.raises(InputError, match="predicts its mask token, and the text has none"):
+    with pytest.raises(
+        InputError, match=r"predicts its mask token, and this tokenizer has none. Is it the model's own"
+    ):
         resolve_position(encoded, None, "masked", None)
 
 

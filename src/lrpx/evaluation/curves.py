@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import counted
 from ..results.agreement import agreements
 from ..results.table import DataTable
 from .metrics import bootstrap
@@ -76,6 +77,9 @@ class Faithfulness:
     """Several explanations perturbed, in the order in which they were given."""
 
     each: tuple[Perturbed, ...]
+
+    def __repr__(self) -> str:
+        return f"<Faithfulness of {counted(len({one.text for one in self.each}), 'text')}: {', '.join(self.methods)}>"
 
     @property
     def methods(self) -> list[str]:

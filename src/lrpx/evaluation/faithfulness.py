@@ -37,7 +37,7 @@ Hide = Literal["replace", "delete"]
 
 def faithfulness(
     explainer: Explainer | PreTrainedModel,
-    explanations: Sequence[Explanation],
+    explanations: Explanation | Sequence[Explanation],
     *,
     of: Parts = "tokens",
     hide: Hide = "replace",
@@ -66,7 +66,7 @@ def faithfulness(
 
     Raises:
         InputError: No explanations, or some of which it is not known how the value is computed again, or without relevance
-            of heads or neurons.
+            of heads or neurons, or of another model.
         UnsupportedModelError: The model cannot be explained correctly.
         NonFiniteError: NaN or infinity appeared.
     """
@@ -80,24 +80,39 @@ def faithfulness(
         raise InputError('hide="delete": for tokens, of which nothing is left, so that there is no baseline.')
     if not explanations:
         raise InputError("no explanations given: faithfulness(explainer, explainer(texts, method=[...])).")
+    if isinstance(explanations, Explanation):
+        explanations = [explanations]
     for e in (*explanations, *(ranked_by or ())):
-        _check(e)
+        _check(e, model)
     numbers: dict[Any, int] = {}
     texts = [numbers.setdefault((tuple(e.token_ids), e.position), len(numbers)) for e in explanations]
     batches = [pad([_item_of(e)], model) for e in explanations]
     with lock_of(model), fresh_rotations(model):
         check_model(model, {})
         if of != "tokens":
-            return without_units(model, explanations, batches, texts, of, str(baseline), steps, ranked_by)
+            units = without_units(model, explanations, batches, texts, of, str(baseline), steps, ranked_by)
+            return _of_this_model(units, explanations)
         if ranked_by is not None:
             raise InputError("ranked_by: for heads and neurons. Tokens of one text are not those of another.")
         b = None if hide == "delete" else baseline_of(model, baseline)
         keeps = hide == "delete" or task_of(model) == "masked"
         each = zip(explanations, batches, texts, strict=True)
-        return Faithfulness(tuple(_without_tokens(model, e, batch, n, b, steps, keeps=keeps) for e, batch, n in each))
+        found = Faithfulness(tuple(_without_tokens(model, e, batch, n, b, steps, keeps=keeps) for e, batch, n in each))
+        return _of_this_model(found, explanations)
 
 
-def _check(e: Explanation) -> None:
+def _of_this_model(found: Faithfulness, explanations: Sequence[Explanation]) -> Faithfulness:
+    """Refuse explanations whose value is far from the one computed again, whatever the dtype."""
+    for one, e in zip(found.each, explanations, strict=True):
+        if not np.isclose(one.most[0], e.value, rtol=0.1, atol=1.0):
+            raise InputError(
+                f"the explained value is {e.value:.4g} in the explanation, and {one.most[0]:.4g} when it is computed again. Give "
+                "the model that was explained."
+            )
+    return found
+
+
+def _check(e: Explanation, model: PreTrainedModel) -> None:
     if not isinstance(e, Explanation):
         raise InputError(f"{type(e).__name__}: give explanations, as explainer(texts, method=[...]) returns them.")
     if e.task or e.span is not None or e.explains or e.images or e.pairs is not None:
@@ -105,6 +120,15 @@ def _check(e: Explanation) -> None:
         raise InputError(
             f"an explanation of {what} cannot be computed again from its tokens alone. Faithfulness is for the next or a masked "
             "token, with one token as target and one or none as contrast."
+        )
+    if task_of(model) not in ("causal", "masked"):
+        raise InputError(
+            f"faithfulness is for causal and masked language models, and {type(model).__name__} is for {task_of(model)}."
+        )
+    explained, given = e.provenance.get("architecture"), type(model).__name__
+    if explained not in (None, given):
+        raise InputError(
+            f"the explanation is of {explained}, and the model is {given}. Give the model that was explained."
         )
 
 

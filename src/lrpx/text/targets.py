@@ -39,6 +39,11 @@ def resolve_position(encoded: Encoded, position: Any, task: str, mask_id: int | 
     masks = [i for i, token in enumerate(encoded.token_ids) if token == mask_id]
     if len(masks) == 1:
         return masks[0]
+    if not masks and mask_id is None and mask is None:
+        raise InputError(
+            "a masked language model predicts its mask token, and this tokenizer has none. Is it the model's own? If it is, give "
+            "position=."
+        )
     if not masks:
         known = " and ".join([*([repr(mask)] if mask else []), *([] if mask_id is None else [f"id {mask_id}"])])
         raise InputError(
