@@ -206,6 +206,10 @@ def test_what_is_saved_is_not_called_like_a_picture(tmp_path):
     e = made()
     with pytest.raises(InputError, match=r"save\(\) writes JSON, and 'keys.png' ends in .png. For .png use to_png\(\)"):
         e.save("keys.png")
+    with pytest.raises(InputError, match=r"ends in .csv. For .csv use to_frame\(\), and pandas writes the table"):
+        e.save("keys.csv")
+    with pytest.raises(InputError, match=r"ends in .pkl. Name it keys.json"):
+        lrpx.Explanations([e]).save("keys.pkl")
     for name in ("keys.json", "keys.json.part", "keys"):
         e.save(tmp_path / name)
         assert lrpx.Explanation.load(tmp_path / name).value == e.value

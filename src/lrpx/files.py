@@ -23,6 +23,10 @@ ENDINGS = {  # format -> what writes it, and how its files are called
     "latex": ("to_latex()", (".tex",)),
     "json": ("save()", (".json", ".jsonl")),
 }
+NO_JSON = {  # endings of what a result may be expected to be saved as -> what writes it, or nothing does
+    **dict.fromkeys((".csv", ".tsv", ".parquet", ".xlsx"), "to_frame(), and pandas writes the table"),
+    **dict.fromkeys((".pkl", ".pickle", ".npy", ".npz", ".pt", ".safetensors"), ""),
+}
 
 
 def check_output(path: str | os.PathLike[str], name: str = "") -> Path:
@@ -73,8 +77,8 @@ def check_ending(path: str | os.PathLike[str], kind: str) -> Path:
     """
     ending = Path(path).suffix.lower()
     writer, own = ENDINGS[kind]
-    other = next((method for method, endings in ENDINGS.values() if ending in endings), None)
-    if ending and ending not in own and (other or kind != "json"):
+    other = next((method for method, endings in ENDINGS.values() if ending in endings), NO_JSON.get(ending))
+    if ending and ending not in own and (other is not None or kind != "json"):
         instead = f"For {ending} use {other}." if other else f"Name it {Path(path).with_suffix(own[0])}."
         raise InputError(f"{writer} writes {kind.upper()}, and {os.fspath(path)!r} ends in {ending}. {instead}")
     return check_output(path)

@@ -161,6 +161,7 @@ def test_what_tokens_pairs_and_their_residuals_add_up_to(explainer, rules, metri
         f"value {e.value:+.4g}, sum of the pairs {e.pairs.sum():+.4g}, residual {left:+.4g}"
     )
     assert math.isclose(sum(row.relevance.sum() for row in view.rows), e.pairs.sum(), rel_tol=1e-10)
+    assert view.sides == ("text", "other")
 
 
 def test_pairs_that_add_up_have_no_note_and_gradients_no_residual(explainer):

@@ -203,6 +203,18 @@ def test_in_the_terminal():
     assert "value: sum of logits minus mean logit" in printed(spans())
 
 
+def test_tokens_that_read_the_same_are_told_apart():
+    g = generation((["a", " b", " a"], [" c", " a"]))
+    tops = [int(np.abs(row).argmax()) for row in g.relevance]
+    text, page = printed(g), g.to_html()
+    for top, row in zip(tops, g.relevance, strict=True):
+        place = f" ({top})" * (top != 1 and top != 3)
+        assert f'"{g.tokens[top]}"{place} {row[top]:+.4g}' in text
+        assert f"<bdi>{g.tokens[top].strip()}</bdi>{place} " in page
+    assert "(n): the token at position n, where several read the same" in text
+    assert "(n)" not in printed(generation())
+
+
 def test_tokens_that_are_subtracted_are_named():
     contrast = (Token(1, "Ġa", " a"), Token(2, "b"), Token(3, "<c>"))
     g = generation(contrast=contrast)

@@ -106,6 +106,7 @@ def test_terminal_has_every_number_within_the_width(of, width):
     for colours in ("truecolor", "standard", None):
         assert max(map(cell_len, printed(e, of, width=width, colours=colours).splitlines())) <= width
     assert "cabinet" in plain or of == "heads"
+    assert ["colours to" in printed(e, of, width=width, colours=c) for c in ("truecolor", None)] == [True, False]
 
 
 def test_terminal_shows_the_tokens_of_a_head_and_of_neurons(capsys):
@@ -183,6 +184,16 @@ def test_a_picture_says_how_many_cells_are_beyond_the_scale(largest, said, tmp_p
     assert ("darkest: beyond the scale (1 of 24, up to +9.000)" in layers_by_heads(e, Look()).legend()) is said
     e.to_svg(tmp_path / "a.svg", of="heads")
     assert ("<!-- darkest: beyond the scale (1 of 24, up to +9.000) -->" in (tmp_path / "a.svg").read_text()) is said
+
+
+def test_a_narrow_matrix_has_no_wide_margin(tmp_path):
+    by_head = np.zeros((LAYERS, 8, 5))
+    by_head[..., 0] = 1.0
+    by_head[1, 2, 0] = 9.0
+    made(by_head=by_head).to_svg(tmp_path / "a.svg", of="heads", header=False)
+    text = (tmp_path / "a.svg").read_text()
+    assert "darkest: beyond" in text
+    assert float(re.search(r'width="([\d.]+)pt"', text)[1]) < 320
 
 
 # The page in which one chooses.

@@ -228,6 +228,7 @@ def test_numbers_can_be_asked_for_and_left_out():
         ({"scale": True}, "scale=True: give"),
         ({"hide": "last"}, "hide='last': give 'special', 'first' or both"),
         ({"hide": ("special", "frist")}, "hide='frist': give 'special', 'first' or both"),
+        ({"hide": 0}, "hide=0: give 'special', 'first' or both"),
         ({"group": "word"}, "group='word': give 'tokens' or 'words'"),
         ({"numbers": "yes"}, "numbers='yes': give True or False"),
     ],

@@ -17,7 +17,7 @@ from .facts import model_and_settings
 from .generated import AllTokens
 from .look import Look
 from .numbers import MINUS, short
-from .text import in_quotes, legible
+from .text import in_quotes, legible, same_apart
 
 MOST_EDGES = 4000
 
@@ -115,6 +115,7 @@ def flow_view(flow: FlowLike) -> FlowView:
     nodes = {(row, place[t]): float(flow.relevance[len(rows) - 1 - row, t]) for row, t in sorted(kept)}
     drawn = [Edge(n, place[upper] if n else -1, place[lower], value) for n, upper, lower, value in found]
     labels = token_labels(flow)
+    apart = same_apart(labels, range(len(labels)))
     largest = max([*map(abs, nodes.values()), *(abs(edge.relevance) for edge in drawn)], default=0.0)
 
     def entry(token) -> str:  # type: ignore[no-untyped-def]
@@ -130,7 +131,7 @@ def flow_view(flow: FlowLike) -> FlowView:
         rows=tuple(rows),
         columns=tuple(columns),
         labels=tuple(labels[i] for i in columns),
-        names=tuple(in_quotes(labels[i]) + f" ({i})" * (labels.count(labels[i]) > 1) for i in columns),
+        names=tuple(in_quotes(labels[i]) + apart[i] for i in columns),
         nodes=nodes,
         edges=tuple(drawn),
         edge_shares=(*(step.kept for step in flow.steps), 1.0),

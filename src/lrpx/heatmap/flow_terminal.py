@@ -17,7 +17,7 @@ from ..errors import counted
 from .flow import Edge, FlowView, percent
 from .numbers import MINUS, short
 from .terminal import NO_BREAK, encodable, signs, style_for, wrapped
-from .text import in_quotes
+from .text import SAME, in_quotes
 
 Fit: TypeAlias = Callable[[str], str]  # text in characters of the encoding
 
@@ -92,7 +92,7 @@ class TerminalFlow:
             text.append("nothing reaches it")
         yield from wrapped(text, console, options.max_width)
         if any(name != in_quotes(label) for name, label in zip(view.names, view.labels, strict=True)):
-            yield Text("(n): the token at position n, where several read the same", "" if plain else "dim")
+            yield Text(SAME, "" if plain else "dim")
 
     def _lines(self, edges: list[Edge], console: Console, plain: bool, fit: Fit) -> list[Text]:
         lines, view = [], self.view

@@ -17,7 +17,7 @@ from .facts import model_and_settings
 from .images import ImageMap, maps_of
 from .look import Look
 from .numbers import MINUS, probability, short
-from .text import legible, mostly_rtl
+from .text import legible, mostly_rtl, same_apart
 
 STRONGEST = 3  # tokens that are named for each generated one
 
@@ -94,6 +94,10 @@ class GeneratedView:
     def text(self, cell: int) -> str:
         """The text of a cell with the space before it."""
         return " " * self.cells[cell].gap + self.cells[cell].text
+
+    def apart(self) -> list[str]:
+        """What to add to the text of each cell, so that cells which read the same are told apart."""
+        return same_apart([cell.text for cell in self.cells], [cell.tokens[0][0] for cell in self.cells])
 
     def explains(self, row: Row) -> str:
         """What a row's value is: ``sum of the logits of``."""

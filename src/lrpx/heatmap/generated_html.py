@@ -228,10 +228,10 @@ def _legend(view: GeneratedView, scale: float, beyond: bool) -> str:
 def _table(view: GeneratedView) -> str:
     """One row per value: its text, probability, number and strongest tokens."""
     head = '<tr><th class="text">explained</th><th>p</th><th>value</th><th class="text">strongest</th></tr>'
-    lines = [head]
+    lines, apart = [head], view.apart()
     for row in view.rows:
         names = ", ".join(
-            f"<bdi>{escape(view.text(i).strip() or view.text(i))}</bdi> {short(float(row.relevance[i]), MINUS)}"
+            f"<bdi>{escape(view.text(i).strip() or view.text(i))}</bdi>{apart[i]} {short(float(row.relevance[i]), MINUS)}"
             for i in row.strongest(5)
         )
         p = "" if row.probability is None else escape(probability(row.probability).strip("= "))

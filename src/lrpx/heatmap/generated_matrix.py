@@ -72,7 +72,7 @@ class Matrix(Protocol):
         """The text of a column."""
 
 
-CELL, GAP, BAR, SIDE, HEAD = 0.22, 0.15, 2.4, 0.2, 0.4  # inches
+CELL, GAP, BAR, SIDE, HEAD, LINE = 0.22, 0.15, 2.4, 0.2, 0.4, 0.2  # inches
 LABEL = 24  # characters of a label at most
 SIZE = 9.0  # points
 
@@ -108,8 +108,10 @@ def draw(view: Matrix, path: Path, kind: str, look: Look = Look()) -> None:  # n
     above = max(face.width(face.text(title), SIZE + 1), face.width(face.text(notes), SIZE - 1)) / DPI
     width, height = columns * CELL, rows * CELL
     told = darkest(numbers, scale, MINUS)
-    legend = BAR + 2 * GAP + face.width(told, SIZE - 1) / DPI
-    size = left + max(width, above, legend) + 4 * GAP, under + height + 0.5 + head
+    beside_bar = BAR + 2 * GAP + face.width(told, SIZE - 1) / DPI
+    broad = beside_bar <= max(width, above)  # or else what is told has a line of its own, below the bar
+    legend = max(BAR, width, above, beside_bar if broad else face.width(told, SIZE - 1) / DPI)
+    size = left + legend + 4 * GAP, under + height + 0.5 + head + LINE * (not broad and bool(told))
     highest, zero, lowest, above_all, below_all = PALETTES[look.palette]
     colours = [tuple(c / 255 for c in rgb) for rgb in (lowest, zero, highest)]
     with matplotlib.rc_context(), warnings.catch_warnings():
@@ -142,8 +144,8 @@ def draw(view: Matrix, path: Path, kind: str, look: Look = Look()) -> None:  # n
         _write(figure, face, size, left, [(title, SIZE + 1, "black", 0.2), (notes, SIZE - 1, "#5d6169", 0.4)])
         beyond = (np.nanmin(numbers) < low, np.nanmax(numbers) > scale)
         _bar(figure, face, image, size, (left, head + 0.26), (low, scale), beyond)
-        middle = head + 0.26 - 0.09 / 2  # of the bar, which the text stands beside
-        _write(figure, face, size, left + BAR + 2 * GAP, [(told, SIZE - 1, "#5d6169", middle)])
+        place = (left + BAR + 2 * GAP, head + 0.26 - 0.09 / 2) if broad else (left, head + 0.5)
+        _write(figure, face, size, place[0], [(told, SIZE - 1, "#5d6169", place[1])])
         save_figure(figure, path, kind)
 
 

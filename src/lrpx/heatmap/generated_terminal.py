@@ -13,14 +13,14 @@ from .generated import GeneratedView, Row
 from .look import Look
 from .numbers import MINUS, probability, short
 from .terminal import encodable, signs, style_for
-from .text import in_quotes
+from .text import SAME, in_quotes
 
 
 class TerminalGenerated:
     """What ``rich`` prints of generated text."""
 
     def __init__(self, view: GeneratedView) -> None:
-        self.view = view
+        self.view, self.apart = view, view.apart()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """A header, the text, and a table with one line per value."""
@@ -57,13 +57,15 @@ class TerminalGenerated:
                 self._strongest(row, console, plain, fit),
             )
         yield table
+        if any(self.apart[i] for row in view.rows for i in row.strongest()):
+            yield Text(SAME, "" if plain else "dim")
         yield Text(fit(f"value: {view.explained}"), "dim")
 
     def _strongest(self, row: Row, console: Console, plain: bool, fit) -> Text:  # type: ignore[no-untyped-def]
         scale, text = Look().end_of_scale(row.relevance[: row.end].tolist()), Text()
         for n, i in enumerate(row.strongest()):
             value = float(row.relevance[i])
-            shown = in_quotes(fit(self.view.text(i)))
+            shown = in_quotes(fit(self.view.text(i))) + self.apart[i]
             text.append("  " if n else "")
             text.append(shown, "" if plain or not scale else style_for(console, value / scale))
             text.append(f" {fit(short(value, MINUS))}")

@@ -131,7 +131,7 @@ class Grid:
         ends = dict(self.ends()).get("colours to")
         first = self.rows[0].view
         one = f"all rows: colours to {'±' * (not first.one_sided)}{first.number(first.scale)[1:]}"
-        told = "each row has its own scale, which ends at the number behind it" if ends else one
+        told = 'each row has its own scale, which ends at its number under "colours to"' if ends else one
         return f"{told}{beyond}{hidden}"
 
     def marked(self) -> str:

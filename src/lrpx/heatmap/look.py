@@ -64,6 +64,8 @@ class Look:
             raise InputError(f"header={self.header!r}: give True or False.")
         if self.palette not in PALETTES:
             raise InputError(f"palette={self.palette!r}: give {' or '.join(map(repr, PALETTES))}.")
+        if not isinstance(self.hide, str | Sequence):
+            raise InputError(f"hide={self.hide!r}: give 'special', 'first' or both.")
         for name in self.hidden:
             if name not in HIDEABLE:
                 raise InputError(f"hide={name!r}: give 'special', 'first' or both.")

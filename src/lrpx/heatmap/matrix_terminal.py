@@ -57,9 +57,9 @@ class TerminalMatrix:
                     text.append(shown.rjust(wide - 1).rjust(wide), style)
                 yield text
             yield Text()
-        yield from Text(encodable(view.legend(minus), options.encoding), "dim" if coloured else "").wrap(
-            console, width, overflow="fold"
-        )
+        if coloured:
+            legend = Text(encodable(view.legend(minus), options.encoding), "dim")
+            yield from legend.wrap(console, width, overflow="fold")
 
 
 def _ticks(start: int, stop: int, wide: int) -> Iterator[str]:

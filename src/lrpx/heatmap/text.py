@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import sys
 import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 import regex
 
@@ -29,6 +31,15 @@ def in_quotes(text: str) -> str:
     """A token in double quotes; in single ones if it has double ones and no single one."""
     mark = "'" if '"' in text and "'" not in text else '"'
     return f"{mark}{text}{mark}"
+
+
+SAME = "(n): the token at position n, where several read the same"
+
+
+def same_apart(texts: Sequence[str], positions: Iterable[int]) -> list[str]:
+    """What to add to each text: `` (3)``, its position, where another one reads the same, or nothing."""
+    count = Counter(texts)
+    return [f" ({position})" * (count[text] > 1) for text, position in zip(texts, positions, strict=True)]
 
 
 def readable(raw: str, *, byte_level: bool = False) -> str:
