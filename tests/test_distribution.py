@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 ROOT = Path(__file__).resolve().parents[1]
 NEEDED = [
     *(f"lrpx/{name}" for name in ("py.typed", "__main__.py", "heatmap/explorer.js", "models/default/download.py")),
-    *(f"lrpx/app/page/{name}" for name in ("index.html", "app.css", "app.js", "draw.js")),
+    *(f"lrpx/app/page/{path.name}" for path in (ROOT / "src" / "lrpx" / "app" / "page").iterdir()),
 ]
 IN_THE_ARCHIVE = [
     "pyproject.toml",

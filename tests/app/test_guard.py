@@ -1,9 +1,12 @@
 """Other sites cannot use the app through the browser of its user."""
 
+from importlib import resources
+
 import app_tools
 import pytest
 
 from lrpx.app.guard import POLICY, Guard, host_name
+from lrpx.app.server import PAGE
 
 QUESTION = {"text": app_tools.TEXT}
 
@@ -77,7 +80,10 @@ def test_the_policy_loads_nothing_from_elsewhere(client):
     assert not any(word in POLICY for word in ("http", "unsafe", "*"))
     page = client.get("/").text
     assert "<style" not in page
-    assert (
-        "http://" not in page + client.get("/app.js").text + client.get("/draw.js").text + client.get("/app.css").text
-    )
+    assert "http://" not in "".join(client.get(path).text for path in PAGE)
     assert "https://" not in page
+
+
+def test_every_file_of_the_page_is_served():
+    files = resources.files("lrpx.app") / "page"
+    assert sorted(name for name, _ in PAGE.values()) == sorted(file.name for file in files.iterdir())

@@ -43,11 +43,14 @@ logger = logging.getLogger("lrpx")
 
 Tell = Callable[[Mapping[str, Any]], Awaitable[None]]
 Ask = Callable[[Desk, Any, Tell], Awaitable[None]]
+SCRIPTS = (
+    *("app", "ask", "draw", "explain", "files", "form"),
+    *("maps", "predictions", "reply", "samples", "state"),
+)
 PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/app.css": ("app.css", "text/css; charset=utf-8"),
-    "/app.js": ("app.js", "text/javascript; charset=utf-8"),
-    "/draw.js": ("draw.js", "text/javascript; charset=utf-8"),
+    **{f"/{name}.js": (f"{name}.js", "text/javascript; charset=utf-8") for name in SCRIPTS},
 }
 LARGEST_BODY = 32_000_000  # bytes: a few images
 FAILURES = (LrpxError, ImportError, OSError)  # what a person can mend, in one line
