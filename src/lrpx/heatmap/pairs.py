@@ -49,7 +49,7 @@ def pairs_view(e: Drawable, pairs: object) -> PairsView:
     summed = np.add.reduceat(summed, [cell.tokens[0][0] - length for cell in second], axis=1)
     rows = tuple(MatrixRow(cell.text, line, len(second)) for cell, line in zip(first, summed, strict=True))
     title = f"{e.method}: {e.explains}, by pairs of tokens"
-    text, other = (segment.name for segment in e.segments)
+    text, other = (name for name, _, _ in e.segments)
     notes = (sums(e, float(pairs.sum())), *model_and_settings(e))
     return PairsView(title, notes, rows, second, len(second), sides=(text, other))
 
