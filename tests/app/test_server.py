@@ -224,8 +224,7 @@ def test_a_table_is_that_of_the_library(desk, ask):
     found = pd.read_csv(io.BytesIO(content(ask, "csv")[1]), keep_default_na=False, dtype={"relevance": str})
     found["relevance"] = found["relevance"].map(float)
     expected = desk.explainer(TEXT, target=" are", contrast=" is", method=ASKED["methods"]).to_frame()
-    position = found.pop("position")
-    assert position.tolist() == [*range(5)] * 3
+    assert found["position"].tolist() == [*range(5)] * 3
     assert list(found.columns) == list(expected.columns)
     for name in found.columns:
         assert found[name].tolist() == expected[name].tolist()

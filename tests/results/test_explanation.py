@@ -252,7 +252,8 @@ def test_repr_says_what_is_explained():
 def test_frame():
     pytest.importorskip("pandas", reason="pandas is not installed")
     frame = explanation().to_frame()
-    assert list(frame.columns) == ["text", "token", "token_id", "relevance"]
+    assert list(frame.columns) == ["position", "text", "token", "token_id", "relevance"]
+    assert frame["position"].tolist() == [0, 1, 2]
     assert frame["text"].tolist() == ["The", " 🤗", ""]
     assert frame["token"].tolist() == explanation().tokens
     assert frame["relevance"].tolist() == explanation().relevance.tolist()

@@ -55,8 +55,9 @@ def test_one_page(three, tmp_path):
 
 def test_one_table(three):
     frame = Explanations(three).to_frame()
-    assert frame.columns.tolist() == ["explanation", "method", "text", "token", "token_id", "relevance"]
+    assert frame.columns.tolist() == ["explanation", "method", "position", "text", "token", "token_id", "relevance"]
     assert frame["explanation"].tolist() == [0, 0, 1, 1, 1, 2]
+    assert frame["position"].tolist() == [0, 1, 0, 1, 2, 0]
     assert frame["token"].tolist() == list("abcdef")
     assert frame["method"].tolist() == ["lrp"] * 2 + ["attnlrp"] * 3 + ["lrp"]
     assert frame.columns.tolist() == Explanations([]).to_frame().columns.tolist()

@@ -64,7 +64,7 @@ def file_of(explanations: Sequence[Explanation], kind: str, look: Look) -> bytes
 
 
 def csv_of(explanations: Sequence[Explanation]) -> str:
-    """One row per token, with the columns of ``Explanations.to_frame`` and the token's position."""
+    """One row per token, with the columns of ``Explanations.to_frame``."""
     rows = [
         (n, e.method, i, text, e.tokens[i], e.token_ids[i], e.relevance[i])
         for n, e in enumerate(explanations)

@@ -191,7 +191,7 @@ class Explanation(ShownPairs):
         )
 
     def to_frame(self, of: Literal["tokens", "layers", "heads"] = "tokens") -> Any:
-        """One row per token as a pandas ``DataFrame``: ``text``, ``token`` (the raw piece), ``token_id`` and ``relevance``.
+        """One row per token as a pandas ``DataFrame``: ``position``, ``text``, ``token`` (the raw piece), ``token_id``, ``relevance``.
 
         ``text`` is readable, and empty for a token that only goes on with the character that the token before began.
         ``of="layers"`` gives a row per layer and position with ``by_layer`` and its relatives, ``of="heads"`` one per layer, head
@@ -204,8 +204,8 @@ class Explanation(ShownPairs):
         if of != "tokens":
             arrays = {name: numbers for name in INSIDE if (numbers := getattr(self, name)) is not None}
             return pd.DataFrame(columns_of(of, arrays, readable_texts(self.units), self))
-        columns = {"text": readable_texts(self.units), "token": self.tokens, "token_id": self.token_ids}
-        return pd.DataFrame({**columns, "relevance": self.relevance})
+        texts = {"text": readable_texts(self.units), "token": self.tokens, "token_id": self.token_ids}
+        return pd.DataFrame({"position": range(len(self.tokens)), **texts, "relevance": self.relevance})
 
     # Saving. Plain JSON: readable, diffable and safe to load.
 

@@ -73,7 +73,7 @@ class Explanations(Shown, Sequence[Explanation]):
             frame.insert(1, "method", each.method)
         import pandas as pd  # there, or ``Explanation.to_frame`` has said how to install it
 
-        columns = ["explanation", "method", "text", "token", "token_id", "relevance"]
+        columns = ["explanation", "method", "position", "text", "token", "token_id", "relevance"]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
 
     def agreement(self) -> dict[tuple[str, str], float]:
