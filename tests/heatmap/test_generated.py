@@ -203,6 +203,11 @@ def test_in_the_terminal():
     assert "value: sum of logits minus mean logit" in printed(spans())
 
 
+def test_a_continuation_without_letters_goes_the_way_of_its_prompt():
+    assert generated_view(generation((["של", "ום"], [r"\xd7", "."]))).rtl == (True, True)
+    assert generated_view(generation((["של", "ום"], [" a", "b"]))).rtl == (True, False)
+
+
 def test_tokens_that_read_the_same_are_told_apart():
     g = generation((["a", " b", " a"], [" c", " a"]))
     tops = [int(np.abs(row).argmax()) for row in g.relevance]

@@ -25,7 +25,7 @@ from lrpx.errors import InputError, LrpxWarning
 from lrpx.heatmap import Look, latex, rtl
 from lrpx.heatmap.colours import BLUE, RED, WHITE, colour, hex_colour, ink
 from lrpx.heatmap.numbers import fixed
-from lrpx.heatmap.text import around_quotes, in_quotes, readable, visible
+from lrpx.heatmap.text import around_quotes, in_quotes, mostly_rtl, readable, visible
 from lrpx.heatmap.view import view
 from lrpx.results.explanation import Explanation
 from lrpx.results.tokens import Prediction, Token, Unit
@@ -593,6 +593,28 @@ def test_html_gives_quoted_tokens_their_own_direction():
     page = heatmap.to_html(e)
     assert "likeliest: <bdi>&quot; של&quot;</bdi> .40, <bdi>&quot;של&quot;</bdi> .10</p>" in page
     assert "note: the target is <bdi>&quot;של&quot;</bdi>.</p>" in page
+
+
+def test_bytes_of_a_character_that_is_not_complete_stand_right_of_its_text():
+    top = (Prediction(Token(1, "y", r"י\xd7"), 0.4),)
+    page = heatmap.to_html(explanation([("שלום", ["a"]), (r" ב\xd7", ["b"])], [1.0, 1.0], top=top))
+    assert r'likeliest: <bdi dir="ltr">&quot;י\xd7&quot;</bdi> .40' in page
+    assert r'<bdi dir="ltr">ב\xd7</bdi></span>' in page
+    assert mostly_rtl(r"י\xd7\xd8")
+    assert mostly_rtl(r"\xd7", True)
+
+
+def test_words_of_a_header_stand_in_a_line_from_left_to_right():
+    """A picture draws each word alone, and a Hebrew letter would take the full stop behind it to its left."""
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    from lrpx.heatmap.canvas import Canvas
+    from lrpx.heatmap.fonts import Typeface
+
+    line = r'one of א to ב. "של" "י\xd7"'
+    canvas = Canvas(Typeface(line))
+    canvas.paragraph([(line, False)], 9.0)
+    words = [mark[1][2] for mark in canvas._marks]
+    assert words == ["one", "of", "\u200eא", "to", "\u200eב.", '"של"', '\u200e"י\\xd7"']
 
 
 def test_html_keeps_frames_off_the_letters_beside_them():

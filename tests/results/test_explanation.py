@@ -246,6 +246,7 @@ def test_repr_says_what_is_explained():
     assert repr(explanation()) == "<Explanation alti-logit of ' are' - 'Ġis': value 0.3, 3 tokens>"
     assert repr(explanation(contrast=None)) == "<Explanation alti-logit of ' are': value 0.3, 3 tokens>"
     raw = explanation(target=Token(389, "Ġare"), contrast=None)  # how it reads is not known
+    assert repr(explanation(measures="mixture", method="alti")) == "<Explanation alti of position 2, 3 tokens>"
     assert repr(raw) == "<Explanation alti-logit of 'Ġare': value 0.3, 3 tokens>"
 
 

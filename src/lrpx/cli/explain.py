@@ -27,7 +27,12 @@ def explain(
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option("--file", "-f", metavar="FILE", help="One text per line, or JSON lines; - is standard input."),
+        typer.Option(
+            "--file",
+            "-f",
+            metavar="FILE",
+            help="One text per line, blank ones left out, or JSON lines; - is standard input.",
+        ),
     ] = None,
     jsonl: options.JsonlOption = None,
     image: options.ImageOption = None,

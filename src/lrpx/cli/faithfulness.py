@@ -27,7 +27,10 @@ _HEADS = {  # in narrow columns, so that the table fits into 60
 def faithfulness(
     text: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts; - is standard input.")] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", metavar="FILE", help="One text per line, or JSON lines (.jsonl).")
+        Path | None,
+        typer.Option(
+            "--file", "-f", metavar="FILE", help="One text per line, blank ones left out, or JSON lines (.jsonl)."
+        ),
     ] = None,
     jsonl: Annotated[
         bool | None,

@@ -58,7 +58,7 @@ def texts_of(
 
     Args:
         arguments: What was typed; ``-`` alone is standard input.
-        file: One text per line; ``-`` is standard input.
+        file: One text per line, blank ones left out; ``-`` is standard input.
         jsonl: Whether the lines are JSON. ``None``: if the file's name ends in ``.jsonl``.
         chat: Each text is what a user says to a chat model.
         command: Which command takes them, for messages.

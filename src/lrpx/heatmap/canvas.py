@@ -11,6 +11,8 @@ from typing import Any
 
 from .colours import Rgb
 from .fonts import DPI, Typeface, emoji_height
+from .rtl import LTR_MARK
+from .text import BYTES, is_rtl
 
 WIDTH, MARGIN = 1800, 50  # pixels; a narrower map gets a narrower picture
 ROOM = WIDTH - 2 * MARGIN
@@ -73,7 +75,9 @@ class Canvas:
                 width = self.face.width(word.rstrip(), size, bold)
                 if x > MARGIN and x + width > WIDTH - MARGIN:
                     x, self.y = float(MARGIN), self.y + step
-                self.text(x, self.y, word.rstrip(), size, bold=bold, ink=ink)
+                # Drawn alone, a Hebrew letter with a full stop would go from right to left, unlike the line that it is in.
+                mark = LTR_MARK * (any(map(is_rtl, word)) and (word[0] != '"' or bool(BYTES.search(word))))
+                self.text(x, self.y, mark + word.rstrip(), size, bold=bold, ink=ink)
                 x += width + (len(word) - len(word.rstrip())) * size * DPI / 72 * 0.32
 
     def paint(self, figure: Any, width: float, height: float) -> None:

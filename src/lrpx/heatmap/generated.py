@@ -137,6 +137,7 @@ def generated_view(g: Generated) -> GeneratedView:
     text = AllTokens(g.tokens, g.token_ids, g.units, g.special, np.zeros(count), images=g.images)
     cells = cells_of(text, Look())  # type: ignore[arg-type]
     of_token = np.repeat(np.arange(len(cells)), [len(cell.tokens) for cell in cells])
+    prompt = mostly_rtl("".join(text for start, _, text in g.units if start < g.prompt_length))
     contrasts = g.contrast if isinstance(g.contrast, tuple) else ()
     view = GeneratedView(
         method=g.method,
@@ -150,10 +151,7 @@ def generated_view(g: Generated) -> GeneratedView:
         many=_minus_contrasts(legible(g.what(2)), contrasts, "their contrasts"),
         notes=tuple(map(legible, model_and_settings(g))),
         remarks=tuple(map(legible, g.notes)),
-        rtl=(
-            mostly_rtl("".join(text for start, _, text in g.units if start < g.prompt_length)),
-            mostly_rtl("".join(text for start, _, text in g.units if start >= g.prompt_length)),
-        ),
+        rtl=(prompt, mostly_rtl("".join(text for start, _, text in g.units if start >= g.prompt_length), prompt)),
     )
     rows = []
     for i, span in enumerate(g.spans):

@@ -14,7 +14,7 @@ import numpy as np
 
 from .colours import BEYOND_BLUE, BEYOND_RED, BLUE, RED, WHITE, colour
 from .generated import GeneratedView, Row
-from .html import STYLE, cell_style, document, prose
+from .html import STYLE, cell_style, document, letters, prose
 from .image_html import STYLE as OF_IMAGES
 from .image_html import figure
 from .look import QUANTILE, Look
@@ -209,7 +209,7 @@ def _cells(view: GeneratedView, row: Row, scale: float, start: int, stop: int) -
         lines = [*inside, end] if end else inside
         read = f" ({fixed(value, scale, MINUS)}) " if took else ""
         yield (
-            f'{" " * cell.gap}<span class="{kind}" style="{style}" title="{tip}">{"<br>".join(map(escape, lines))}</span>'
+            f'{" " * cell.gap}<span class="{kind}" style="{style}" title="{tip}">{"<br>".join(map(letters, lines))}</span>'
             f'<bdi class="read">{read}</bdi>{"" if end else "<br>"}'
         )
 

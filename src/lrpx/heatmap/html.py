@@ -18,7 +18,7 @@ from .colours import BEYOND_BLUE, BEYOND_RED, BLUE, PALETTES, RED, WHITE, Rgb, h
 from .image_html import figures
 from .look import Look
 from .numbers import MINUS, fixed
-from .text import around_quotes, in_quotes, legible
+from .text import BYTES, around_quotes, in_quotes, legible
 from .view import ALL_ZERO, View
 
 _LIGHT = "--lrpx-page:#fff;--lrpx-ink:#1b1c1f;--lrpx-soft:#5d6169;--lrpx-line:#d9dce1;--lrpx-quote:#f0f1f4;color-scheme:light"
@@ -128,12 +128,22 @@ def section(view: View) -> str:
 def prose(line: str) -> str:
     """Words around the map. A quoted token has its own direction, or numbers after Hebrew would stand before it."""
     parts = map(escape, around_quotes(line))
-    return "".join(f"<bdi>{part}</bdi>" if n % 2 else part for n, part in enumerate(parts))
+    return "".join(_isolated(part) if n % 2 else part for n, part in enumerate(parts))
 
 
 def quote(text: str) -> str:
     """A token in quotes."""
-    return f"<code><bdi>{escape(in_quotes(text), quote=False)}</bdi></code>"
+    return f"<code>{_isolated(escape(in_quotes(text), quote=False))}</code>"
+
+
+def _isolated(token: str) -> str:
+    r"""A token with a direction of its own; if it ends within a character, ``י\xd7``, its bytes stand on the right."""
+    return f'<bdi dir="ltr">{token}</bdi>' if BYTES.search(token) else f"<bdi>{token}</bdi>"
+
+
+def letters(piece: str) -> str:
+    """The text of a cell; it stays a part of its line, with which Arabic letters join, unless it ends within a character."""
+    return _isolated(escape(piece)) if BYTES.search(piece) else escape(piece)
 
 
 def _cells(view: View) -> Iterator[str]:
@@ -158,7 +168,7 @@ def _cells(view: View) -> Iterator[str]:
         # A final line break goes outside the cell, which would otherwise continue on the next line.
         lines = [*inside, end] if end else inside
         style = cell_style(view.fill(cell))
-        shown = f'<span class="{kind}" style="{style}" title="{tip}">{"<br>".join(map(escape, lines))}</span>'
+        shown = f'<span class="{kind}" style="{style}" title="{tip}">{"<br>".join(map(letters, lines))}</span>'
         if with_numbers:
             # A block has no direction of its own, by which its place is found and its brackets are mirrored.
             rtl = cell.rtl and not cell.text.isdigit()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from .text import is_ltr, is_rtl, mostly_rtl
 
-RTL_MARK, JOINER = "\N{RIGHT-TO-LEFT MARK}", "\N{ZERO WIDTH JOINER}"
+RTL_MARK, LTR_MARK, JOINER = "\N{RIGHT-TO-LEFT MARK}", "\N{LEFT-TO-RIGHT MARK}", "\N{ZERO WIDTH JOINER}"
 
 
 def direction(text: str) -> str:

@@ -19,6 +19,7 @@ _BYTES |= {chr(256 + i): b for i, b in enumerate(sorted(set(range(256)) - set(_B
 _UNSEEN = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")  # controls, formats, surrogates, private use, separators
 _LONGEST_CHARACTER = 40  # code points; a family of four with skin tones has eleven
 _QUOTED = regex.compile(r"""("[^"]*"+|(?<!\w)'[^']*'(?!\w))""")
+BYTES = regex.compile(r"(\\x[0-9a-f]{2})+")  # of a character that is not complete, as ``readable`` writes them
 _JOINERS = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"  # they shape emoji and Persian words
 
 
@@ -158,5 +159,6 @@ def mostly_rtl(text: str, otherwise: bool = False) -> bool:
         text: Any text.
         otherwise: The answer for a text without letters.
     """
+    text = BYTES.sub("", text)
     right, left = sum(map(is_rtl, text)), sum(map(is_ltr, text))
     return right > left if right or left else otherwise

@@ -158,6 +158,8 @@ class Explanation(ShownPairs):
         tokens = [token.shown or token.text for token in (self.target, self.contrast) if token]
         what = " - ".join(map(repr, filter(None, tokens)))
         what = f"{self.explains} {what}".rstrip() if self.explains else what
+        if self.measures == "mixture":  # not about the target, whatever it is
+            return f"<Explanation {self.method} of position {self.position}, {counted(len(self.tokens), 'token')}>"
         return f"<Explanation {self.method} of {what}: value {self.value:.4g}, {counted(len(self.tokens), 'token')}>"
 
     def head(self, layer: int, head: int) -> Explanation:
@@ -191,7 +193,7 @@ class Explanation(ShownPairs):
         )
 
     def to_frame(self, of: Literal["tokens", "layers", "heads"] = "tokens") -> Any:
-        """One row per token as a pandas ``DataFrame``: ``position``, ``text``, ``token`` (the raw piece), ``token_id``, ``relevance``.
+        """One row per token as a pandas ``DataFrame``: ``position``, ``text``, ``token`` (raw), ``token_id``, ``relevance``.
 
         ``text`` is readable, and empty for a token that only goes on with the character that the token before began.
         ``of="layers"`` gives a row per layer and position with ``by_layer`` and its relatives, ``of="heads"`` one per layer, head
