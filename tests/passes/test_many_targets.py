@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from support import COMMON, families, runner_of
+from support import COMMON, runner_of, slow_but
+from swept import REFUSES
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaForCausalLM
 
@@ -23,7 +24,7 @@ from lrpx.propagation.propagate import propagate
 from lrpx.propagation.rulesets import LRP
 from lrpx.text.batching import Item, pad
 
-N, PROMPT = 11, 5  # tokens, and how many of them are the prompt's
+N, PROMPT = 11, 7  # tokens, and how many of them are the prompt's
 CAUSAL = [family for family in tiny.FAMILIES if family.startswith("causal:")]
 # Whose own forward pass gives other logits for a text than for its beginning: a router's tie, decided by rounding.
 NOT_THE_SAME_TEXT = {"causal:axk2"}
@@ -91,8 +92,13 @@ def has_float32_parts(model, ids):
     return seen.found
 
 
-@families(CAUSAL)
-@pytest.mark.parametrize("rule_set", ["lrp", "attnlrp", {}], ids=str)
+PLAIN = {*COMMON, *REFUSES, *CAUSAL[::7]}  # elsewhere gradients under rules are enough
+CASES = [(family, rule_set) for rule_set in ("lrp", "attnlrp", {}) for family in CAUSAL if rule_set or family in PLAIN]
+
+
+@pytest.mark.parametrize(
+    ("family", "rule_set"), slow_but(CASES, *(case for case in CASES if case[0] in COMMON)), ids=str
+)
 def test_every_token_gets_what_a_pass_of_its_own_gives(family, rule_set):
     assert_as_one_by_one(family, rule_set)
 
