@@ -19,12 +19,20 @@ def pytest_collection_finish(session):
     """What was imported stays; looking at it again and again took the garbage collector a tenth of the time."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
 
 @pytest.fixture
 def trusted(monkeypatch):
     """Code of these tests counts as known code, which reads nothing but what modules hold."""
     monkeypatch.setattr(model_state, "KNOWN_CODE", {*model_state.KNOWN_CODE, "support", "tests"})
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Again after a test of something that sets the number: with more, the tests that follow take up to thirty times longer."""
+    yield
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
