@@ -77,7 +77,7 @@ MODELS = ["mini-gpt2", "mini-bert", SMOLLM2]
 @pytest.mark.parametrize("name", MODELS)
 def test_the_forward_pass_is_the_plain_models_bit_for_bit(name, load):
     model, tokenizer = load(name)
-    texts, _ = sentences(tokenizer, 3)
+    texts, _ = sentences(tokenizer, 2)
     for text in texts:
         inputs = tokenizer(text, return_tensors="pt")
         with torch.no_grad():
@@ -92,7 +92,7 @@ def test_the_forward_pass_is_the_plain_models_bit_for_bit(name, load):
 def test_relevance_and_residual_are_the_logit_difference(name, load):
     """The value is the difference of the plain model's logits; relevance and residual add up to it."""
     model, tokenizer = load(name)
-    texts, what = sentences(tokenizer, 4)
+    texts, what = sentences(tokenizer, 2)
     for method in DECOMPOSING:
         for text, target, contrast, e in zip(
             texts, *what.values(), lrpx.explain(model, tokenizer, texts, method=method, **what), strict=True
@@ -122,7 +122,7 @@ def test_lrp_of_a_model_without_biases_is_complete(load):
 @pytest.mark.parametrize("name", MODELS)
 def test_a_flow_keeps_its_share_at_every_place(name, load):
     model, tokenizer = load(name)
-    texts, what = sentences(tokenizer, 3)
+    texts, what = sentences(tokenizer, 2)
     explainer = lrpx.Explainer(model, tokenizer)
     for method in ("attnlrp", "lrp"):
         for text, target, contrast in zip(texts, *what.values(), strict=True):
@@ -138,7 +138,7 @@ def test_a_flow_keeps_its_share_at_every_place(name, load):
 @pytest.mark.parametrize("name", MODELS)
 def test_a_batch_is_the_same_as_one_by_one(name, load):
     model, tokenizer = load(name)
-    texts, what = sentences(tokenizer, 6)
+    texts, what = sentences(tokenizer, 3)
     for method in ("attnlrp", "lrp"):
         together = lrpx.explain(model, tokenizer, texts, method=method, **what)
         for i, e in enumerate(together):
@@ -153,7 +153,7 @@ def test_a_batch_is_the_same_as_one_by_one(name, load):
 @pytest.mark.parametrize("name", ["mini-gpt2", "mini-bert"])
 def test_half_precision_ranks_tokens_like_float32(name, dtype, minis):
     model, tokenizer = lrpx.load(minis / name)
-    texts, what = sentences(tokenizer, 4)
+    texts, what = sentences(tokenizer, 2)
     expected = {m: lrpx.explain(model, tokenizer, texts, method=m, **what) for m in DECOMPOSING}
     model.to(dtype)
     for method, right in expected.items():
