@@ -187,3 +187,19 @@ def test_a_masked_model_is_given_masks():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert lrpx.explain(tiny_tokenizers.bert(tokenizer), tokenizer, "The keys [MASK] here").notes == ()
+
+
+# The tokenizer
+
+
+def test_a_tokenizer_with_much_fewer_tokens_than_the_model(gpt2):
+    model, tokenizer = gpt2
+    other = tiny_tokenizers.byte_level([f"<{i}>" for i in range(len(tokenizer))])
+    explainer = lrpx.Explainer(tiny_tokenizers.gpt2(other), tokenizer)
+    said = rf"the tokenizer has {len(tokenizer)} tokens, and GPT2LMHeadModel knows {len(other)}. Is it the model's own"
+    for ask in (explainer, explainer.flow):
+        with pytest.warns(UserWarning, match=said):
+            found = ask("the keys to the")
+        assert any(re.match(said, note) for note in found.notes)
+    explainer([3, 5, 7])  # ids were not made by it
+    lrpx.Explainer(model, tokenizer)("the keys to the")

@@ -296,7 +296,6 @@ WRONG = {
     "nothing": None,
     "a number": 3,
     "bytes": b"abc",
-    "a set": {"a"},
     "a dictionary": {"a": 1},
     "an empty list": [],
     "an empty array": np.array([], dtype=int),

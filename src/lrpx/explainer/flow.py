@@ -90,7 +90,9 @@ def explain_flow(
     about = runner.provenance(method.name, settings)
     about |= {"target": target.id, "target_text": target.text}
     about |= {"contrast": contrast and contrast.id, "contrast_text": contrast and contrast.text}
-    [known] = notes_of([encoded], tokenizer, padding_id(model, tokenizer), causal=signature.task == "causal")
+    [known] = notes_of([encoded], tokenizer, padding_id(model, tokenizer), signature)
+    for note in known:
+        warn(note)
     names = found.places
     steps = [FlowStep(**{**vars(step), "upper": names[step.upper], "lower": names[step.lower]}) for step in found.steps]
     return RelevanceFlow(

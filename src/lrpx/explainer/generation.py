@@ -151,7 +151,7 @@ def explain_continuation(
         many, relevance = ask(OneByOne(runner, method, settings, items, batch_tokens))
     values = factors @ many.scores
     given = replace(prompt, token_ids=prompt.token_ids[: prompt.source or None])
-    [notes] = notes_of([given], tokenizer, padding_id(model, tokenizer), causal=not prompt.source)
+    [notes] = notes_of([given], tokenizer, padding_id(model, tokenizer), signature)
     for note in (*notes, *asked.notes, *item.notes):
         warn(note)
     whole = rows.encoded

@@ -87,7 +87,7 @@ def explain_similarity(
     signature = ModelSignature.of(model)
     both = [_encoded(tokenizer, text, name) for text, name in zip(texts, ("text", "other"), strict=True)]
     notes = [note for one in both for note in check_readable(signature, one)]
-    known = notes_of(both, tokenizer, padding_id(model, tokenizer), causal=signature.task == "causal")
+    known = notes_of(both, tokenizer, padding_id(model, tokenizer), signature)
     notes = list(dict.fromkeys([*(note for one in known for note in one), *notes]))
     for note in notes:
         warn(note)

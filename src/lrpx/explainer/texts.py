@@ -17,7 +17,7 @@ from ..errors import InputError, LrpxError
 from ..methods import METHODS, Method
 from ..methods.together import explain_together, takes_one_pass
 from ..models.reader import image_processor_of, tokenizer_of
-from ..models.signature import ModelSignature, padding_id, task_of
+from ..models.signature import ModelSignature, padding_id
 from ..passes.dispatch import PassRunner
 from ..passes.hidden_states import place_first
 from ..passes.scoring import Objective
@@ -154,7 +154,7 @@ class Texts(Collected):
     ) -> list[tuple[str, ...]]:
         """What the user has to know of texts that could be tokenised; ``others``: there are more, which are plain ids."""
         padding = padding_id(model, self.tokenizer)
-        return notes_of(read, self.tokenizer, padding, causal=task_of(model) == "causal", others=others)
+        return notes_of(read, self.tokenizer, padding, self.signature, others=others)
 
     def explained_by(
         self,

@@ -1,6 +1,7 @@
 """What looks like a mistake in a text that can be explained all the same.
 
-Padding without a mask; doubled special tokens; a mask token in a text that a causal model is to go on with.
+Padding without a mask; doubled special tokens; a mask token in a text that a causal model is to go on with; a tokenizer with
+much fewer tokens than the model knows.
 
 The text is explained as it was given; what looks wrong is said as a note, and as a warning.
 """
@@ -10,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..models.signature import ModelSignature
 from .tokenization import Encoded
 
+FEWEST = 0.8  # of the model's tokens, in a tokenizer that may be its own
 MASKS = ("[MASK]", "<mask>")  # of BERT's and RoBERTa's relatives
 
 
 def notes_of(
-    texts: Sequence[Encoded], tokenizer: Any, pad: int | None, *, causal: bool, others: bool = False
+    texts: Sequence[Encoded], tokenizer: Any, pad: int | None, signature: ModelSignature, *, others: bool = False
 ) -> list[tuple[str, ...]]:
     """For each text of one call, what the user has to know of it.
 
@@ -24,13 +27,14 @@ def notes_of(
         texts: As the model will read them.
         tokenizer: The model's, or ``None``.
         pad: The id of the padding token, if there is one.
-        causal: Whether the model goes on with a text.
+        signature: Of the model.
         others: Whether the call has more texts, which neither begin nor end in the padding token.
     """
     padding = _padding(texts, tokenizer, pad, others=others)
-    masked = [_masked(text, tokenizer) if causal else () for text in texts]
+    masked = [_masked(text, tokenizer) if signature.task == "causal" else () for text in texts]
+    foreign = _foreign(tokenizer, signature) if any(text.text is not None for text in texts) else ()
     return [
-        (*notes, *_doubled(text, tokenizer, pad), *more)
+        (*notes, *_doubled(text, tokenizer, pad), *more, *foreign)
         for notes, text, more in zip(padding, texts, masked, strict=True)
     ]
 
@@ -88,6 +92,17 @@ def _masked(text: Encoded, tokenizer: Any) -> tuple[str, ...]:
         f"the text has {mask!r}, and a causal model does not fill it in: it predicts what comes after the text. End the text "
         "before it, or take a masked language model, such as google-bert/bert-base-uncased."
         for mask in found[:1]
+    )
+
+
+def _foreign(tokenizer: Any, signature: ModelSignature) -> tuple[str, ...]:
+    """A tokenizer with much fewer tokens than the model knows. Rounding up a vocabulary adds a few percent at most."""
+    size = len(tokenizer)
+    if size >= FEWEST * signature.vocabulary:
+        return ()
+    return (
+        f"the tokenizer has {size:,} tokens, and {signature.name} knows {signature.vocabulary:,}. Is it the model's own? With "
+        "another one, the model reads another text.",
     )
 
 
