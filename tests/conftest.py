@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 
 import browser
 import compiled_tools
@@ -13,6 +14,7 @@ from lrpx.passes import model_state
 
 def pytest_configure(config):
     torch.set_num_threads(1)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # of processes that tests start
 
 
 def pytest_collection_finish(session):
