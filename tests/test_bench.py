@@ -565,6 +565,10 @@ def test_flashtrace(bench, retrieval):
 
 
 FLASHTRACE = """
+import importlib.util
+
+importlib.util.find_spec("wordfreq")  # as transformers asks for packages
+
 class Trace:
     def __init__(self, scores):
         self.scores = scores
