@@ -268,7 +268,7 @@ def pad(
         return table
 
     tables = {
-        "input_ids": padded((item.token_ids for item in items), filler(model)),
+        "input_ids": padded((item.token_ids for item in items), filler(model) if min(lengths) < width else 0),
         "attention_mask": padded(([1] * n for n in lengths), 0),
     }
     for name in items[0].extras:
