@@ -164,8 +164,8 @@ def test_what_holds_for_all_is_said_once():
 def test_the_end_of_a_row_adds_up():
     with_parts = made(method="alti-logit", components={"mlp": np.array([0.25, 0.5])})
     ends = dict(grid([made(), with_parts], Look()).ends())
-    assert ends["outside"] == ["", "+0.75"]
-    assert ends["residual"] == ["+0.5", "+0.5"]
+    assert ends["outside"] == ["", "+0.7500"]
+    assert ends["residual"] == ["+0.5000", "+0.5000"]
     assert [float(v) for v in ends["value"]] == pytest.approx([made().value, with_parts.value], rel=1e-3)
     mixture = made(method="alti", measures="mixture", residual=None)
     object.__setattr__(mixture, "relevance", np.abs(mixture.relevance))

@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import io
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from rich.console import Console
 from lrpx import heatmap
 from lrpx.heatmap import latex
 from lrpx.heatmap.colours import RED, hex_colour
+from lrpx.heatmap.facts import model_and_settings
 from lrpx.heatmap.html import prose
 from lrpx.heatmap.numbers import MINUS
 from lrpx.heatmap.view import view
@@ -187,3 +189,14 @@ def test_a_picture_of_each_kind(tmp_path):
         heatmap.to_png(e, tmp_path / f"{n}.png")
         heights.append(int.from_bytes((tmp_path / f"{n}.png").read_bytes()[20:24], "big"))
     assert heights[0] < heights[1]  # it has more lines
+
+
+def test_numbers_that_change_the_map_are_named():
+    made = SimpleNamespace(
+        provenance={
+            "options": {"window": 2, "baseline": "mean", "at": ("pixels",), "heads": None, "direct": False, "seed": 0}
+        },
+        method="occlusion",
+        at="pixels",
+    )
+    assert model_and_settings(made) == ["relevance at the pixels", "window=2", "baseline=mean"]

@@ -122,6 +122,10 @@ def test_every_format_says_what_is_beyond_the_scale(colours):
 def test_the_header_names_a_token_that_holds_most_of_the_relevance():
     (line,) = view(chat()).holds()
     assert line == '"<s>" at position 0 holds 70 % of the absolute relevance'
+    several = explanation(
+        [" a", " b", " c", " d"], [4.0, 4.0, 1.0, 1.0], units=[(0, 2, " ab"), (2, 3, " c"), (3, 4, " d")]
+    )
+    assert view(several).holds() == ['"ab" at positions 0 to 1 holds 80 % of the absolute relevance']
     assert view(explanation([" a", " b", " c"], [1.0, -1.0, 1.0])).holds() == []
     assert view(explanation([" a", " b"], [9.0, -1.0])).holds() == []  # of two tokens, one always does
 

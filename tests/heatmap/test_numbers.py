@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lrpx.heatmap.numbers import MINUS, darkest, fixed, probability, short
+from lrpx.heatmap.numbers import MINUS, darkest, fixed, four, probability, short
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,7 @@ def test_a_minus_sign_can_be_given():
 )  # fmt: skip
 def test_probabilities(p, text):
     assert probability(p) == text
+
+
+def test_a_column_has_four_digits_and_their_zeros():
+    assert [four(value) for value in (6.0, -3.14, 10.46, 1234.0, 0.0)] == ["+6.000", "-3.140", "+10.46", "+1234", "0"]

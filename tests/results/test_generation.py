@@ -76,7 +76,7 @@ def test_what_generated_tokens_took_is_passed_on():
     assert after.relevance.sum() == pytest.approx(before.relevance.sum())
     assert after.relevance[:2].sum() == pytest.approx(before.value)
     np.testing.assert_allclose(g.span(2, hops=9).relevance, after.relevance)
-    assert after.notes == ("What generated tokens took was passed on to the tokens before them, 2 times.",)
+    assert after.notes == ("what generated tokens took was passed on to the tokens before them, 2 times.",)
 
 
 def test_a_hop_written_out():

@@ -22,8 +22,13 @@ def model_and_settings(e: Made) -> list[str]:
         *name,
         *([own] if rules != method else []),
         f"relevance at the {e.at}",
-        *(f"{k}={v}" for k, v in chosen if isinstance(v, str) and k not in ("rules", "at")),
+        *(f"{k}={v}" for k, v in chosen if k not in ("rules", "at", "seed") and _is_told(v)),
     ]
+
+
+def _is_told(value: object) -> bool:
+    """Whether an option is one word or number, which changes what the map shows."""
+    return isinstance(value, str | int | float) and not isinstance(value, bool)
 
 
 def how_likely(e: Drawable, entry: Callable[[VocabularyEntry], str]) -> Iterator[str]:

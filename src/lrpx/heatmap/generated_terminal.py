@@ -65,7 +65,8 @@ class TerminalGenerated:
         scale, text = Look().end_of_scale(row.relevance[: row.end].tolist()), Text()
         for n, i in enumerate(row.strongest()):
             value = float(row.relevance[i])
-            shown = in_quotes(fit(self.view.text(i))) + self.apart[i]
+            cell = self.view.cells[i]
+            shown = fit(cell.text) if cell.image else in_quotes(fit(self.view.text(i))) + self.apart[i]
             text.append("  " if n else "")
             text.append(shown, "" if plain or not scale else style_for(console, value / scale))
             text.append(f" {fit(short(value, MINUS))}")

@@ -17,7 +17,7 @@ from .alignment import aligned_cells, common_units, same_tokens, text_of
 from .cells import Cell
 from .drawable import Drawable
 from .look import Look
-from .numbers import MINUS, short
+from .numbers import MINUS, four
 from .rtl import direction, levels
 from .view import DOT, WITH_NUMBERS, View, checked, view
 
@@ -110,7 +110,7 @@ class Grid:
 
         def column(name: str, told: Callable[[View], float | None]) -> tuple[str, list[str]]:
             numbers = [None if view.one_sided else told(view) for view in views]
-            return name, ["" if number is None else short(number, sign) for number in numbers]
+            return name, ["" if number is None else four(number, sign) for number in numbers]
 
         ends = ["" if not v.scale else v.number(v.scale) if v.one_sided else f"±{v.number(v.scale)[1:]}" for v in views]
         own = len(set(ends)) > 1 or not all(ends)

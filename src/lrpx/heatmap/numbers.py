@@ -44,6 +44,11 @@ def probability(p: float) -> str:
     return f"= {p:.{1 - math.floor(math.log10(p))}f}".replace("0.", ".")
 
 
+def four(value: float, sign: str = "-") -> str:
+    """As ``short``, with zeros at the end, for a column of numbers."""
+    return f"{value:+#.4g}".replace("-", sign).removesuffix(".") if value else "0"
+
+
 def short(value: float, sign: str = "-") -> str:
     """A number of the header: four significant digits and the sign, ``sign`` for the minus."""
     return f"{value:+.4g}".replace("-", sign) if value else "0"

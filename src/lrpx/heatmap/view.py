@@ -29,7 +29,7 @@ _MARKED = {
     "text-classification": "the {what} is read at {where}",
     "multiple-choice": "the logit is read at {where}",
     "token-classification": "the label of {where} is explained",
-    "image-classification": "the label is that of the whole image, whose first token is {where}",
+    "image-classification": "the label is that of the whole image, which begins at {where}",
     "zero-shot-image-classification": "the score is that of the whole image and text; the image begins at {where}",
     "question-answering": "the answer, {where}, is explained",
 }
@@ -142,7 +142,8 @@ class View:
         rest, largest = math.fsum(cell.size for cell in shown), max(shown, key=lambda cell: cell.size)
         if len(shown) > 2 and largest.size > rest / 2:
             named = largest.text if largest.image else largest.quoted
-            where = f"{named} at position {largest.tokens[0][0]}"
+            first, last = largest.tokens[0][0], largest.tokens[-1][0]
+            where = f"{named} at position {first}" if first == last else f"{named} at positions {first} to {last}"
             of = "the absolute relevance" + " that is shown" * bool(hidden)
             lines.append(f"{where} holds {_percent(largest.size, rest)} of {of}")
         return lines

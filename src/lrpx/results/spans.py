@@ -51,7 +51,7 @@ def hop(
 def hop_notes(hops: int, kept: Sequence[int]) -> tuple[str, ...]:
     """What a reader must know about an explanation with hops."""
     times = "once" if hops == 1 else f"{hops} times"
-    notes = [f"What generated tokens took was passed on to the tokens before them, {times}."]
+    notes = [f"what generated tokens took was passed on to the tokens before them, {times}."]
     if kept:
         notes.append(
             f"{len(kept)} generated token{'s' * (len(kept) > 1)} (the first: {kept[0]}) kept what they took: their own score "
