@@ -21,6 +21,7 @@ from lrpx.app.queue import Queue
 from lrpx.heatmap import Look
 from lrpx.heatmap.numbers import MINUS
 from lrpx.heatmap.view import view
+from lrpx.models.signature import ModelSignature
 
 TEXT = app_tools.TEXT
 ASKED = {"text": TEXT, "target": " are", "contrast": " is", "methods": ["attnlrp", "lrp", "alti-logit"]}
@@ -308,3 +309,9 @@ def test_a_masked_model_and_one_without_a_chat_template():
 def test_limits_are_numbers_from_1():
     with pytest.raises(lrpx.InputError, match="--max-tokens 0: give a number from 1"):
         Limits(tokens=0)
+
+
+def test_the_limit_that_the_page_shows_is_no_more_than_the_model_can_read(desk):
+    read = ModelSignature.of(desk.explainer.model).context
+    assert Desk(desk.explainer, Limits(tokens=read + 1)).most_tokens == read
+    assert Desk(desk.explainer, Limits(tokens=3)).most_tokens == 3

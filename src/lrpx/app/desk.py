@@ -23,7 +23,7 @@ from ..explainer.continuation import generate, read_prompt
 from ..models.heads import IMAGE_TASKS, TEXT2TEXT
 from ..models.provenance import model_identity
 from ..models.reader import image_processor_of
-from ..models.signature import task_of
+from ..models.signature import ModelSignature, task_of
 from ..results.explanation import Explanation
 from ..results.tokens import Prediction
 from ..text.tokenization import Encoded, encode
@@ -85,6 +85,11 @@ class Desk:
     def reads_images(self) -> bool:
         """Whether images are read, alone or with a text."""
         return image_processor_of(self.explainer.reader) is not None
+
+    @property
+    def most_tokens(self) -> int:
+        """How many tokens an input may have: by the limit of the app, or by what the model can read."""
+        return min(self.limits.tokens, ModelSignature.of(self.explainer.model).context or self.limits.tokens)
 
     @property
     def model(self) -> str:

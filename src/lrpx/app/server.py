@@ -93,7 +93,7 @@ def about(desk: Desk) -> dict[str, Any]:
         "kinds": desk.kinds,
         "generates": desk.generates,
         "reads_images": desk.reads_images,
-        "max_tokens": None if desk.task in IMAGE_TASKS else desk.limits.tokens,
+        "max_tokens": None if desk.task in IMAGE_TASKS else desk.most_tokens,
         "max_new_tokens": desk.limits.new_tokens,
         "methods": {m.name: f"{m.summary} {m.source}" for m in METHODS.values()},
         "cannot": {kind: methods_for(desk.explainer.model, images=kind == "images") for kind in ("text", "images")},
