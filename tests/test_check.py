@@ -3,6 +3,7 @@
 import pytest
 import tiny
 import torch
+from transformers import BertConfig, BertModel
 
 from lrpx.check import biases_zeroed, check
 
@@ -64,3 +65,12 @@ def test_biases_are_restored_after_an_exception():
     with pytest.raises(RuntimeError):
         broken()
     assert torch.equal(bias, before)
+
+
+def test_what_adds_up_is_named_by_what_the_model_gives():
+    def line(model):
+        return " ".join(line for _, line in check(model).lines)
+
+    assert "adds up to the logit" in line(tiny.build("causal:gpt2"))
+    encoder = BertModel(BertConfig(vocab_size=30, hidden_size=16, num_hidden_layers=1, num_attention_heads=2))
+    assert "adds up to a number of its mean embedding" in line(encoder.eval())

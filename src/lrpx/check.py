@@ -201,10 +201,11 @@ def _check_sums(model: PreTrainedModel, batch: Batch, report: Report) -> None:
     missing = report.value - report.sums[place] - report.absorbed
     tolerance = TOLERANCE.get(model.dtype, 1e-3)
     what = "biases, positions and tokens of its own" if batch.of_images else "biases"
+    explained = "a number of its mean embedding" if task_of(model) == "feature-extraction" else "the logit"
     report.lines.append(
         (
             abs(missing) <= tolerance * size,
-            f"LRP relevance at the {place} adds up to the logit, {zeroed} {what} zeroed: {report.sums[place]:.6g} + "
+            f"LRP relevance at the {place} adds up to {explained}, {zeroed} {what} zeroed: {report.sums[place]:.6g} + "
             f"{report.absorbed:.6g} in positions and other constants = {report.value:.6g}, off by {missing:.1e}",
         )
     )

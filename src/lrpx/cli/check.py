@@ -61,9 +61,9 @@ def check(
             table.add_row(kind, *(str(hits[kind]) for hits in report.hits.values()))
         console.print(table)
     if report.sums:
-        table = unclipped("LRP relevance at", f"sum (logit {report.value:.6g})")
+        table = unclipped("LRP relevance at", f"sum (value {report.value:.6g})")
         for name, total in report.sums.items():
-            table.add_row(name if name == "embedding" else f"output of {name}", f"{total:.6g}")
+            table.add_row(name if name in ("embedding", "pixels") else f"output of {name}", f"{total:.6g}")
         console.print(table)
     failed = sum(ok is False for ok, _ in report.lines)
     about = escape(model)
