@@ -26,6 +26,7 @@ from lrpx.errors import InputError, UnsupportedModelError
 from lrpx.models import gguf_file, loading
 from lrpx.models.auto_class import auto_class_of
 from lrpx.models.default import gguf_llama
+from lrpx.models.loading import _first_sentence
 from lrpx.models.options import parse_device
 from lrpx.models.provenance import model_identity
 
@@ -323,7 +324,9 @@ def test_weights_of_another_shape(folder):
 def test_damaged_and_absent_weights(folder):
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:500])
-    with pytest.raises(InputError, match="cannot be loaded: "):
+    with pytest.raises(
+        InputError, match=r"cannot be loaded: .*\. The file of its weights is damaged: download the model again"
+    ):
         load(folder)
     weights.unlink()
     with pytest.raises(InputError, match=r"cannot be loaded: .*model\.safetensors"):
@@ -401,3 +404,10 @@ def test_the_identity_of_models_that_were_not_loaded():
     model = GPT2LMHeadModel(tiny_files.CONFIGS["gpt2"])
     assert model_identity(model) == {"model": "GPT2LMHeadModel", "revision": None}
     assert model_identity(torch.nn.Linear(2, 2)) == {"model": "Linear", "revision": None}
+
+
+def test_the_reason_why_there_is_no_tokenizer_is_a_whole_sentence():
+    said = "\n".join(["Couldn't instantiate the backend tokenizer from one of: ", "(1) a file, ", "(2) a slow one"])
+    assert _first_sentence(ValueError(said)) == "Couldn't instantiate the backend tokenizer."
+    assert _first_sentence(ValueError("No such file.\nMore")) == "No such file."
+    assert _first_sentence(ValueError()) == "ValueError."

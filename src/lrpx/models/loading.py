@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..errors import InputError, first_lines, names_checked, nearest
+from ..errors import InputError, first_lines, lines_of, names_checked, nearest
 from . import device_map as device_maps
 from . import hub
 from .adapters import check_head, with_adapter
@@ -132,12 +132,18 @@ def _load_tokenizer(place: ModelFiles, options: dict[str, Any]) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(place.source, **options)
     except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
-        raise InputError(f"the tokenizer of {place.name} cannot be loaded: {first_lines(error)} {hint}") from error
+        raise InputError(f"the tokenizer of {place.name} cannot be loaded: {_first_sentence(error)} {hint}") from error
     if len(tokenizer.get_vocab()) <= len(tokenizer.all_special_tokens):
         raise InputError(f"{place.name} has no tokenizer files (tokenizer.json, vocab.txt, ...). {hint}")
     if place.gguf is not None:
         match_bos(tokenizer, place.gguf)
     return tokenizer
+
+
+def _first_sentence(error: BaseException) -> str:
+    """What an error says at first, as a sentence: of a list that it begins, only what stands before it."""
+    first = lines_of(error)[:1] or [type(error).__name__]
+    return f"{first[0].removesuffix(' from one of:').rstrip(':.')}."
 
 
 def _load_model(place: ModelFiles, auto_class: Any, **options: Any) -> Any:
@@ -152,6 +158,10 @@ def _load_model(place: ModelFiles, auto_class: Any, **options: Any) -> Any:
     except (OSError, ValueError, ImportError, KeyError, RuntimeError, SafetensorError) as error:
         damaged = place.name == default_model.ALIAS and isinstance(error, OSError | RuntimeError | SafetensorError)
         again = f" Delete {place.source} and try again." if damaged else ""
+        if isinstance(error, SafetensorError) and not damaged:
+            again = (
+                ". The file of its weights is damaged: download the model again, or save it again with save_pretrained."
+            )
         chosen = options.get("attn_implementation")
         if chosen is not None and "attn_implementation" in str(error) and "flash" not in str(chosen):
             raise InputError(
