@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import tiny_files
-from transformers import GPT2LMHeadModel
+from transformers import GPT2ForSequenceClassification, GPT2LMHeadModel
 
 from lrpx.cli import faithfulness as command
 from lrpx.cli import main as cli
@@ -67,8 +67,9 @@ def test_heads_and_neurons(faithfulness, tmp_path, arguments):
         (["the", "--method", "lrpp"], "unknown method 'lrpp'. Did you mean 'lrp'"),
         (["the", "--hide", "drop"], '--hide drop: give "replace" or "delete"'),
         (["the", "--of", "head"], "--of head: give what is removed. Did you mean 'heads'"),
-        (["the", "--of", "neurons"], "--of neurons needs modules: --at 'transformer.h.*.mlp'"),
+        (["the", "--of", "neurons"], "--of neurons needs modules: --at 'transformer.h.*.mlp.act'"),
         (["the", "--at", "transformer.h.*.mlp.act"], "--at names the modules of neurons: give --of neurons too"),
+        (["the", "--device-map", "{}", "--device", "cpu"], "--device-map"),
         (["the", "--steps", "0"], "--steps 0: give a whole number"),
     ],
 )
@@ -110,3 +111,11 @@ def test_one_text_has_no_intervals(monkeypatch, capsys):
     shown = capsys.readouterr().out
     assert shown.count("+0.25") == 5
     assert "Of one text, in logits." in shown
+
+
+def test_a_classifier_is_refused_before_anything_is_computed(faithfulness, tmp_path):
+    tiny_files.save(tmp_path / "gpt2", GPT2ForSequenceClassification, tiny_files.CONFIGS["gpt2"])
+    code, out, err = faithfulness("the 12")
+    assert (code, out) == (2, "")
+    assert "GPT2ForSequenceClassification is for text-classification" in err
+    assert "Load a causal or masked language model" in " ".join(err.split())

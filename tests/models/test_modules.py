@@ -3,9 +3,11 @@
 import warnings
 from types import SimpleNamespace
 
+import pytest
+import tiny
 from transformers import CONFIG_MAPPING
 
-from lrpx.models.modules import held, text_config
+from lrpx.models.modules import held, neuron_pattern, text_config
 from lrpx.models.signature import _PLACEHOLDERS
 
 
@@ -35,3 +37,15 @@ def test_quick_reading_finds_what_transformers_finds():
             assert getattr(config, name, None) is None, (type(config).__name__, name)
         count += 1
     assert count > 200
+
+
+@pytest.mark.parametrize(
+    ("family", "pattern"),
+    [
+        ("causal:gpt2", "transformer.h.*.mlp.act"),
+        ("causal:llama", "model.layers.*.mlp.up_proj"),
+        ("masked:bert", "bert.encoder.layer.*.intermediate"),
+    ],
+)
+def test_where_neurons_are(family, pattern):
+    assert neuron_pattern(tiny.build(family)) == pattern

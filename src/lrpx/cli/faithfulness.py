@@ -25,7 +25,7 @@ _HEADS = {  # in narrow columns, so that the table fits into 60
 
 
 def faithfulness(
-    text: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts; - is standard input.")] = None,
+    text: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts; - is standard input.")] = None,
     file: Annotated[
         Path | None,
         typer.Option(
@@ -68,6 +68,10 @@ def faithfulness(
     model: options.ModelOption = options.DEFAULT_MODEL,
     dtype: options.DtypeOption = None,
     device: options.DeviceOption = None,
+    device_map: options.DeviceMapOption = None,
+    attn_implementation: options.AttentionOption = None,
+    revision: options.RevisionOption = None,
+    token: options.TokenOption = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write a row per text and method as CSV.")
     ] = None,
@@ -100,11 +104,25 @@ def faithfulness(
     from ..evaluation.faithfulness import faithfulness as perturb
     from ..explainer import Explainer
     from ..models.loading import load
-    from ..models.modules import mlp_pattern
+    from ..models.modules import neuron_pattern
+    from ..models.signature import task_of
 
-    loaded, tokenizer = load(model, dtype=dtype, device=device)
+    loaded, tokenizer = load(
+        model,
+        dtype=dtype,
+        device=device,
+        device_map=device_map,
+        attn_implementation=attn_implementation,
+        revision=revision,
+        token=token,
+    )
+    if (task := task_of(loaded)) not in ("causal", "masked"):
+        raise InputError(
+            f"{type(loaded).__name__} is for {task}, and faithfulness is measured of the next or a masked token. Load a "
+            "causal or masked language model."
+        )
     if at is None and of == "neurons":
-        raise InputError(f"--of neurons needs modules: --at '{mlp_pattern(loaded) or 'NAME.*.OF.MODULES'}'")
+        raise InputError(f"--of neurons needs modules: --at '{neuron_pattern(loaded) or 'NAME.*.OF.MODULES'}'")
     explainer = Explainer(loaded, tokenizer)
     asked: dict[str, Any] = {
         "target": [one.target if one.target is not None else target for one in texts],

@@ -64,14 +64,29 @@ def modules_of(model: nn.Module) -> list[nn.Module]:
     return found
 
 
-_MLPS = ("mlp", "intermediate", "fc1", "feed_forward", "feedforward", "ffn", "ff", "DenseReluDense", "block_sparse_moe")
+_NEURONS = (
+    "up_proj",
+    "act",
+    "intermediate",
+    "fc1",
+    "wi_1",
+    "wi",
+    "mlp",
+    "feed_forward",
+    "ffn",
+)  # the first that is there
 
 
-def mlp_pattern(model: nn.Module) -> str | None:
-    """A glob for the MLPs of a model's blocks, such as ``"model.layers.*.mlp"``, if they are called as usual."""
-    for name, _ in model.named_modules():
-        if name.rpartition(".")[2] in _MLPS and re.search(r"\.\d+\.", name):
-            return re.sub(r"\.\d+\.", ".*.", name)
+def neuron_pattern(model: nn.Module) -> str | None:
+    """A glob for the modules that return the neurons of a model's MLPs, if they are called as usual.
+
+    Of a gated MLP that is the factor beside the gate, ``"model.layers.*.mlp.up_proj"``; else the activation, or what contains it.
+    """
+    names = [name for name, _ in model.named_modules() if re.search(r"\.\d+\.", name)]
+    for last in _NEURONS:
+        for name in names:
+            if name.rpartition(".")[2] == last:
+                return re.sub(r"\.\d+\.", ".*.", name)
     return None
 
 
