@@ -8,7 +8,7 @@ import pytest
 import tiny
 import torch
 from support import change_mlp, families, fingerprint, lift_float32_norms, runner_of
-from transformers import LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from lrpx.errors import InputError, NonFiniteError, UnsupportedModelError
 from lrpx.passes import attention_flow, flow
@@ -462,7 +462,10 @@ def test_only_kept_tokens_are_followed(monkeypatch):
 @pytest.mark.parametrize(
     ("between", "message"),
     [
-        (("input", "block.7"), r"there is no place 'block.7'. .*Known: .*block.1"),
+        (
+            ("input", "block.7"),
+            r"there is no place 'block.7'. .*Known: input, attention.0, attention.1, block.0, block.1, last",
+        ),
         (("block.1", "input"), r"'input' does not lie above 'block.1'"),
         ((..., "last"), "an ellipsis stands between two places"),
         (("input", ..., ..., "last"), "an ellipsis stands between two places"),
@@ -517,3 +520,12 @@ def test_a_rule_of_ones_own_for_attention_goes_by_passes():
     found = found_for(model, own)
     assert {step.way for step in found.steps} == {"diagonal", "passes"}
     assert_same(found, found_for(model))
+
+
+def test_all_places_of_a_deep_model_are_named():
+    config = LlamaConfig(
+        vocab_size=1000, hidden_size=16, intermediate_size=16, num_hidden_layers=8, num_attention_heads=2
+    )
+    known = "Known: input, attention.0 to attention.7, block.0 to block.7, last."
+    with pytest.raises(InputError, match=known):
+        found_for(LlamaForCausalLM(config).eval(), between=("input", "nowhere"))

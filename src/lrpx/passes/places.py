@@ -240,11 +240,7 @@ def chosen_places(
             continue
         index = last if name == "last" else names.index(name) if isinstance(name, str) and name in names else None
         if index is None:
-            short = [n for n in names if not n.startswith("attention.")]
-            shown = names if len(names) <= 12 else [*names[:5], *short[-2:]]
-            raise InputError(
-                f"between={_shown(between)!r}: there is no place {name!r}. {nearest(name, [*shown, 'last'])}"
-            )
+            raise InputError(f"between={_shown(between)!r}: there is no place {name!r}. {_nearest_place(name, names)}")
         if found and index <= found[-1]:
             raise InputError(
                 f"between={_shown(between)!r}: {name!r} does not lie above {names[found[-1]]!r}. Name places from the text "
@@ -258,6 +254,16 @@ def chosen_places(
             f'between={_shown(between)!r}: give two places or more, such as between=["input", "...", "last"].'
         )
     return [places[i] for i in found]
+
+
+def _nearest_place(name: object, names: Sequence[str]) -> str:
+    """A sentence with all places, those of the blocks in short, and the one that ``name`` is closest to."""
+    hint = nearest(name, [*names, "last"]).partition("Known: ")[0]
+    numbered: dict[str, list[str]] = {}
+    for place in names:
+        numbered.setdefault(place.partition(".")[0], []).append(place)
+    known = [f"{each[0]} to {each[-1]}" if len(each) > 2 else ", ".join(each) for each in numbered.values()]
+    return f"{hint}Known: {', '.join([*known, 'last'])}."
 
 
 def _shown(between: Sequence[object]) -> list[object]:
