@@ -215,8 +215,11 @@ def not_utf8(content: bytes, given: str, path: Path | None, otherwise: str = "")
         advice = f"UTF-16. Convert it: iconv -f utf-16 -t utf-8 {source} > utf8.txt"
     else:
         line = content.count(b"\n", 0, start) + 1
-        found = f"byte 0x{content[start]:02x} in line {line}"
-        advice = f"{found}. If it is Latin-1, convert it: iconv -f latin1 -t utf-8 {source} > utf8.txt"
+        advice = f"byte 0x{content[start]:02x} in line {line}"
+        if b"\0" in content:  # which no encoding of one byte per letter has
+            advice += ", and zero bytes, as in a picture or a model. Give a file of text."
+        else:
+            advice += f". If it is Latin-1, convert it: iconv -f latin1 -t utf-8 {source} > utf8.txt"
     return InputError(" ".join(filter(None, [f"{given} is not UTF-8 text: {advice}", otherwise])))
 
 

@@ -133,3 +133,21 @@ def test_the_header_can_be_left_to_the_caption(flow, folder):
     code, _, err = flow(TEXT, "--no-header")
     assert code == 2
     assert "--no-header is for png, pdf, svg, and the format is terminal" in err
+
+
+def test_what_a_user_says_to_a_chat_model(flow, folder):
+    assert "needs a tokenizer with a chat template" in flow(TEXT, "--chat")[2].replace("need a", "needs a")
+    template = "<s>{{ messages[0]['content'] }}{% if add_generation_prompt %} 2{% endif %}"
+    (folder / "gpt2" / "chat_template.jinja").write_text(template)
+    try:
+        code, out, _ = flow(TEXT, "--chat", "--format", "json")
+    finally:
+        (folder / "gpt2" / "chat_template.jinja").unlink()
+    assert code == 0
+    assert lrpx.RelevanceFlow.from_dict(json.loads(out)).tokens[-1].endswith("2")
+
+
+def test_one_method_at_a_time(flow):
+    code, _, err = flow(TEXT, "--method", "lrp,attnlrp")
+    assert code == 2
+    assert "--method lrp,attnlrp: lrpx flow takes one method. Call it once for each." in " ".join(err.split())

@@ -1,9 +1,12 @@
 """``lrpx explain --image`` without a text, and ``lrpx check`` of an image classifier."""
 
 import json
+import warnings
 
 import numpy as np
 import pytest
+import tiny
+import tiny_files
 import tiny_images
 import torch
 from PIL import Image
@@ -13,6 +16,7 @@ from typer.testing import CliRunner
 import lrpx
 from lrpx.check import check
 from lrpx.cli.main import app
+from lrpx.errors import LrpxWarning
 
 
 @pytest.fixture(scope="module")
@@ -71,14 +75,11 @@ def test_methods_that_change_pixels(folder, method, options):
 
 
 def test_a_text_model_is_told_what_to_type(tmp_path):
-    import tiny
-    import tiny_files
-
     tiny.build("causal:gpt2", dtype=torch.float32).save_pretrained(tmp_path)
     tiny_files.tokenizer().save_pretrained(tmp_path)
     done = lrpx_explain("--image", "cat.png", "-m", tmp_path)
     assert done.exit_code != 0
-    assert "--image without a text is for models that classify or describe images" in " ".join(
+    assert "GPT2LMHeadModel reads no images. Leave out --image and give a text" in " ".join(
         str(done.exception or done.output).split()
     )
 
@@ -94,3 +95,13 @@ def test_check_holds(family):
     with torch.no_grad():
         next(p for n, p in model.named_parameters() if n.endswith("weight")).fill_(torch.nan)
     assert not check(model).holds
+
+
+def test_the_name_of_a_picture_is_noted_for_a_model_that_reads_texts(tmp_path, folder):
+    tiny.build("causal:gpt2", dtype=torch.float32).save_pretrained(tmp_path)
+    tiny_files.tokenizer().save_pretrained(tmp_path)
+    with pytest.warns(LrpxWarning, match="lrpx explain --image"):
+        lrpx_explain(folder / "a.png", "-m", tmp_path, "--format", "json")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LrpxWarning)
+        assert lrpx_explain(folder / "a.png", "-m", folder, "--format", "json").exit_code == 0

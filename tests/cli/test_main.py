@@ -345,7 +345,7 @@ def test_a_line_that_cannot_be_read_stops_the_whole_file(lrpx_command, tmp_path)
     (tmp_path / "x.jsonl").write_text(f"{json.dumps(TEXT)}\n{{no JSON\n")
     code, out, err = lrpx_command("explain", "--file", str(tmp_path / "x.jsonl"), "--format", "jsonl")
     assert (code, out) == (2, "")
-    assert "line 2: no JSON" in err
+    assert "line 2 is no JSON" in err
 
 
 @pytest.mark.parametrize("how", ["arguments", "file"])
@@ -477,7 +477,7 @@ def test_what_is_logged_is_one_line_in_the_words_of_the_command(lrpx_command, mo
         (["--position", "4"], "lrpx: position 4 is outside the text, which has 4 tokens: 0 to 3, or -4 to -1."),
         (
             ["--norm", "l2"],
-            "lrpx: --norm is for gradient, smoothgrad, and the method is attnlrp. Leave it out, or choose another method: ",
+            "lrpx: --norm l2 is for gradient, smoothgrad, and the method is attnlrp. Leave it out, or choose another method: ",
         ),
         (
             ["--direct"],
@@ -509,7 +509,7 @@ def test_an_unknown_model(lrpx_command, monkeypatch, model):
 def test_a_masked_model_needs_a_mask(lrpx_command):
     code, _, err = lrpx_command("explain", TEXT, model="bert")
     assert code == 2
-    assert err.startswith("lrpx: a masked language model predicts its mask token (")
+    assert err.startswith("lrpx: a masked language model predicts what stands in place of a mask token (")
     assert lrpx_command("explain", "the <|endoftext|> 12", model="bert")[0] == 0
 
 
@@ -699,7 +699,7 @@ def test_a_rule_for_layers_with_weights(lrpx_command, models):
         (["--rules", "gama=0.25"], "lrpx: unknown rule set 'gama=0.25'. Did you mean 'gamma=0.25'?"),
         (
             ["--method", "gradient", "--rules", "gamma"],
-            "lrpx: --rules is for lrp, attnlrp, lrp-uniform-gate, and the method is gradient. Leave it out, or choose",
+            "lrpx: --rules gamma is for lrp, attnlrp, lrp-uniform-gate, and the method is gradient. Leave it out, or choose",
         ),
     ],
 )

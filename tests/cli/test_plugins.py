@@ -76,7 +76,7 @@ def test_options_without_a_name_of_their_own(lrpx_command):
         (("--plugin", "nothing.py", "methods"), "registers no method"),
         (("explain", "x", "--option", "steps"), "--option 'steps': give NAME=VALUE."),
         (("explain", "x", "--option", "stepz=3"), "no method has an option 'stepz'. Did you mean 'steps'?"),
-        (("explain", "x", "--option", "steps=3"), "--steps is for integrated-gradients"),
+        (("explain", "x", "--option", "steps=3"), "--option steps=3 is for integrated-gradients"),
     ],
 )
 def test_what_cannot_be_used_is_one_line(lrpx_command, arguments, said):

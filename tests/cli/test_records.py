@@ -37,7 +37,7 @@ def test_one_that_does_not_hold_leaves_the_others(lrpx_command, tmp_path):
     ("arguments", "message"),
     [
         (["records", "check", "nothing"], "nothing has no condensed records"),
-        (["records", "pack", "nothing", "--out", "x"], "nothing is not a folder made by lrpx evaluate"),
+        (["records", "pack", "nothing", "--out", "x"], "there is no folder 'nothing'"),
         (["records", "pack", "a/run", "b/run", "--out", "x"], "two runs are called run"),
         (["results", "a", "--output", "page.md"], "expected 'condensed'"),
     ],

@@ -69,6 +69,8 @@ def test_a_matrix_of_pairs(similarity, tmp_path):
     assert pictures[0] != pictures[1]
     for more in ((), ("--no-header",)):
         assert similarity(*TEXTS, "--pairs", *more, "-o", str(tmp_path / "pairs.svg"))[0] == 0
+        for name in ("text", "other"):  # at the rows and at the columns
+            assert f"<!-- {name} -->" in (tmp_path / "pairs.svg").read_text()
         assert ("by pairs of tokens -->" in (tmp_path / "pairs.svg").read_text()) is (not more)
 
 
@@ -76,7 +78,8 @@ def test_a_matrix_of_pairs(similarity, tmp_path):
     ("model", "arguments", "message"),
     [
         ("bare", (), "--pooling mean"),
-        ("encoder", ("--pairs",), "--pairs are written as json, jsonl, or as a matrix"),
+        ("encoder", ("--pairs",), "Type: --output pairs.png"),
+        ("encoder", ("--pooling", "man"), "--pooling man is unknown. Did you mean 'mean'?"),
         ("encoder", ("--method", "alti-logit"), "alti-logit does not explain embeddings"),
         ("encoder", ("--metric", "euclid"), "cosine"),
     ],

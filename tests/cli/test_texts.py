@@ -73,7 +73,7 @@ def test_whether_lines_are_json_can_be_said(read):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "line 2: no JSON: .* Expected a string, or an object with"),
+        ("{", "line 2 is no JSON: .* in column 2. Expected a string, or an object with"),
         ("[1, 2]", r"line 2: \[1, 2\] is no text. Give a string, or"),
         ("3", 'line 2: 3 is no text. Give a string, or {"text": "..."}.'),
         (
@@ -174,8 +174,20 @@ def test_a_file_that_is_not_utf8_says_the_line_and_how_to_convert_it(tmp_path):
             "The keys\ncaf\xe9".encode("latin1"),
             r"byte 0xe9 in line 2. If it is Latin-1, .*: iconv -f latin1 -t utf-8 .*a.txt > ",
         ),
+        (b"\x89PNG\0", "byte 0x89 in line 1, and zero bytes, as in a picture or a model. Give a file of text."),
         ("The keys".encode("utf-16"), "UTF-16. Convert it: iconv -f utf-16 -t utf-8 "),
     ]:
         file.write_bytes(content)
         with pytest.raises(InputError, match=message):
             texts_of(None, file, jsonl=None, chat=False)
+
+
+def test_the_name_of_a_picture_is_noted_where_it_is_read_as_a_text(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cat.png").touch()
+    for command in ("explain", "generate"):  # which note it when they know whether the model reads pictures
+        assert one_text("cat.png", command) == "cat.png"
+    with pytest.warns(LrpxWarning, match=r"'cat.png' is explained as a text, .*: lrpx explain --image cat.png"):
+        one_text("cat.png", "flow")
+    with pytest.warns(LrpxWarning, match="lrpx explain --image cat.png"):
+        texts_of(["cat.png"], None, jsonl=None, chat=False, command="faithfulness")

@@ -98,6 +98,7 @@ def test_what_it_writes_is_explained_token_by_token(vit):
 
 BAD = [
     ("cat.png", "there is no file 'cat.png'"),
+    (".", "'.' is a folder. Give the path of a picture."),
     ({"input_ids": [1]}, "reads an image, pixel_values, and was given a dictionary with input_ids"),
     (torch.zeros(3, 8), r"pixel_values has the shape \[3, 8\]: expected one image"),
     (torch.full((3, 64, 64), torch.nan), "NaN or infinity"),

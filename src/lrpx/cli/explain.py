@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from ..methods.options import methods_with_options
 from ..results.explanations import Explanations
 from . import options
 from .output import Format, check_document, destination, look_of, quiet_if_shown, view_of, write
+from .suspect import note_pictures
 from .texts import InputText, texts_of
 from .wording import ERROR, in_command_words, tell
 
@@ -206,7 +208,7 @@ def explain(
     from ..explainer import Explainer
     from ..explainer.images import is_given_pictures
     from ..models.loading import load
-    from ..models.modules import mlp_pattern
+    from ..models.modules import neuron_pattern
 
     methods_with_options(methods, given)  # refused before a model is loaded
     options.set_precision(tf32)
@@ -219,13 +221,14 @@ def explain(
         revision=revision,
         token=token,
     )
+    if not is_given_pictures(loaded):
+        note_pictures(text or ())
     if pictures and not is_given_pictures(loaded):
-        raise InputError(
-            f"--image without a text is for models that classify or describe images, and {type(loaded).__name__} is none. For a "
-            'model of images and text: lrpx explain "What is this?" --image cat.png'
-        )
+        raise InputError(_without_text(loaded, pictures))
     if of == "neurons" and not set(at or ()) - {"input", "embedding"}:
-        raise InputError(f"--of neurons needs modules: --at input --at '{mlp_pattern(loaded) or 'NAME.*.OF.MODULES'}'")
+        raise InputError(
+            f"--of neurons needs modules: --at input --at '{neuron_pattern(loaded) or 'NAME.*.OF.MODULES'}'"
+        )
     explainer = Explainer(
         loaded, tokenizer, batch_tokens=batch_tokens, fast=fast, compile=compile, checkpoint=checkpoint
     )
@@ -259,6 +262,18 @@ def _images_of(files: list[Path]) -> list[InputText]:
     return [InputText(str(file), str(file) if len(files) > 1 else "") for file in files]
 
 
+def _without_text(loaded: Any, pictures: list[Path]) -> str:
+    """Why images alone are not enough for a model."""
+    from ..models.signature import takes
+    from ..tasks.image_text import IMAGES
+
+    name = type(loaded).__name__
+    if not any(takes(loaded, key) for key in IMAGES):
+        return f"{name} reads no images. Leave out --image and give a text, or load a model that reads images."
+    images = " ".join(f"--image {shlex.quote(str(file))}" for file in pictures)
+    return f'{name} reads images with a text, and none is given. Type: lrpx explain "What is this?" {images}'
+
+
 def _check_options(methods: list[str], given: dict[str, Any]) -> None:
     """Refuse an option that none of the methods has."""
     known = {option for name in methods for option in get_method(name).options}
@@ -268,8 +283,8 @@ def _check_options(methods: list[str], given: dict[str, Any]) -> None:
             if not with_it:
                 raise InputError(f"no method has an option {option!r}. {nearest(option, _all_options())}")
             raise InputError(
-                f"--{option} is for {', '.join(with_it)}, and the method is {', '.join(methods)}. Leave it out, or choose "
-                f"another method: --method {with_it[0]}."
+                f"{option}={value!r} is for {', '.join(with_it)}, and the method is {', '.join(methods)}. Leave it out, or "
+                f"choose another method: --method {with_it[0]}."
             )
 
 

@@ -20,6 +20,9 @@ FORMATS = (Format.terminal, Format.json, Format.csv, Format.html, *PICTURES)
 def flow(
     context: typer.Context,
     text: Annotated[str | None, typer.Argument(metavar="TEXT", help="- or nothing: standard input.")] = None,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="The text is what a user says: put the model's chat template around it.")
+    ] = False,
     target: Annotated[
         list[str] | None, typer.Option("--target", metavar="TOKEN", help="Default: the model's top prediction.")
     ] = None,
@@ -92,6 +95,7 @@ def flow(
     check_kind(kind, "lrpx flow", FORMATS)
     check_header(kind, header)
     given: dict[str, Any] = {"at": at, "rules": rules}
+    options.check_one_method(method, "lrpx flow")
     methods_with_options([method], given)  # refused before a model is loaded
     typed = {
         "target": options.text_or_id("target", target, target_id),
@@ -103,7 +107,7 @@ def flow(
     from ..explainer.flow import keep_of
 
     keep_of(share, threshold)
-    one = one_text(text, "flow")
+    one = one_text(text, "flow", chat=chat)
 
     from ..explainer import Explainer
     from ..models.loading import load

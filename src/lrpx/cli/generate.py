@@ -13,6 +13,7 @@ from ..heatmap import render_generated
 from ..methods.options import methods_with_options
 from . import options
 from .output import PICTURES, Format, check_header, check_kind, destination, quiet_if_shown, write_one
+from .suspect import note_pictures
 from .texts import one_text
 from .wording import in_command_words
 
@@ -106,6 +107,7 @@ def generate(
     if continuation is None and max_new_tokens is None:
         max_new_tokens = 20
     given: dict[str, Any] = {"at": at, "norm": norm, "rules": rules}
+    options.check_one_method(method, "lrpx generate")
     methods_with_options([method], given)  # refused before a model is loaded
     spans = None if not span else [_span(text) for text in span]
     pictures = image if image and prompt is None and not chat else None  # to describe, without a text
@@ -131,6 +133,8 @@ def generate(
         text, image = str(pictures[0]), None
     elif text is None:
         text = one_text(prompt, "generate", chat=chat, images=len(image or ()))
+    if not is_given_pictures(loaded):
+        note_pictures([prompt])
     quiet_if_shown(kind, output)
     found = Explainer(loaded, tokenizer, checkpoint=checkpoint).generate(
         text,

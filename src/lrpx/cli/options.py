@@ -89,7 +89,7 @@ ImageOption = Annotated[
     typer.Option(
         "--image",
         metavar="FILE",
-        help="An image of the text, for models of both. Without a text: to be classified. Repeatable.",
+        help="An image that the model reads: with a text, or alone if it classifies or describes images. Repeatable.",
     ),
 ]
 PrefixOption = Annotated[
@@ -196,6 +196,16 @@ Tf32Option = Annotated[bool, _option("--tf32", help="TF32 matrix products in flo
 def one_or_several(values: list[Any] | None) -> Any:
     """A repeatable option as Python takes it: nothing, the value, or a list where it was given several times."""
     return None if not values else values[0] if len(values) == 1 else values
+
+
+def check_one_method(method: str, command: str) -> None:
+    """Refuse several methods in a command that takes one.
+
+    Raises:
+        InputError: There are several, with commas.
+    """
+    if "," in method:
+        raise InputError(f"method={method!r}: {command} takes one method. Call it once for each.")
 
 
 def set_precision(tf32: bool) -> None:

@@ -70,10 +70,12 @@ def similarity(
     check_document(kind, fragment=fragment, engine=engine)
     if pairs and kind not in (Format.json, Format.jsonl, *PICTURES):
         raise InputError(
-            f"--pairs are written as json, jsonl, or as a matrix (png, pdf, svg), and the format is {kind.name}."
+            f"--pairs are written as json, jsonl, or as a matrix (png, pdf, svg), and the format is {kind.name}. Type: "
+            "--output pairs.png"
         )
     look = look_of(scale, hide, group, numbers, palette, header)
     given: dict[str, Any] = {"at": at, "rules": rules}
+    options.check_one_method(method, "lrpx similarity")
     methods_with_options([method], given)  # refused before a model is loaded
 
     from ..explainer import Explainer

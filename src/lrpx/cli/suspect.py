@@ -14,16 +14,30 @@ from typing import Any
 
 from ..errors import InputError, warn
 
+PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff")
 TABLES = {".csv": "a table (CSV)", ".tsv": "a table (TSV)"}
 
 
 def note_file_names(texts: Iterable[str], instead: str) -> None:
-    """Warn of texts that are the name of a file; ``instead``: how it is given to the command, with ``{}`` for the name."""
+    """Warn of texts that are the name of a file, other than of a picture, which a model may read where others read a text.
+
+    ``instead``: how it is given to the command, with ``{}`` for the name.
+    """
     for text in texts:
-        if _is_file(text):
+        if _is_file(text) and not _is_picture(text):
             warn(
                 f"{text!r} is explained as a text, and a file of this name exists. To read it: "
                 f"{instead.format(shlex.quote(text))}"
+            )
+
+
+def note_pictures(texts: Iterable[Any]) -> None:
+    """Warn of texts that are the name of a picture, for a model that reads them as texts."""
+    for text in texts:
+        if isinstance(text, str) and _is_file(text) and _is_picture(text):
+            warn(
+                f"{text!r} is explained as a text, and a picture of this name exists. To explain it, with a model that reads "
+                f"images: lrpx explain --image {shlex.quote(text)}"
             )
 
 
@@ -80,6 +94,10 @@ def _is_file(text: str) -> bool:
         return os.path.isfile(text)
     except ValueError:  # a NUL in it
         return False
+
+
+def _is_picture(text: str) -> bool:
+    return os.path.splitext(text)[1].lower() in PICTURES
 
 
 def _object(line: str) -> Any:

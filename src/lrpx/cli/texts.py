@@ -17,7 +17,7 @@ import typer
 from ..errors import InputError, nearest
 from ..files import not_utf8
 from ..methods import METHODS
-from .suspect import check_lines, made_by_lrpx, not_texts, note_file_names
+from .suspect import check_lines, made_by_lrpx, not_texts, note_file_names, note_pictures
 
 KEYS = {
     "text": (str, "a string"),
@@ -29,6 +29,7 @@ KEYS = {
     "question": (str, "a string"),
     "choices": (list, "a list of strings"),
 }
+AFTER_LOADING = ("explain", "generate")  # they call ``note_pictures`` when they know whether the model reads pictures
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,8 @@ def texts_of(
     if arguments:
         _check_for_methods(arguments, command)
         note_file_names(arguments, "--file {}")
+        if command not in AFTER_LOADING:
+            note_pictures(arguments)
         several = len(arguments) > 1
         found = [InputText(text, f"text {n}" if several else "") for n, text in enumerate(arguments, start=1)]
     else:
@@ -100,6 +103,8 @@ def one_text(argument: str | None, command: str, *, chat: bool = False, images: 
     if argument not in (None, "-"):
         _check_for_methods([argument], command)
         note_file_names([argument], f"lrpx {command} < {{}}")
+        if command not in AFTER_LOADING:
+            note_pictures([argument])
         found = [InputText(argument)]
         return (_as_chat(found[0], images) if chat else found[0]).text
     found = texts_of(None, None, jsonl=False, chat=chat, command=command, images=images)
@@ -145,7 +150,7 @@ def _parsed(line: str, origin: str) -> InputText:
         entry = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise InputError(
-            f"{origin}: no JSON: {error}. Expected a string, or an object with a text or messages."
+            f"{origin} is no JSON: {_reason(error)}. Expected a string, or an object with a text or messages."
         ) from None
     if isinstance(entry, str):
         entry = {"text": entry}
@@ -167,6 +172,13 @@ def _parsed(line: str, origin: str) -> InputText:
         raise InputError(f"{origin}: give either text or messages; it has {', '.join(entry) or 'nothing'}.")
     text = entry.pop("text") if "text" in entry else entry.pop("messages")
     return InputText(text, origin, **entry)
+
+
+def _reason(error: Exception) -> str:
+    """Why a line is no JSON, with the column alone: JSON's own message counts lines from this one."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} in column {error.colno}"
+    return str(error)
 
 
 def _as_chat(asked: InputText, images: int) -> InputText:

@@ -176,11 +176,11 @@ def _embedding(model: Any, pooling: Any) -> Embedding:
         if stored is None:
             raise InputError(
                 f"{type(model).__name__} does not say how the hidden states of its tokens become one embedding. Say it: "
-                'pooling="mean" (most sentence encoders), "cls", "last" or "max".'
+                'pooling="mean", as most sentence encoders have it, or one of cls, last and max.'
             )
         return stored
     if pooling not in POOLINGS:
-        raise InputError(f"pooling={pooling!r}. {nearest(str(pooling), POOLINGS)}")
+        raise InputError(f"pooling={pooling!r} is unknown. {nearest(str(pooling), POOLINGS)}")
     return Embedding(str(pooling))
 
 

@@ -39,6 +39,8 @@ def open_picture(given: Any, what: str) -> Any:
                 f"{what} is an address, {text[:60]!r}, and lrpx downloads no images. Load it yourself: "
                 "transformers.image_utils.load_image(address) gives a picture to put there, or save it as a file."
             )
+        if Path(text).is_dir():
+            raise InputError(f"{what}: {text!r} is a folder. Give the path of a picture.")
         if not Path(text).is_file():
             raise InputError(f"{what}: there is no file {text!r}. Current folder: {Path.cwd()}.")
         try:
