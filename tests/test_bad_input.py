@@ -173,7 +173,7 @@ def test_a_position_outside_the_text(gpt2, position):
 
 
 def test_no_mask_token_or_two(bert):
-    refused(bert, InputError, r"predicts its mask token \('\[MASK\]' and id 4\), and the text has none. Put one in, or")
+    refused(bert, InputError, r"in place of a mask token \('\[MASK\]', id 4\), and the text has none. Put one in, or")
     two = "The [MASK] to [MASK]"
     refused(bert, InputError, r"the text has 2 mask tokens, at positions \[2, 4\]. Say which: position=2", two)
     assert lrpx.explain(*bert, two, position=4).position == 4

@@ -8,7 +8,7 @@ import pytest
 
 from lrpx import files
 from lrpx.benchmark import storage
-from lrpx.benchmark.storage import check_claim, check_place, claim, read_table, write_table
+from lrpx.benchmark.storage import check_claim, check_place, claim, read_manifest, read_table, write_table
 from lrpx.errors import InputError, LrpxError
 from lrpx.files import read_json
 
@@ -121,3 +121,10 @@ def test_a_folder_of_something_else_is_told_by_what_was_given(tmp_path):
         with pytest.raises(InputError) as error:
             check_claim(tmp_path / "run", there | changed, what="run")
         assert f"made from something else: {told}. Choose" in str(error.value)
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(
+        InputError, match=r"there is no folder '.*nothing'. Current folder: .*. lrpx evaluate makes one"
+    ):
+        read_manifest(tmp_path / "nothing", "run", "lrpx evaluate")

@@ -14,6 +14,7 @@ from lrpx.benchmark import load_benchmark
 from lrpx.errors import InputError
 from lrpx.evaluation import hidden_tokens, selection
 from lrpx.evaluation.curves import NAMES
+from lrpx.evaluation.hidden_tokens import faithfulness_metrics
 from lrpx.evaluation.ray_cluster import Cluster
 from lrpx.evaluation.ray_engine import job_for
 from lrpx.evaluation.ray_worker import Worker, block_of
@@ -159,3 +160,10 @@ def test_a_worker_gives_the_same_records(sva, tmp_path):
     (result,) = Worker(job, lambda number: 1)(block_of(0, part, table)).to_pylist()
     assert result["error"] is None
     assert result["content"] == local.part(0).read_bytes()
+
+
+def test_a_metric_that_is_none_is_named():
+    with pytest.raises(
+        InputError, match=r"metric='differnce' is unknown. Did you mean 'difference'.* PG2, .* are always there"
+    ):
+        faithfulness_metrics(["differnce"])

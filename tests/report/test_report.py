@@ -726,9 +726,12 @@ def test_write_goes_by_the_suffix(run, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"output": "report.docx"}, "no format is known for '.docx'. Say which: --format html"),
+        (
+            {"output": "report.docx"},
+            r"no format goes with the suffix '.docx'. Use .*\.html, .*, or say which: --format html",
+        ),
         ({"output": "none/report.html"}, "the folder .*none does not exist. Make it first: mkdir -p"),
-        ({"output": "."}, "no format is known"),
+        ({"output": "."}, "no format goes with"),
         ({"output": ".", "format": "csv"}, "is a folder"),
         ({"compare": "nature"}, "there are only the paper's numbers"),
     ],

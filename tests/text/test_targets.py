@@ -97,11 +97,11 @@ def test_the_mask_token_is_the_position(tokenizers):
     assert resolve_position(encoded, None, "masked", bert.mask_token_id) == 2
     (encoded,) = encode(bert, "the keys are here")
     with pytest.raises(
-        InputError, match=r"predicts its mask token \(id 4\), and the text has none. Put one in, or give pos"
+        InputError, match=r"in place of a mask token \(id 4\), and the text has none. Put one in, or give pos"
     ):
         resolve_position(encoded, None, "masked", bert.mask_token_id)
     with pytest.raises(
-        InputError, match=r"predicts its mask token, and this tokenizer has none. Is it the model's own"
+        InputError, match=r"in place of a mask token, and this tokenizer has none. Is it the model's own"
     ):
         resolve_position(encoded, None, "masked", None)
 

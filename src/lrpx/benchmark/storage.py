@@ -110,6 +110,8 @@ def read_manifest(folder: Path, kind: str, command: str, schema: int = SCHEMA) -
     Raises:
         InputError: The folder has none, or one of another ``kind`` or schema version.
     """
+    if not folder.exists():
+        raise InputError(f"there is no folder {str(folder)!r}. Current folder: {Path.cwd()}. {command} makes one.")
     if not (folder / "manifest.json").is_file():
         raise InputError(f"{folder} is not a folder made by {command}: it has no manifest.json.")
     manifest = read_json(folder / "manifest.json")

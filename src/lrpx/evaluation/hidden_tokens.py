@@ -36,7 +36,7 @@ def faithfulness_metrics(names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if name not in known:
             raise InputError(
-                f"metric={name!r}: the metrics of the ground truth are always there. {nearest(name, known)}"
+                f"metric={name!r} is unknown. {nearest(name, known)} PG2, MRR, RMA and PTA are always there."
             )
     return tuple(name for name in NAMES if name in names or "faithfulness" in names)
 

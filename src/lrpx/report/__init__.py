@@ -121,7 +121,11 @@ def write(
     if path is not None and told not in (None, "terminal", kind):
         raise InputError(f"--format {kind} does not go with --output {output}, which is called like {told}.")
     if kind is None:
-        raise InputError(f"{output}: no format is known for {path.suffix!r}. Say which: --format html." if path else "")
+        raise InputError(
+            f"{output}: no format goes with the suffix {path.suffix!r}. Use {', '.join(SUFFIXES)}, or say which: --format html."
+            if path
+            else ""
+        )
     if kind == "parquet":
         if path is None:
             raise InputError("Parquet needs a file: --output report.parquet.")

@@ -41,14 +41,14 @@ def resolve_position(encoded: Encoded, position: Any, task: str, mask_id: int | 
         return masks[0]
     if not masks and mask_id is None and mask is None:
         raise InputError(
-            "a masked language model predicts its mask token, and this tokenizer has none. Is it the model's own? If it is, give "
-            "position=."
+            "a masked language model predicts what stands in place of a mask token, and this tokenizer has none. Is it the "
+            "model's own? If it is, give position=."
         )
     if not masks:
-        known = " and ".join([*([repr(mask)] if mask else []), *([] if mask_id is None else [f"id {mask_id}"])])
+        known = ", ".join([*([repr(mask)] if mask else []), *([] if mask_id is None else [f"id {mask_id}"])])
         raise InputError(
-            f"a masked language model predicts its mask token{f' ({known})' if known else ''}, and the text has none. Put one "
-            "in, or give position=."
+            f"a masked language model predicts what stands in place of a mask token{f' ({known})' if known else ''}, and the "
+            "text has none. Put one in, or give position=."
         )
     raise InputError(f"the text has {len(masks)} mask tokens, at positions {masks}. Say which: position={masks[0]}.")
 
