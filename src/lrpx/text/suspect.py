@@ -32,7 +32,10 @@ def notes_of(
     """
     padding = _padding(texts, tokenizer, pad, others=others)
     masked = [_masked(text, tokenizer) if signature.task == "causal" else () for text in texts]
-    foreign = _foreign(tokenizer, signature) if any(text.text is not None for text in texts) else ()
+    one = signature.source is None and any(
+        text.text is not None for text in texts
+    )  # a decoder may have a tokenizer of its own
+    foreign = _foreign(tokenizer, signature) if one else ()
     return [
         (*notes, *_doubled(text, tokenizer, pad), *more, *foreign)
         for notes, text, more in zip(padding, texts, masked, strict=True)
