@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 import tiny_files
-from transformers import GPT2LMHeadModel
+from transformers import GPT2ForSequenceClassification, GPT2LMHeadModel
 
 import lrpx
 from lrpx.cli import main as cli
@@ -151,3 +151,10 @@ def test_one_method_at_a_time(flow):
     code, _, err = flow(TEXT, "--method", "lrp,attnlrp")
     assert code == 2
     assert "--method lrp,attnlrp: lrpx flow takes one method. Call it once for each." in " ".join(err.split())
+
+
+def test_a_model_without_a_flow_is_answered_with_another_command(flow, folder, tmp_path):
+    tiny_files.save(tmp_path / "classifier", GPT2ForSequenceClassification, tiny_files.CONFIGS["gpt2"])
+    code, _, err = flow(TEXT, "-m", str(tmp_path / "classifier"))
+    assert code == 2
+    assert "Token relevance works: lrpx explain TEXT." in " ".join(err.split())

@@ -116,7 +116,7 @@ OTHERS = {
 @pytest.mark.parametrize("task", OTHERS)
 def test_models_for_other_tasks_are_refused(task):
     kind, config = OTHERS[task]
-    with pytest.raises(UnsupportedModelError, match=f"is for {task}, and flow"):
+    with pytest.raises(UnsupportedModelError, match=f"is for {task}, and a flow is"):
         lrpx.Explainer(kind(config).eval()).flow(IDS)
 
 

@@ -13,6 +13,7 @@ from ..models.lock import lock_of
 from ..models.signature import ModelSignature, padding_id
 from ..passes.dispatch import PassRunner
 from ..passes.flow import Keep, flow_of
+from ..passes.places import INSTEAD
 from ..results.flow import FlowStep, RelevanceFlow
 from ..results.tokens import Token
 from ..text.batching import Predictions, pad
@@ -54,8 +55,8 @@ def explain_flow(
     signature = ModelSignature.of(model)
     if signature.task not in ("causal", "masked"):
         raise UnsupportedModelError(
-            f"{signature.name} is for {signature.task}, and flow() follows predictions of causal and masked language models. "
-            "Token relevance works: explainer(text)."
+            f"{signature.name} is for {signature.task}, and a flow is that of a prediction of a causal or masked language model.",
+            **INSTEAD,
         )
     for name in ("target", "contrast", "position"):
         if isinstance(value := as_python(getattr(asked, name)), list):

@@ -23,6 +23,12 @@ from ..errors import InputError, UnsupportedModelError, nearest
 from ..recognition.gates import Edge, edge_of
 from .hidden_states import items_of, replaced
 
+INSTEAD = {  # advice where there is no flow
+    "python": "Token relevance works: explainer(text).",
+    "command": "Token relevance works: lrpx explain TEXT.",
+    "app": "Token relevance works: Explain.",
+}
+
 _ATTENTION = re.compile(r"[Aa]tt(n|ention)")
 _NORM = re.compile(r"Norm(Gated)?\d*$")
 
@@ -124,7 +130,8 @@ class StreamPlaces:
             why = "no module list of blocks was seen" if not self.found else "parts of its blocks are in several lists"
             raise UnsupportedModelError(
                 f"{self._name} does not run blocks one after the other that take and return hidden states ({why}), so "
-                "there is no flow between them. Token relevance works: explainer(text)."
+                "there is no flow between them.",
+                **INSTEAD,
             )
         return self.found
 
@@ -146,7 +153,8 @@ class StreamPlaces:
         if state is None or not self._takes:
             raise UnsupportedModelError(
                 f"{self._name}: {type(block).__name__} does not take and return a hidden state [batch, tokens, width] of the "
-                f"{self._length} tokens, so there is no flow between tokens there. Token relevance works: explainer(text)."
+                f"{self._length} tokens, so there is no flow between tokens there.",
+                **INSTEAD,
             )
         if not state.requires_grad:
             return output
