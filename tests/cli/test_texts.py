@@ -191,3 +191,9 @@ def test_the_name_of_a_picture_is_noted_where_it_is_read_as_a_text(tmp_path, mon
         one_text("cat.png", "flow")
     with pytest.warns(LrpxWarning, match="lrpx explain --image cat.png"):
         texts_of(["cat.png"], None, jsonl=None, chat=False, command="faithfulness")
+
+
+def test_a_file_that_is_a_picture(tmp_path):
+    (tmp_path / "cat.png").write_bytes(b"\x89PNG\0")
+    with pytest.raises(InputError, match=r"Give a file of text. To explain a picture: --image .*cat\.png$"):
+        texts_of(None, tmp_path / "cat.png", jsonl=None, chat=False)

@@ -24,7 +24,7 @@ def note_file_names(texts: Iterable[str], instead: str) -> None:
     ``instead``: how it is given to the command, with ``{}`` for the name.
     """
     for text in texts:
-        if _is_file(text) and not _is_picture(text):
+        if _is_file(text) and not is_picture(text):
             warn(
                 f"{text!r} is explained as a text, and a file of this name exists. To read it: "
                 f"{instead.format(shlex.quote(text))}"
@@ -34,7 +34,7 @@ def note_file_names(texts: Iterable[str], instead: str) -> None:
 def note_pictures(texts: Iterable[Any]) -> None:
     """Warn of texts that are the name of a picture, for a model that reads them as texts."""
     for text in texts:
-        if isinstance(text, str) and _is_file(text) and _is_picture(text):
+        if isinstance(text, str) and _is_file(text) and is_picture(text):
             warn(
                 f"{text!r} is explained as a text, and a picture of this name exists. To explain it, with a model that reads "
                 f"images: lrpx explain --image {shlex.quote(text)}"
@@ -96,7 +96,8 @@ def _is_file(text: str) -> bool:
         return False
 
 
-def _is_picture(text: str) -> bool:
+def is_picture(text: str) -> bool:
+    """Whether a name ends as that of a picture does."""
     return os.path.splitext(text)[1].lower() in PICTURES
 
 

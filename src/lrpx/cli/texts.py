@@ -7,6 +7,7 @@ A line of a JSON lines file is a string or an object: ``{"text": ...}`` or ``{"m
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ import typer
 from ..errors import InputError, nearest
 from ..files import not_utf8
 from ..methods import METHODS
-from .suspect import check_lines, made_by_lrpx, not_texts, note_file_names, note_pictures
+from .suspect import check_lines, is_picture, made_by_lrpx, not_texts, note_file_names, note_pictures
 
 KEYS = {
     "text": (str, "a string"),
@@ -131,7 +132,8 @@ def _lines_of(file: Path, jsonl: bool | None) -> list[InputText]:
     except OSError as error:
         raise InputError(f"--file {file} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise not_utf8(raw, _named(file), None if str(file) == "-" else file) from error
+        picture = f"To explain a picture: --image {shlex.quote(str(file))}" if is_picture(str(file)) else ""
+        raise not_utf8(raw, _named(file), None if str(file) == "-" else file, picture) from error
     as_json = file.suffix.lower() in (".jsonl", ".ndjson") if jsonl is None else jsonl
     found = []
     lines = content.replace("\r\n", "\n").split("\n")
