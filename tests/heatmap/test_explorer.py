@@ -138,10 +138,10 @@ def test_methods_texts_and_palettes_are_switched(opened):
     page.select_option("label:has-text('text') select", index=1)
     page.wait_for_function("document.querySelector('.explore-map .cell').textContent === 'Another'")
     shows(page, cells(es[2].relevance))
-    before, below = colours(page), page.locator(".flow i[style]").first.get_attribute("style")
+    before, below = colours(page), page.locator(".columns i[style]").first.get_attribute("style")
     page.select_option("label:has-text('colours') select", index=1)
     assert colours(page) != before
-    assert page.locator(".flow i[style]").first.get_attribute("style") != below
+    assert page.locator(".columns i[style]").first.get_attribute("style") != below
     page.select_option("label:has-text('colours') select", index=0)
     assert colours(page) == before
 
@@ -158,7 +158,7 @@ def test_on_a_phone(opened, dark):
 def test_text_is_text(opened):
     page = opened([made(NASTY), made(NASTY, seed=1, method="<b>lrp</b>")])
     assert page.locator(".explore-map .cell").first.inner_text() == NASTY[0]
-    assert page.locator(".explore-map b, .choices b, .flow .c b b").count() == 0
+    assert page.locator(".explore-map b, .choices b, .columns .c b b").count() == 0
     assert re.search(r"<b>lrp</b>", page.locator("label:has-text('method') select").inner_text())
 
 
@@ -167,5 +167,5 @@ def test_without_the_script_the_maps_are_there(new_page, tmp_path):
     page = new_page(java_script_enabled=False)
     page.goto((tmp_path / "page.html").as_uri())
     assert not page.locator(".explore").is_visible()
-    assert page.locator(".flow .c").first.is_visible()
+    assert page.locator(".columns .c").first.is_visible()
     assert page.locator("noscript img").count() + page.locator(".matrix img").count() >= 4  # layers and heads of each
