@@ -1,5 +1,6 @@
 """Encoder-decoder models that describe an image: how it is given, by name and on the command line, and what is refused."""
 
+import io
 import json
 
 import numpy as np
@@ -10,6 +11,7 @@ import tiny_processors
 import torch
 import transformers
 from pictures import photo
+from rich.console import Console
 from tiny_image_inputs import inputs
 from transformers import VisionTextDualEncoderProcessor, ViTImageProcessor
 from typer.testing import CliRunner
@@ -17,6 +19,7 @@ from typer.testing import CliRunner
 import lrpx
 from lrpx.cli.main import app
 from lrpx.errors import InputError
+from lrpx.heatmap import render_generated
 
 PREFIX = {"target_prefix": [2]}
 
@@ -94,6 +97,11 @@ def test_what_it_writes_is_explained_token_by_token(vit):
     assert len(g) == 2
     assert g.images == vit(photo(), target=9).images
     assert vit.likeliest(photo(), 2)[0].token.id == g.token_ids[g.prompt_length]
+    console = Console(file=io.StringIO(), width=200)
+    console.print(render_generated(g))
+    table = console.file.getvalue().partition("strongest")[2]
+    assert " image " in table  # a picture is no token, and has no quotes
+    assert 'image"' not in table
 
 
 BAD = [
