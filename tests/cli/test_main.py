@@ -106,6 +106,27 @@ def test_json_lines_are_always_one_object_each(lrpx_command, tmp_path):
     ]
 
 
+def test_lines_of_a_file_are_named_in_csv_and_notes(lrpx_command, tmp_path):
+    """A blank line, and one that cannot be explained, have no explanation; the others keep their numbers."""
+    (tmp_path / "x.jsonl").write_text(
+        f'{json.dumps(TEXT)}\n\n{{"text": {json.dumps(TEXT)}, "position": 999}}\n{json.dumps(TEXT + " [MASK]")}\n'
+    )
+    code, out, err = lrpx_command(
+        "explain", "-f", str(tmp_path / "x.jsonl"), "--method", "lrp,gradient", "--format", "csv"
+    )
+    assert code == 1
+    rows = list(csv.DictReader(out.splitlines()))
+    assert list(dict.fromkeys((row["line"], row["explanation"], row["method"]) for row in rows)) == [
+        ("1", "0", "lrp"),
+        ("1", "1", "gradient"),
+        ("4", "2", "lrp"),
+        ("4", "3", "gradient"),
+    ]
+    assert "x.jsonl, line 3: position 999" in err
+    assert "x.jsonl, line 4: the text has '[MASK]'" in err
+    assert "text[" not in err
+
+
 def test_csv_has_a_row_for_each_token(lrpx_command, tmp_path):
     code, out, err = lrpx_command("explain", TEXT, "--method", "lrp,gradient", "--format", "csv")
     assert (code, err) == (0, "")
@@ -116,6 +137,7 @@ def test_csv_has_a_row_for_each_token(lrpx_command, tmp_path):
     ]
     assert lrpx_command("explain", TEXT, "--method", "lrp,gradient", "-o", str(tmp_path / "x.csv"))[0] == 0
     assert (tmp_path / "x.csv").read_text() == out
+    assert "line" not in rows[0]
     pieces = list(csv.DictReader(io.StringIO(lrpx_command("explain", "a,\r\n1", "--format", "csv")[1], newline="")))
     assert "".join(r["text"] for r in pieces) == "a,\r\n1"  # a line that ends inside a cell
     code, _, err = lrpx_command("explain", TEXT, "--of", "layers", "--format", "csv")

@@ -63,11 +63,12 @@ def file_of(explanations: Sequence[Explanation], kind: str, look: Look) -> bytes
         return path.read_bytes()
 
 
-def csv_of(explanations: Sequence[Explanation]) -> str:
-    """One row per token, with the columns of ``Explanations.to_frame``."""
+def csv_of(explanations: Sequence[Explanation], lines: Sequence[int] = ()) -> str:
+    """One row per token, with the columns of ``Explanations.to_frame``; ``lines`` of a file, if the texts are from one, first."""
     rows = [
-        (n, e.method, i, text, e.tokens[i], e.token_ids[i], e.relevance[i])
+        (*lines[n : n + 1], n, e.method, i, text, e.tokens[i], e.token_ids[i], e.relevance[i])
         for n, e in enumerate(explanations)
         for i, text in enumerate(readable_texts(e.units))
     ]
-    return DataTable(("explanation", "method", "position", "text", "token", "token_id", "relevance"), rows).to_csv()
+    columns = ("explanation", "method", "position", "text", "token", "token_id", "relevance")
+    return DataTable(("line", *columns) if lines else columns, rows).to_csv()

@@ -15,7 +15,7 @@ from ..results.explanations import Explanations
 from . import options
 from .output import Format, check_document, destination, look_of, quiet_if_shown, view_of, write
 from .suspect import note_pictures
-from .texts import InputText, texts_of
+from .texts import InputText, origins_in_warnings, texts_of
 from .wording import ERROR, in_command_words, tell
 
 
@@ -244,7 +244,8 @@ def explain(
         given["images"] = list(image) if alone else [list(image)]
     asked["text"] = [one.text for one in texts]
     asked = {name: values[0] for name, values in asked.items()} if alone else asked | {"errors": "collect"}
-    explained = explainer(method=methods, **asked, **given)
+    with origins_in_warnings(texts):
+        explained = explainer(method=methods, **asked, **given)
     assert isinstance(explained, Explanations)
     for failure in explained.failures:
         tell(ERROR, f"{texts[failure.index].origin}: {failure.error}", context.command, context.find_root().command)
@@ -252,9 +253,20 @@ def explain(
         shown = list(explained)
         if kind not in (Format.json, Format.jsonl):
             shown = [in_command_words(e, context.command, context.find_root().command) for e in shown]
-        write(shown, kind, output, look, fragment=fragment, engine=engine or "pdflatex", of=of, head=places)
+        lines = _lines(texts, explained)
+        write(
+            shown, kind, output, look, fragment=fragment, engine=engine or "pdflatex", of=of, head=places, lines=lines
+        )
     if explained.failures:
         raise typer.Exit(1 if len(explained) else 2)
+
+
+def _lines(texts: list[InputText], explained: Explanations) -> list[int]:
+    """Of each explanation, the line of the file that its text stands in; nothing if the texts are from no file."""
+    failed = {failure.index for failure in explained.failures}
+    lines = [one.line for i, one in enumerate(texts) if i not in failed and one.line is not None]
+    each = len(explained) // max(1, len(lines))  # by several methods
+    return [line for line in lines for _ in range(each)]
 
 
 def _images_of(files: list[Path]) -> list[InputText]:

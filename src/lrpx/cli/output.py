@@ -181,9 +181,11 @@ def look_of(scale: str, hide: list[str] | None, group: str, numbers: bool | None
 
 def write(
     explanations: list[Any], kind: Format, output: Path | None, look: Look, *, fragment: bool, engine: str,
-    of: str = "tokens", head: tuple[int, ...] | None = None,
+    of: str = "tokens", head: tuple[int, ...] | None = None, lines: Sequence[int] = (),
 ) -> None:  # fmt: skip
     """Write the explanations to ``output``, or to standard output: as JSON a list, as JSON lines an object per line.
+
+    ``lines``: of each explanation the line of the file that its text was read from, for CSV; empty where there is no file.
 
     Raises:
         InputError: The explanations do not have what is asked for by ``of`` and ``head``.
@@ -199,7 +201,7 @@ def write(
     if kind is Format.csv:
         from ..app.downloads import csv_of
 
-        write_result(csv_of(explanations), output)
+        write_result(csv_of(explanations, lines), output)
         return
     drawn, look, of = chosen(explanations, of, look, head=head)
     if kind is Format.terminal and output is None:

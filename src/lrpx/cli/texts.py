@@ -7,15 +7,19 @@ A line of a JSON lines file is a string or an object: ``{"text": ...}`` or ``{"m
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from ..errors import InputError, nearest
+from ..errors import InputError, LrpxWarning, nearest
 from ..files import not_utf8
 from ..methods import METHODS
 from .suspect import check_lines, is_picture, made_by_lrpx, not_texts, note_file_names, note_pictures
@@ -45,6 +49,12 @@ class InputText:
     text_pair: str | None = None
     question: str | None = None
     choices: list[str] | None = None
+
+    @property
+    def line(self) -> int | None:
+        """The line of a file that it stands in."""
+        found = re.search(r", line (\d+)$", self.origin)
+        return int(found[1]) if found else None
 
 
 def texts_of(
@@ -144,6 +154,27 @@ def _lines_of(file: Path, jsonl: bool | None) -> list[InputText]:
             origin = f"{_named(file)}, line {number}"
             found.append(_parsed(line, origin) if as_json else InputText(line, origin))
     return found
+
+
+@contextmanager
+def origins_in_warnings(texts: Sequence[InputText]) -> Iterator[None]:
+    """Inside the block, a warning of lrpx names the line of a file where it would name a text by its index."""
+    shown = warnings.showwarning
+
+    def named(found: re.Match[str]) -> str:
+        i = int(found[1])
+        return texts[i].origin or found[0] if i < len(texts) else found[0]
+
+    def show(message: Any, category: Any, *place: Any) -> None:
+        if issubclass(category, LrpxWarning):
+            message = category(re.sub(r"\btext\[(\d+)\]", named, str(message)))
+        shown(message, category, *place)
+
+    warnings.showwarning = show  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        warnings.showwarning = shown
 
 
 def _parsed(line: str, origin: str) -> InputText:
