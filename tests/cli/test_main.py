@@ -106,6 +106,7 @@ def test_json_lines_are_always_one_object_each(lrpx_command, tmp_path):
     ]
 
 
+@pytest.mark.filterwarnings("default")
 def test_lines_of_a_file_are_named_in_csv_and_notes(lrpx_command, tmp_path):
     """A blank line, and one that cannot be explained, have no explanation; the others keep their numbers."""
     (tmp_path / "x.jsonl").write_text(
