@@ -58,7 +58,7 @@ ROWS = {
     "per-sample-bert": Row("One sample at a time", "per_sample --shape bert-base --compile --samples 40", 160),
     "long-context": Row("One long text", "long_context --rounds 7", 120),
     "dataset": Row(
-        "Many samples", "dataset --compile --no-strict --batch-tokens 16384 --rounds 3 --lxt-samples 60", 140
+        "Many samples", "dataset --compile --no-strict --batch-tokens 16384 --rounds 1 --lxt-samples 60", 140
     ),
     "overhead": Row("What the rules cost", "overhead --shape llama-3.2-1b --rounds 50", 70),
     "flashtrace": Row("Beside FlashTrace", "flashtrace --examples 12 --sentences 10 40 120", 120, page="generation.md"),
