@@ -112,10 +112,9 @@ def entering(entered, stream):
 def test_a_stream_waits_and_is_waited_for(monkeypatch):
     waits, entered = [], []
     usual = Stream("usual", waits)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream("own", waits))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: usual)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: entering(entered, stream))
-    aside = OnAStream(torch.device("cuda"))
+    aside = OnAStream(torch.device("cuda"), Stream("own", waits))
     aside.join()
     assert waits == []  # it has no part in a capture yet
     assert aside(lambda: 5) == 5
@@ -129,10 +128,9 @@ def test_a_stream_waits_and_is_waited_for(monkeypatch):
 
 def test_what_the_work_reads_stays_until_it_is_joined(monkeypatch):
     """Its memory would be used for other tensors, while the stream still reads it."""
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream("own", []))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream("usual", []))
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: entering([], stream))
-    aside, read = OnAStream(torch.device("cuda")), torch.ones(3)
+    aside, read = OnAStream(torch.device("cuda"), Stream("own", [])), torch.ones(3)
     aside(lambda read=read: read.sum())
     there = weakref.ref(read)
     del read

@@ -26,14 +26,15 @@ class Aside:
 
 
 class OnAStream(Aside):
-    """Does the work on a stream of its own, each piece after the one before and after what has been asked of the device.
+    """Does the work of one pass on another stream, each piece after the one before and after what has been asked of the device.
 
     Args:
         device: A CUDA device.
+        stream: Of this device.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device, self._stream = device, torch.cuda.Stream(device)
+    def __init__(self, device: torch.device, stream: torch.cuda.Stream) -> None:
+        self._device, self._stream = device, stream
         self._begun: list[Callable[[], object]] = []  # which hold what they read, or its memory would be used again
 
     def __call__(self, work: Callable[[], T]) -> T:

@@ -53,7 +53,7 @@ class Graphs:
         self._model = model
         self._graphs: OrderedDict[Hashable, _Graph] = OrderedDict()
         self._pool: Any = None
-        self._aside: OnAStream | None = None
+        self._branch: torch.cuda.Stream | None = None
 
     def __len__(self) -> int:
         return len(self._graphs)
@@ -128,9 +128,9 @@ class Graphs:
         """
         padded = self.padded(batch)
         device = batch.positions.device
-        if self._aside is None:  # one stream for all graphs: each has memory of its own for matrix products
-            self._aside = OnAStream(device)
-        options = replace(options, static=True, aside=self._aside)
+        if self._branch is None:  # one stream for all graphs: each has memory of its own for matrix products
+            self._branch = torch.cuda.Stream(device)
+        options = replace(options, static=True, aside=OnAStream(device, self._branch))
         stream = torch.cuda.Stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
         graph = torch.cuda.CUDAGraph()
