@@ -1,6 +1,7 @@
 """The same function written in other ways has the same map; and what a look back in the graph must survive."""
 
 import threading
+from functools import partial
 
 import formulas
 import pytest
@@ -55,6 +56,15 @@ def test_einsum_of_three(rule_set):
     y = torch.einsum("bid,bjd,bjd->bi", a, b, c).sum().detach()
     for r in relevances(lambda a, b, c: torch.einsum("bid,bjd,bjd->bi", a, b, c), a, b, c, rule_set=rule_set):
         torch.testing.assert_close(r.sum(), y / 3)
+
+
+@pytest.mark.parametrize("rule_set", RULESETS)
+def test_einsum_that_sums_nothing_is_element_wise(rule_set):
+    """Under lrp-uniform-gate a gated product is halved, and of one tensor it is an activation."""
+    g, u = draw(2, 4, 8), draw(2, 4, 8, seed=1)
+    times = partial(torch.einsum, "bid, bid -> bid")
+    assert_same(lambda g, u: times(F.silu(g), u), lambda g, u: F.silu(g) * u, g, u, rule_set=rule_set)
+    assert_same(lambda g, u: times(g, torch.sigmoid(g)) * u, lambda g, u: F.silu(g) * u, g, u, rule_set=rule_set)
 
 
 # Keys and values may be one tensor.
@@ -147,11 +157,33 @@ def test_swish_by_division_is_no_sigmoid(rule_set):
     assert_same(lambda x, u: swish(x) * F.relu(u), lambda x, u: F.silu(x) * F.relu(u), x, u, rule_set=rule_set)
 
 
+# A division by what makes a gate is a product with a gate.
+DIVIDED = {
+    "sigmoid": (lambda g, u: u / (1 + torch.exp(-g)), lambda g, u: u * torch.sigmoid(g)),
+    "sigmoid in place": (lambda g, u: (u * 1.0).div_(1 + torch.exp(-g)), lambda g, u: u * torch.sigmoid(g)),
+    "exp": (lambda g, u: u / torch.exp(g), lambda g, u: u * torch.exp(-g)),
+    "one for a row": (lambda g, u: u / (1 + torch.exp(-g[:, :1])), lambda g, u: u * torch.sigmoid(g)[:, 0, None]),
+    "inverse for a row": (lambda g, u: u * (1 / (1 + torch.exp(-g[:, :1]))), lambda g, u: u * torch.sigmoid(g[:, :1])),
+    "softplus": (lambda g, u: u / F.softplus(g), lambda g, u: u * (1 / F.softplus(g))),
+}
+
+
+@pytest.mark.parametrize("rule_set", RULESETS)
+@pytest.mark.parametrize("name", DIVIDED)
+def test_a_division_by_a_gate_is_a_product(name, rule_set):
+    assert_same(*DIVIDED[name], draw(3, 8), draw(3, 8, seed=1), rule_set=rule_set)
+
+
 # A product of two activations of one tensor is an activation.
 WRITTEN_GATES = {
     "relu * relu": (lambda g, u: F.relu(g) * F.relu(g) * u, lambda g, u: F.relu(g).square() * u),
     "x * relu": (lambda g, u: (g * F.relu(g)) * u, lambda g, u: F.relu(g).square() * u),
     "relu by clamp": (lambda g, u: g.clamp(min=0) * u, lambda g, u: F.relu(g) * u),
+    "relu by an endless clamp": (lambda g, u: g.clamp(0, float("inf")) * u, lambda g, u: F.relu(g) * u),
+    "relu6 by clamp": (lambda g, u: g.clamp(0, 6) * u, lambda g, u: F.relu6(g) * u),
+    "relu6 by hardtanh": (lambda g, u: F.hardtanh(g, max_val=6.0, min_val=0.0) * u, lambda g, u: F.relu6(g) * u),
+    "relu6 by its module": (lambda g, u: nn.ReLU6()(g) * u, lambda g, u: F.relu6(g) * u),
+    "relu6 in place": (lambda g, u: nn.ReLU6(inplace=True)(g * 1.0) * u, lambda g, u: F.relu6(g) * u),
 }
 
 
@@ -254,6 +286,25 @@ def test_rms_norm_with_its_default_epsilon(dtype):
         y = model(x)
     (gradient,) = torch.autograd.grad(y.abs().sum(), x)
     torch.testing.assert_close((x * gradient).float().sum(), y.abs().float().sum(), rtol=0.02, atol=0)
+
+
+# A normaliser written in place is a constant, and no factor that would take half.
+NORMALISERS_IN_PLACE = {
+    "rsqrt_": lambda m: m.rsqrt_(),
+    "pow_": lambda m: m.pow_(-0.5),
+    "reciprocal_": lambda m: m.sqrt_().reciprocal_(),
+}
+
+
+@pytest.mark.parametrize("rule_set", RULESETS)
+@pytest.mark.parametrize("name", NORMALISERS_IN_PLACE)
+def test_a_normaliser_in_place(name, rule_set):
+    inverse = NORMALISERS_IN_PLACE[name]
+    x, w = draw(3, 8), torch.linspace(0, 3, 8, dtype=torch.float64)
+    assert_same(
+        lambda x: x * inverse(x.square().mean(-1, keepdim=True).add_(1e-6)) * w, lambda x: F.rms_norm(x, (8,), w, 1e-6),
+        x, rule_set=rule_set,
+    )  # fmt: skip
 
 
 # The mean of ``var_mean`` is no normaliser.

@@ -26,7 +26,7 @@ from ..recognition.composed import COMPOSED
 from ..recognition.foreign import note_foreign
 from ..recognition.gates import ranked
 from ..recognition.mixers import follow_mixers
-from ..recognition.operations import Operation, operation_of
+from ..recognition.operations import CONSTANT, Operation, operation_of
 from ..recognition.recogniser import Recogniser
 from .jacobians import Scale
 from .rules import Rule, constant, identity
@@ -85,7 +85,9 @@ class Propagation(TorchFunctionMode):
                 return Scale.apply(COMPOSED[operation.name](*args, **kwargs), call, lambda y, _: torch.ones_like(y))
         if (operation.in_place or kwargs.get("inplace")) and operation.kind in ("linear", *self.rules):  # addmm_
             with self:  # computed out of place, then written back with its graph
-                return call.argument(0, "input").copy_(call.out_of_place()())
+                written = call.out_of_place()()
+                self.recognise.ranks.update(() if written.requires_grad else (CONSTANT,))  # rsqrt_ makes a constant
+                return call.argument(0, "input").copy_(written)
         if operation.kind == "cut":
             self.cuts[operation.name] += 1
         return self.apply(self.recognise(operation.name, call))

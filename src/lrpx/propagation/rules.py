@@ -88,8 +88,7 @@ def signal_take_all(call: Call) -> Any:
     if MIXED in ranks.values():
         call.unknown["a product with a part of a concatenation of gates and signals"] += 1
     elif len(set(ranks.values())) > 1:
-        highest = max(ranks.values())  # type: ignore[type-var]
-        call = call.detached(lambda t: ranks.get(id(t)) == highest)
+        call = call.detached(lambda t: ranks.get(id(t)) == max(ranks.values()))  # type: ignore[type-var]
     return uniform(call)
 
 
@@ -102,8 +101,7 @@ def uniform(call: Call) -> Any:
 
 def constant_attention(call: Call) -> Tensor:
     """Fused attention under LRP: the attention weights are constants, values take all relevance (App. D.4)."""
-    value = call.argument(2, "value")
-    return call.detached(lambda t: t is not value)()
+    return call.detached(lambda t: t is not call.argument(2, "value"))()
 
 
 def uniform_attention(call: Call) -> Tensor:

@@ -100,11 +100,9 @@ def _lineage(edge: Edge, nested: int) -> Iterator[tuple[Edge, bool]]:
 
 
 def is_relu(name: str, call: Call) -> bool:
-    """Whether a call is a ReLU, written as a clamp."""
-    if name not in ("clamp", "clip", "clamp_min") or (name != "clamp_min" and call.argument(2, "max") is not None):
-        return False
-    low = call.argument(1, "min")
-    return isinstance(low, int | float) and low == 0
+    """Whether a call is a ReLU or ReLU6, written as a clamp; ``nn.ReLU6`` calls ``hardtanh``."""
+    low = call.argument(1, "min_val" if name == "hardtanh" else "min")
+    return name in ("clamp", "clip", "clamp_min", "hardtanh") and isinstance(low, int | float) and low == 0
 
 
 def activation_modules(modules: Iterable[nn.Module]) -> dict[nn.Module, str]:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from torch import Tensor
 from torch.nn import functional
 
+from .call import Call
+
 
 def gated_linear_unit(input: Tensor, dim: int = -1) -> Tensor:
     """``F.glu``: the first half is the signal, the sigmoid of the second half is its gate (Dauphin et al. 2017)."""
@@ -32,6 +34,18 @@ def normalised_groups(
     of_channels = (-1, *[1] * (input.ndim - 2))
     output = output if weight is None else output * weight.reshape(of_channels)
     return output if bias is None else output + bias.reshape(of_channels)
+
+
+def sums_nothing(equation: object) -> bool:
+    """Whether an ``einsum`` multiplies element by element: ``"bi,bi->bi"``."""
+    operands, _, result = str(equation).replace(" ", "").partition("->")
+    return set(operands.split(",")) == {result}
+
+
+def constant_variance(var_mean: Call, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+    """``torch.var_mean``, of which the variance is a normaliser, and the mean is none."""
+    variance, mean = var_mean()
+    return variance.detach(), mean
 
 
 COMPOSED: dict[str, Callable[..., Tensor]] = {"glu": gated_linear_unit, "group_norm": normalised_groups}

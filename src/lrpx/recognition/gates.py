@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
 from .operations import CONSTANT, SIGNAL, operation_of_node
+from .table import MOVING
 
 MIXED = None  # a part of a concatenation of gates and signals: which part is a gate is no longer known
 _PASSING = ("structure", "elementwise", "product", "division", "activation", "power")  # kinds that keep the rank
@@ -27,8 +28,8 @@ def edge_of(tensor: Tensor) -> Edge:
 
 def edges_of(node: Any) -> list[Edge]:
     """Where a node's operands that carry gradient came out of."""
-    edges = [edge for edge in node.next_functions if edge[0] is not None]
-    return edges[-1:] if node.name().endswith("CopyBackwards") else edges  # what was there before is gone
+    last = -1 if node.name().endswith("CopyBackwards") else 0  # what was there before is gone
+    return [edge for edge in node.next_functions[last:] if edge[0] is not None]
 
 
 def ranked(output: Any, rank: int | None) -> Any:
@@ -39,7 +40,7 @@ def ranked(output: Any, rank: int | None) -> Any:
 
 
 def rank_of(tensor: Tensor, *, elementwise: bool = False) -> int | None:
-    """The rank of a tensor; ``elementwise``: looking back only where every element stays where it is."""
+    """The rank of a tensor; ``elementwise``: elements may have moved, but not been summed or compared."""
     return _rank(edge_of(tensor)[0], elementwise, {}, 0)
 
 
@@ -50,11 +51,11 @@ def _rank(node: Any, elementwise: bool, known: dict[Any, int | None], depth: int
 
 
 def _found(node: Any, elementwise: bool, known: dict[Any, int | None], depth: int) -> int | None:
-    _, kind, rank, _ = operation_of_node(node.name())
+    name, kind, rank, _ = operation_of_node(node.name())
     mixes = kind == "structure"
     if (rank := node.metadata.get("lrpx", rank)) is not None:
         return rank
-    if kind not in _PASSING or (mixes and elementwise):
+    if kind not in _PASSING or (mixes and elementwise and name not in MOVING):
         return SIGNAL
     parents = [parent for parent, _ in edges_of(node)]
     ranks = set()
@@ -71,8 +72,7 @@ def _found(node: Any, elementwise: bool, known: dict[Any, int | None], depth: in
 
 def is_constant(tensor: Tensor) -> bool:
     """Whether all ways back from a tensor end in gates that rules made constant, so that no gradient passes through it."""
-    start = edge_of(tensor)[0]
-    seen, stack = set(), [start]
+    seen, stack = set(), [start := edge_of(tensor)[0]]
     while stack:
         node = stack.pop()
         if node in seen or node is None or operation_of_node(node.name()).name == "gate":

@@ -16,6 +16,7 @@ from torch import Tensor
 from ..models.modules import is_weight
 from .activations import common_origin, is_relu
 from .call import Call, tensors_in
+from .composed import constant_variance, sums_nothing
 from .gates import is_constant, is_mean_of_squares, rank_of
 from .operations import ACTIVATION, CONSTANT, MAGNITUDE, SIGNAL
 
@@ -51,7 +52,7 @@ class Recogniser:
         if name in ("rsqrt", "reciprocal"):
             return self._inverse(call, call.argument(0, "input"))
         if name == "var_mean" and kind in self.ruled:  # the mean is no normaliser
-            return replace(call, kind="", function=partial(_constant_variance, call))
+            return replace(call, kind="", function=partial(constant_variance, call))
         if kind in ("magnitude", "unit_norm") and rank_of(call.operands[0]) == CONSTANT:  # the 1-norm is a sum
             return replace(call, kind="softmax" if kind == "unit_norm" else "", rank=CONSTANT, written_out=True)
         if kind == "step":
@@ -71,6 +72,8 @@ class Recogniser:
             return replace(call, kind="linear" if by_weight and factors else "", rank=rank)
         if call.kind == "linear":
             call = replace(call, kind="contraction")
+        if call.name == "einsum" and sums_nothing(call.argument(0, "equation")):
+            call = replace(call, kind="product")
         origin = common_origin(*factors) if call.kind == "product" and len(factors) == 2 else None
         if origin is not None:
             (first, second), ranks = origin.preserved, [rank_of(t) for t in factors]
@@ -98,6 +101,8 @@ class Recogniser:
             return replace(call, kind="softmax", rank=CONSTANT, written_out=True)
         if origin is not None and origin.preserved[0]:
             return self._written_out(call, b, ACTIVATION if rank == CONSTANT else None)
+        if self._inverse(call, b).rank == CONSTANT:
+            return self._product(replace(call, kind="product"))  # x / (1 + exp(-y)) is x * sigmoid(y)
         return call
 
     def _power(self, call: Call) -> Call:
@@ -121,8 +126,3 @@ class Recogniser:
         if "activation" in self.ruled:
             call = call.detached(lambda t: t is other)
         return replace(call, kind="activation", rank=rank, written_out=True)
-
-
-def _constant_variance(call: Call, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-    variance, mean = call()
-    return variance.detach(), mean

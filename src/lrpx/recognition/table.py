@@ -63,6 +63,12 @@ NAMES = {
 GATING = frozenset("relu relu6 gelu silu elu selu celu leaky_relu prelu hardswish mish".split())
 """Activations that make a gate of a gated product; a clamp or a soft cap (``tanh``) bounds a signal."""
 
+MOVING = frozenset(
+    "view unsafe_view reshape reshape_alias transpose t permute squeeze unsqueeze expand repeat slice select index "
+    "index_select gather split split_with_sizes unbind flip roll".split()
+)
+"""What leaves elements as they are, but moves them or makes several of one."""
+
 RULED = tuple(
     k for k in NAMES if k not in ("structure", "elementwise", "step", "cut", "container", "composed", "silent")
 )
