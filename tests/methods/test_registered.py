@@ -50,3 +50,29 @@ def test_a_function_that_cannot_be_called_is_refused():
     with pytest.raises(lrpx.InputError, match="keyword-only with defaults"):
         lrpx.register_method("mine")(lambda model, batch, *, steps: [])
     assert "mine" not in METHODS
+
+
+@pytest.mark.parametrize(
+    ("returned", "given"),
+    [
+        (None, "returned NoneType"),
+        ([], "returned a list of 0 items"),
+        ([1], "returned a list of 1 item, one of them of type int"),
+        (
+            [Attribution(relevance=np.ones(2), value=1.0, residual=None, target=None)],
+            "returned a list of 1 item, with target=None",
+        ),
+    ],
+)
+def test_what_is_no_list_of_attributions_is_refused(own, returned, given):
+    lrpx.register_method("wrong")(lambda model, batch: returned)
+    explainer = lrpx.Explainer(tiny.build("causal:llama"))
+    with pytest.raises(
+        lrpx.InputError, match=rf"the method 'wrong' {given}. Expected: a list of 1 item, one Attribution"
+    ):
+        explainer([10, 11], method="wrong")
+
+
+def test_measures_that_there_are_not_are_refused():
+    with pytest.raises(lrpx.InputError, match=r"measures='score' is unknown\. Did you mean 'scores'"):
+        lrpx.register_method("mine", measures="score")

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import InputError, nearest
+from ..errors import InputError, counted, nearest
 from ..models.lock import lock_of
-from ..results.explanation import Measures
+from ..results.explanation import MEASURES, Measures
 
 if TYPE_CHECKING:
     from ..passes.dispatch import PassRunner
@@ -93,16 +93,34 @@ class Method:
         from ..passes.validation import check_model
 
         model, function, has_passes = runner.model, self.load(), self.has_passes
+        checked = self._checked if callable(self.function) else lambda found, batch: found
 
         def run(batch: Batch, **options: Any) -> Sequence[Attribution]:
             with lock_of(model):
                 if has_passes:
-                    return function(model, batch, runner=runner, **options)
+                    return checked(function(model, batch, runner=runner, **options), batch)
                 check_model(model, {})
                 with fresh_rotations(model):
-                    return function(model, batch, **options)
+                    return checked(function(model, batch, **options), batch)
 
         return run
+
+    def _checked(self, found: Any, batch: Batch) -> Sequence[Attribution]:
+        """What a registered function returned, if it is an ``Attribution`` for each item of the batch."""
+        from ..text.batching import Attribution
+
+        count = len(batch.places)
+        given = f"{type(found).__name__}"
+        if isinstance(found, list | tuple):
+            wrong = [type(one).__name__ for one in found if not isinstance(one, Attribution)]
+            if len(found) == count and not wrong and all(one.target is not None for one in found):
+                return found
+            given = f"a list of {counted(len(found), 'item')}"
+            given += f", one of them of type {wrong[0]}" if wrong else ", with target=None" * (len(found) == count)
+        raise InputError(
+            f"the method {self.name!r} returned {given}. Expected: a list of {counted(count, 'item')}, one Attribution("
+            "relevance, value, residual, target) for each text of the batch, its target a token id; see docs/add_a_method.md."
+        )
 
 
 @cache
@@ -268,13 +286,15 @@ def register_method(
         traits: What it assumes, costs and gives, for ``lrpx methods --long``.
 
     Raises:
-        InputError: Another function has the name, or the function does not take what it is called with.
+        InputError: Another function has the name, the function does not take what it is called with, or ``measures`` is unknown.
 
     Examples:
         >>> @lrpx.register_method("length", summary="Longer tokens get more.")
         ... def length(model, batch, *, power=1):
         ...     ...
     """
+    if measures not in MEASURES:
+        raise InputError(f"measures={measures!r} is unknown. {nearest(measures, MEASURES)}")
 
     def register(function: Function) -> Function:
         known = METHODS.get(name)
@@ -311,5 +331,8 @@ def get_method(name: str) -> Method:
         several = [part.strip() for part in name.split(",")]
         if len(several) > 1 and METHODS.keys() >= {*several}:
             raise InputError(f"unknown method {name!r}. Several are a list: method={several}.")
-        raise InputError(f"unknown method {name!r}. {nearest(name, METHODS)}")
+        raise InputError(
+            f"unknown method {name!r}. {nearest(name, METHODS)}",
+            python=" A method of your own: register it first, with @lrpx.register_method.",
+        )
     return METHODS[name]
