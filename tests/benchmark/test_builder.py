@@ -298,6 +298,8 @@ def test_a_benchmark_of_another_schema_is_refused(tmp_path, source):
 def test_arguments_that_make_no_sense(tmp_path, source, toy):
     with pytest.raises(InputError, match="workers=0"):
         build(source, tmp_path / "out", parser=toy, workers=0)
+    with pytest.raises(InputError, match="ground_truth and parser are both given"):
+        build(source, tmp_path / "out", ground_truth=tmp_path / "none.tsv", parser=toy)
     with pytest.raises(InputError, match="ground truth as TSV or JSON lines"):
         build(source, tmp_path / "out", ground_truth=tmp_path / "none.tsv")
     assert not (tmp_path / "out").exists()

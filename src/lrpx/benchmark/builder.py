@@ -72,7 +72,7 @@ def build(
     source: str | Path,
     out: str | Path,
     *,
-    parser: Any = "en_core_web_trf",
+    parser: Any = None,
     ground_truth: str | Path | None = None,
     format: str | None = None,
     workers: int = 1,
@@ -84,7 +84,8 @@ def build(
     Args:
         source: ``lgd_dataset.tsv``, ``agr_50_mostcommon_10K.tsv(.gz)`` or a BLiMP agreement file: a path or an http(s) URL.
         out: A new or empty folder, or one in which the same build was stopped or finished.
-        parser: Name of a spaCy pipeline with tagger and parser, or the loaded pipeline itself (one process then).
+        parser: Name of a spaCy pipeline with tagger and parser, or the loaded pipeline itself (one process then). Default:
+            ``en_core_web_trf``, the paper's.
         ground_truth: A file with the subjects, instead of a parser.
         format: ``lgd``, ``linzen`` or ``blimp``; recognised by content if not given.
         workers: Number of processes that parse. With more than one, a script must guard its entry point with
@@ -103,6 +104,9 @@ def build(
     """
     import_optional("pyarrow", "Building a benchmark")
     out = Path(out)
+    if ground_truth is not None and parser is not None:
+        raise InputError("ground_truth and parser are both given, and each says where the subjects are. Leave one out.")
+    parser = "en_core_web_trf" if parser is None else parser
     if workers < 1:
         raise InputError(f"workers={workers}: give 1 or more.")
     check_place(out, what="benchmark")
