@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -855,6 +856,37 @@ def test_every_difference_from_the_papers_set_up_is_told(tmp_path):
         text = report([tmp_path / "a"], format=format, compare_paper=True)
         assert "Not as in the paper: computed in float32" in " ".join(text.split())
         assert "Not as in the paper" not in report([tmp_path / "a"], format=format)
+
+
+def test_choices_that_change_the_numbers_are_told(tmp_path):
+    options = {"at": "embedding", "rules": "gamma=0.25", "tf32": True}
+    made_up(tmp_path / "a", ["lrp"], options=options, model={"dtype": "bfloat16"})
+    made_up(tmp_path / "b", ["lrp"])
+    told = (
+        "Computed with relevance taken at embedding; gamma=0.25 for layers with weights; the model in bfloat16; TF32 matrix "
+        "products."
+    )
+    assert [result.notes for result in results_of(find_runs([tmp_path / "a", tmp_path / "b"]))] == [(told,), ()]
+    for format in ("terminal", "markdown", "latex", "html"):
+        assert "Computed with relevance taken at embedding; gamma" in " ".join(
+            report([tmp_path / "a"], format=format).split()
+        )
+
+
+def test_notes_are_paragraphs_of_their_own_in_markdown(tmp_path):
+    for name in "ab":
+        made_up(tmp_path / name, ["lrp"], options={"rules": "gamma=0.25"}, model={"name": name})
+    text = report([tmp_path / "a", tmp_path / "b"], format="markdown")
+    told = "Computed with gamma=0.25 for layers with weights."
+    assert text.endswith(f"> a: {told}\n\n> b: {told}\n")
+
+
+def test_one_sample_has_no_interval(result):
+    one = replace(result, methods={name: replace(scored, samples=1) for name, scored in result.methods.items()})
+    assert all(cell.interval == "" for _, [cells] in tables.scores([one]).rows for cell in cells)
+    assert any(cell.interval for _, [cells] in tables.scores([result]).rows for cell in cells)
+    caption = tables.scores([result]).caption
+    assert f"correctly predicted samples ({result.correct} of 30 for {result.label}); best" in caption
 
 
 def test_a_set_up_like_the_papers_has_nothing_to_tell(tmp_path):

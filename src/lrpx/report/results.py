@@ -22,7 +22,7 @@ from ..evaluation.metrics import Interval, bootstrap, random_baseline
 from ..evaluation.records import METRICS, Run
 from .paper import MODELS, PaperModel, twin
 from .scored import Scored, failed_samples, lengths_of, metrics_of, scored_methods, shares_of_tokens
-from .set_up import differences
+from .set_up import choices, differences
 
 logger = logging.getLogger("lrpx")
 
@@ -194,7 +194,7 @@ def _result(runs: Sequence[Run], k: int, compare_paper: bool) -> Result:
         methods=scored_methods(tables, k),
         random={name: (baseline.mean[name], baseline.std[name]) for name in metrics_of(k)},
         token_roles=shares_of_tokens(predicted.filter(correct)) if correct.any() else {},
-        notes=(*_notes(runs, tables), *(differences(runs, len(predicted)) if compare_paper else ())),
+        notes=(*_notes(runs, tables), *(differences(runs, len(predicted)) if compare_paper else choices(runs))),
         runs=tuple(runs),
         k=k,
     )

@@ -24,6 +24,24 @@ def differences(runs: Sequence[Run], samples: int) -> list[str]:
     return [f"Not as in the paper: {'; '.join(found)}."] if found else []
 
 
+def choices(runs: Sequence[Run]) -> list[str]:
+    """One sentence with every choice that changes the numbers and is not the default of ``lrpx evaluate``, or none."""
+    found = dict.fromkeys(choice for run in runs for choice in _choices(run.manifest))
+    return [f"Computed with {'; '.join(found)}."] if found else []
+
+
+def _choices(manifest: dict[str, Any]) -> Iterator[str]:
+    options, dtype = manifest["options"], manifest["model"]["dtype"]
+    if options["at"] != "input":
+        yield f"relevance taken at {options['at']}"
+    if rules := options.get("rules"):
+        yield f"{rules} for layers with weights"
+    if dtype != "float32":
+        yield f"the model in {dtype}"
+    if options.get("tf32"):
+        yield "TF32 matrix products"
+
+
 def _differences(manifest: dict[str, Any], samples: int) -> Iterator[str]:
     model, benchmark, options = manifest["model"], manifest["benchmark"], manifest["options"]
     own, versions = twin(model["name"]), manifest["versions"]

@@ -107,8 +107,8 @@ def scores(results: Sequence[Result]) -> Table:
     k = results[0].k if results else 2
     caption = (
         f"PG{k}: pointing game, top {k}. MRR: mean reciprocal rank. RMA: relevance mass accuracy. PTA: per-token accuracy. All "
-        "lie between 0 and 1, higher is better. Means over the correctly predicted samples; best and second best per column "
-        f"are marked. {CHANCE}: relevance drawn uniformly from [−1, 1) on all samples, 10 seeds."
+        f"lie between 0 and 1, higher is better. Means over the correctly predicted samples{_counts(results)}; best and second "
+        f"best per column are marked. {CHANCE}: relevance drawn uniformly from [−1, 1) on all samples, 10 seeds."
     )
     if "random" in methods:
         caption += " Random is a method: one draw from a normal distribution, on the samples of the others."
@@ -120,6 +120,12 @@ def scores(results: Sequence[Result]) -> Table:
         caption += f" {EXTENSION}: an extension of lrpx; there is no published ALTI-Logit for masked models."
     warning = different_samples(results)
     return Table("Accuracy of the explanations", caption, _groups(results), body, summary=2, warning=warning)
+
+
+def _counts(results: Sequence[Result]) -> str:
+    """`` (53 of 60 for gpt2)``, of one's own models."""
+    told = ", ".join(f"{r.correct:,} of {r.samples:,} for {r.label}" for r in results if r.correct is not None)
+    return f" ({told})" if told else ""
 
 
 def intervals(results: Sequence[Result]) -> Table:
@@ -163,7 +169,7 @@ def faithfulness_table(results: Sequence[Result]) -> Table | None:
     def cells(result: Result, method: str) -> list[TableCell]:
         scored = result.reported(method)
         means = [scored.measures.get(name) if scored else None for name in names]
-        return [NONE if mean is None else _mean(mean, has_interval=True) for mean in means]
+        return [NONE if mean is None or scored is None else _mean(mean, scored.samples > 1) for mean in means]
 
     lower = [names.index(name) for name in _LOW_IS_BETTER if name in names]
     body = _ranked([(method_label(m), [cells(r, m) for r in own]) for m in methods_in(own)], lower=lower)
@@ -211,7 +217,7 @@ def accuracy(results: Sequence[Result]) -> Table:
         parameters = facts["parameters"]
         size = _rounded(parameters) if isinstance(parameters, int) else str(parameters)
         rest = [facts["layers"], facts["heads"], facts["width"], facts["vocabulary"], facts["tokenizer"]]
-        first = [_mean(r.accuracy, not r.of_paper), TableCell(f"{r.samples:,}")]
+        first = [_mean(r.accuracy, not r.of_paper and r.samples > 1), TableCell(f"{r.samples:,}")]
         if failed:
             first.append(NONE if r.of_paper else TableCell(f"{r.failed:,}"))
         return [*first, TableCell(size), *(NONE if value is None else TableCell(str(value)) for value in rest)]
@@ -243,7 +249,7 @@ def _scores(result: Result, method: str) -> list[TableCell]:
         return [NONE] * len(result.metrics)
     mark = EXTENSION if result.is_extension(method) else ""
     means = [scored.scores.get(m) for m in result.metrics]
-    return [NONE if mean is None else replace(_mean(mean, not result.of_paper), mark=mark) for mean in means]
+    return [NONE if mean is None else replace(_mean(mean, scored.samples > 1), mark=mark) for mean in means]
 
 
 def _known(pair: tuple[float, float] | None, place: int) -> TableCell:

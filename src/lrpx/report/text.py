@@ -112,7 +112,8 @@ def markdown(results: Sequence[Result]) -> str:
         lines += [table.caption, ""]
         for block in table.blocks(3):
             lines += [*_markdown(block), ""]
-    lines += [f"> {note}" for note in notes(results)]
+    for note in notes(results):
+        lines += [f"> {_escape(note)}", ""]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
