@@ -145,6 +145,8 @@ def test_records_without_the_input_make_no_page(stored, tmp_path):
         results_page([stored / "gated" / "embedding"])
     with pytest.raises(InputError, match="--output"):
         write_results([stored], tmp_path)
+    with pytest.raises(InputError, match=r"page\.html: the page is Markdown\. Give a name that ends in .md"):
+        write_results([stored / "bert"], tmp_path / "page.html")
     write_results([stored / "bert"], tmp_path / "page.md")
     alone = (tmp_path / "page.md").read_text()
     assert alone.startswith("# Results")
