@@ -26,6 +26,7 @@ from lrpx.cli.main import app
         ("explain --targt a", "no such option: --targt. Did you mean --target? Try 'lrpx explain --help'."),
         ("explain --target", "requires an argument. Try 'lrpx explain --help'."),
         ("evaluate", "missing argument 'DIR'"),
+        ("evaluate a -o b --plugin mine.py", "--plugin goes before the command: lrpx --plugin ... evaluate ..."),
         ("nothing", "no such command 'nothing'. Try 'lrpx --help'."),
         ("flow a b", "extra argument"),
     ],

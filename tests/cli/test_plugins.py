@@ -1,12 +1,15 @@
 """``lrpx --plugin``, and ``--option``: methods of one's own on the command line, and options without a name there."""
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tiny_files
 from transformers import GPT2LMHeadModel
 
 from lrpx.cli import main as cli
+from lrpx.evaluation.records import failures_of
 from lrpx.methods import METHODS
 
 OWN = """
@@ -83,3 +86,16 @@ def test_what_cannot_be_used_is_one_line(lrpx_command, arguments, said):
     code, out, err = lrpx_command(*arguments)
     assert (code, out) == (2, "")
     assert said in " ".join(err.split())
+
+
+def test_evaluate_says_why_samples_failed():
+    failures = [
+        {"method": "place", "reason": "relevance of shape [3] for 5 tokens", "samples": 1},
+        {"method": "place", "reason": "relevance of shape [3] for 7 tokens", "samples": 2},
+    ]
+    run = SimpleNamespace(failed=3, path=Path("run"), counts={"failures": failures})
+    assert failures_of(run) == (
+        "3 samples failed: place: relevance of shape [3] for 7 tokens (2 samples); other reasons: run/counts.json"
+    )
+    run.counts["failures"].pop(0)
+    assert failures_of(run).endswith("(2 samples)")

@@ -56,8 +56,11 @@ def build(
         Path, typer.Option("--out", "-o", metavar="DIR", help="A new folder, or one where this build was stopped.")
     ],
     parser: Annotated[
-        str, typer.Option("--parser", metavar="NAME", help="spaCy pipeline that finds the subjects.")
-    ] = "en_core_web_trf",
+        str | None,
+        typer.Option(
+            "--parser", metavar="NAME", help="spaCy pipeline that finds the subjects. Default: en_core_web_trf."
+        ),
+    ] = None,
     ground_truth: Annotated[
         Path | None,
         typer.Option("--ground-truth", metavar="FILE", help="Subjects found elsewhere, instead of a parser."),
@@ -260,6 +263,7 @@ def evaluate(
 
     Exit status 1 if a sample could not be explained; the records say which and why.
     """
+    from ..evaluation.records import failures_of
     from ..evaluation.run import evaluate_all
 
     set_precision(tf32)
@@ -293,7 +297,7 @@ def evaluate(
         raise
     failed = sum(run.failed for run in runs)
     for run in runs:
-        _say(f"{run.path}: " + (f"{run.failed:,} samples failed, see its records" if run.failed else "finished"))
+        _say(f"{run.path}: " + (failures_of(run) if run.failed else "finished"))
     _say(f"Next: lrpx report {out}")
     raise typer.Exit(1 if failed else 0)
 

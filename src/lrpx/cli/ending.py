@@ -76,6 +76,8 @@ def in_a_sentence(error: Any, arguments: Sequence[str], root: Any) -> str:
         message = f"{name}{'' if given is None else ' ' + shlex.quote(given)}: {_wanted(why)}"
     elif found := re.match(r"No such option: (-[\w-]+)", message):
         known = [option for parameter in context.command.params for option in parameter.opts] if context else []
+        if found[1] in [option for parameter in root.params for option in parameter.opts]:
+            return f"{found[1]} goes before the command: lrpx {found[1]} ... {path.removeprefix('lrpx ')} ..."
         message = f"no such option: {found[1]}.{_instead(found[1], known)}".rstrip(".")
     else:
         message = _lowered(message)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..benchmark.storage import read_counts, read_manifest, read_table, table_bytes, write_table
-from ..errors import InputError, import_optional
+from ..errors import InputError, counted, import_optional
 from ..files import atomic_write, write_json
 from .curves import NAMES
 
@@ -255,3 +255,12 @@ def finish(run: Run, card: str | None = None) -> Run:
     for left_over in (run.path / "records").glob(".*.tmp"):  # of a killed process
         left_over.unlink(missing_ok=True)
     return Run(run.path, run.manifest, counts)
+
+
+def failures_of(run: Run) -> str:
+    """How many samples of a finished run failed, and the most frequent reason."""
+    failures = (run.counts or {})["failures"]
+    most = max(failures, key=lambda failure: failure["samples"])
+    others = f"; other reasons: {run.path / 'counts.json'}" if len(failures) > 1 else ""
+    reason = f"{most['method']}: {most['reason']} ({counted(most['samples'], 'sample')})"
+    return f"{counted(run.failed, 'sample')} failed: {reason}{others}"
