@@ -614,6 +614,19 @@ def test_examples_are_the_highest_differences(run, result):
             assert (e.target.text, e.contrast.text) == ("are", "is")
 
 
+def test_examples_add_up(tmp_path):
+    def parts(record):
+        outside = 2.5 if record.method == "alti-logit" else 0.0
+        return record._replace(residual=record.value and record.value - sum(record.relevance) - outside)
+
+    (found,) = results_of([made_up(tmp_path / "run", ["lrp", "alti-logit"], change=parts)])
+    alti, lrp = sorted(examples(found, 1)[0].explanations, key=lambda e: e.method)
+    assert lrp.components == {}
+    assert sum(alti.components.values()) == pytest.approx(2.5)
+    assert alti.relevance.sum() + alti.residual + sum(alti.components.values()) == pytest.approx(alti.value)
+    assert "outside" in report([tmp_path / "run"], format="html", examples=1)
+
+
 def test_examples_of_all_runs_of_a_model(tmp_path):
     made_up(tmp_path / "a", ["lrp"])
     made_up(tmp_path / "b", ["theirs"])

@@ -93,7 +93,16 @@ def _explanation(result: Result, record: dict[str, Any], units: list[Unit]) -> E
         position=record["position"],
         method=method_label(record["method"]),
         provenance={"model": result.label},
+        components=_outside(record),
     )
+
+
+def _outside(record: dict[str, Any]) -> dict[str, float]:
+    """What a method gave to no token, as one part: the records have its sum only, which value and residual tell."""
+    if record["residual"] is None:
+        return {}
+    outside = record["value"] - record["residual"] - float(np.sum(record["relevance"]))
+    return {"parts of no token": outside} if abs(outside) > 1e-6 * max(1.0, abs(record["value"])) else {}
 
 
 def units_from_tokens(tokens: Sequence[str], special: Sequence[bool]) -> list[Unit]:
