@@ -10,6 +10,7 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
 from lrpx.evaluation.packing import pack
 from lrpx.evaluation.records import METRICS
+from lrpx.report import against_paper
 from lrpx.report.against_paper import Beside, EvaluatedModel, beside, comparison, parameter_count, standard_error
 from lrpx.report.paper import MODELS, twin
 
@@ -88,3 +89,8 @@ def test_checkpoints_are_of_two_or_four_bytes_per_parameter(model):
     """The Llamas' are bfloat16."""
     each = model.gigabytes * 1e9 / parameter_count(model)
     assert each == pytest.approx(2 if "Llama" in model.hub else 4, rel=0.25)
+
+
+def test_a_difference_that_rounds_to_zero_has_no_minus():
+    row = against_paper.Beside("gpt2", "lrp", "mrr", 0.6999, 0.01, 0.7)
+    assert "| +0.000 |" in against_paper._table([row])

@@ -119,7 +119,8 @@ def _table(rows: Sequence[Beside]) -> str:
     lines = ["| figure | ours | SE | paper | difference | in SE |", "|---|---:|---:|---:|---:|---:|"]
     for row in rows:
         name = f"{method_label(row.method)}, {row.metric.upper()}" if row.method else "Accuracy of the predictions"
-        apart = f"{row.errors:+.1f}" if np.isfinite(row.errors) else "–"
-        numbers = f"{row.ours:.3f} | {row.error:.3f} | {row.paper:.3f} | {row.ours - row.paper:+.3f} | {apart}"
+        apart = f"{round(row.errors, 1) + 0.0:+.1f}" if np.isfinite(row.errors) else "–"
+        difference = round(row.ours - row.paper, 3) + 0.0  # not -0.0
+        numbers = f"{row.ours:.3f} | {row.error:.3f} | {row.paper:.3f} | {difference:+.3f} | {apart}"
         lines.append(f"| {name} | {numbers} |")
     return "\n".join(lines)
