@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..benchmark.storage import read_counts, read_manifest, read_table, table_bytes, write_table
-from ..errors import InputError, counted, import_optional
+from ..errors import InputError, counted, import_optional, nearest
 from ..files import atomic_write, write_json
 from .curves import NAMES
 
@@ -138,7 +138,7 @@ class Run:
         """The records of the finished parts, or some of their columns, as a ``pyarrow.Table``.
 
         Raises:
-            InputError: A part is damaged, or is gone from a run that was finished, or there is none yet.
+            InputError: A part is damaged, or is gone from a run that was finished, or there is none yet; or an unknown column.
         """
         pa = import_optional("pyarrow", "Reading the records of an evaluation")
         parts = self.parts
@@ -149,6 +149,11 @@ class Run:
                 f"{self.path} has lost records: run the same lrpx evaluate again, which computes them anew."
             )
         tables = [read_table(path, _KIND) for path in parts]
+        for name in columns or ():
+            if name not in tables[0].column_names:
+                raise InputError(
+                    f"columns: {name!r} is no column of the records. {nearest(name, tables[0].column_names)}"
+                )
         return pa.concat_tables([t if columns is None else t.select(list(columns)) for t in tables])
 
 
