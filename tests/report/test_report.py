@@ -1000,3 +1000,15 @@ def test_a_page_says_what_its_numbers_come_from(tmp_path):
     made_up(tmp_path / "b", ["lrp"])
     page = report([tmp_path / "b"], format="html")
     assert "<dt>relevance at</dt><dd>the input</dd>" in page
+
+
+def test_a_column_that_there_is_not_is_refused(run):
+    with pytest.raises(
+        InputError, match=r"columns: 'relevances' is no column of the records\. Did you mean 'relevance'"
+    ):
+        run.table(["sample_id", "relevances"])
+
+
+def test_heatmaps_are_not_cut_in_print(run):
+    page = report([run.path], format="html")
+    assert re.search(r"@media print\{[^@]*\.example\{break-inside:avoid\}", page)
