@@ -333,6 +333,7 @@ def get_method(name: str) -> Method:
             raise InputError(f"unknown method {name!r}. Several are a list: method={several}.")
         raise InputError(
             f"unknown method {name!r}. {nearest(name, METHODS)}",
-            python=" A method of your own: register it first, with @lrpx.register_method.",
+            python="A method of your own: register it first, with @lrpx.register_method.",
+            command="A method of your own: lrpx --plugin FILE, before the command.",
         )
     return METHODS[name]
