@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import InputError, warn
 
-PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff")
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff")
 TABLES = {".csv": "a table (CSV)", ".tsv": "a table (TSV)"}
 
 
@@ -98,7 +98,7 @@ def _is_file(text: str) -> bool:
 
 def is_picture(text: str) -> bool:
     """Whether a name ends as that of a picture does."""
-    return os.path.splitext(text)[1].lower() in PICTURES
+    return os.path.splitext(text)[1].lower() in IMAGE_SUFFIXES
 
 
 def _object(line: str) -> Any:
