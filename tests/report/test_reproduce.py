@@ -93,6 +93,13 @@ def test_end_to_end(folder, tmp_path, monkeypatch, caplog):
     assert again.comparison.read_text() == text
     assert {path: path.stat().st_mtime_ns for path in before} == before
     same = {"models": names[:1], "benchmark": folder / "sva", "rate": lambda *_: TERA, "samples": 6, "dtype": "fp32"}
+    assert (
+        "## bert-base-uncased" in reproduce(tmp_path / "out", **options | {"models": names[:1]}).comparison.read_text()
+    )
+    assert "bert" in (tmp_path / "out" / "report.html").read_text()
+    kept = done.comparison.read_text()
+    assert list(reproduce(tmp_path / "out", **options | {"models": names[1:2]}).missing) == ["Llama-3.2-1B"]
+    assert done.comparison.read_text() == kept
     _, step = plan(tmp_path / "out", **same)
     assert step.what.endswith("fp32: finished already")
     assert (step.missing, step.seconds, step.bytes) == ("", None, 0)

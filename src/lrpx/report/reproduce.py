@@ -3,7 +3,7 @@
     OUTPUT/sva                 the benchmark, unless another one is given
     OUTPUT/runs/MODEL          one run of ``lrpx evaluate`` per model, in the dtype that the paper used
     OUTPUT/records/MODEL       the same, condensed: what can be handed in
-    OUTPUT/comparison.md       our figures, the paper's, differences in standard errors
+    OUTPUT/comparison.md       our figures, the paper's, differences in standard errors; of all models evaluated here so far
     OUTPUT/report.html         the report of ``lrpx report --compare paper``
 
 Every step goes on where it was stopped. A model that cannot be had is told, and the others are evaluated all the same. ``plan``
@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from ..benchmark.folder import load_benchmark
 from ..errors import InputError, LrpxError, nearest
 from ..evaluation.packing import pack
+from ..evaluation.records import open_run
 from ..files import check_above, write_text
 from .against_paper import EvaluatedModel, comparison, parameter_count
 from .already_there import LGD, check_benchmark_there, run_differences
@@ -102,7 +103,7 @@ def reproduce(
     check_above(output / "sva")
     sva = Path(benchmark) if benchmark is not None else _built(output, source, parser or SET_UP["parser"])
     load_benchmark(sva)
-    done: list[EvaluatedModel] = []
+    done, earlier = list[EvaluatedModel](), _earlier(output, wanted)
     missing: dict[str, str] = {}
     for model, place in wanted:
         folder = _folder(model)
@@ -117,13 +118,25 @@ def reproduce(
             logger.warning("%s is left out: %s", model.name, error)
             missing[model.name] = str(error)
             continue
-        write_text(output / "comparison.md", comparison(done, missing))
-    write_text(output / "comparison.md", comparison(done, missing))
+        write_text(output / "comparison.md", comparison([*done, *earlier], missing))
+    if done or not (output / "comparison.md").exists():
+        write_text(output / "comparison.md", comparison([*done, *earlier], missing))
     if done:
         from . import write
 
-        write([one.run.path for one in done], compare="paper", output=output / "report.html")
+        write([one.run.path for one in [*done, *earlier]], compare="paper", output=output / "report.html")
     return Reproduced(output / "comparison.md", missing)
+
+
+def _earlier(output: Path, wanted: Sequence[Wanted]) -> list[EvaluatedModel]:
+    """Other models that were evaluated in ``output`` before."""
+    found = []
+    for model in MODELS:
+        runs, records = output / "runs" / _folder(model), output / "records" / _folder(model)
+        if model not in [one.paper for one in wanted] and (runs / "counts.json").exists():
+            run = open_run(runs)
+            found.append(EvaluatedModel(model, run.manifest["model"]["name"], run, pack(run, records)))
+    return found
 
 
 def _check_counts(samples: int | None, batch_tokens: int | None) -> None:
