@@ -118,8 +118,9 @@ class Method:
             given = f"a list of {counted(len(found), 'item')}"
             given += f", one of them of type {wrong[0]}" if wrong else ", with target=None" * (len(found) == count)
         raise InputError(
-            f"the method {self.name!r} returned {given}. Expected: a list of {counted(count, 'item')}, one Attribution("
-            "relevance, value, residual, target) for each text of the batch, its target a token id; see docs/add_a_method.md."
+            f"the method {self.name!r} returned {given}. Expected: a list of {counted(count, 'item')}, one Attribution for each "
+            "text of the batch, its target a token id.",
+            python="See docs/add_a_method.md.",
         )
 
 
