@@ -54,3 +54,9 @@ def test_python_can_run_the_package():
     done = subprocess.run([sys.executable, "-m", "lrpx", "--version"], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("lrpx ")
+
+
+def test_an_explainer_loads_no_pipelines():
+    """Whether a model is a pipeline is asked of what is no model; the package has 26 modules."""
+    program = "import sys, lrpx; lrpx.Explainer; print('transformers.pipelines' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "False\n"

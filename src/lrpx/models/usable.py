@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import Pipeline, PreTrainedModel
+from transformers import PreTrainedModel
 
 from ..errors import InputError
 from .adapters import without_peft
@@ -28,9 +28,11 @@ def usable_model(model: Any) -> PreTrainedModel:
         raise InputError(
             "model and tokenizer came as one, as lrpx.load returns them. Type a star: lrpx.Explainer(*loaded)."
         )
-    if isinstance(model, Pipeline):
-        raise InputError("the model is a pipeline. Give what is in it: lrpx.Explainer(pipe.model, pipe.tokenizer).")
     if not isinstance(model, PreTrainedModel):
+        from transformers import Pipeline  # here, since it brings 26 modules with it
+
+        if isinstance(model, Pipeline):
+            raise InputError("the model is a pipeline. Give what is in it: lrpx.Explainer(pipe.model, pipe.tokenizer).")
         raise InputError(
             f"the model is of type {type(model).__name__}. Give a model of transformers (of a wrapper, what it wraps), or the "
             "name of one: lrpx.Explainer(model, tokenizer), lrpx.explain(model, tokenizer, text)."
