@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from ..version import __version__
 from .adapters import adapters_of
+from .modules import first_parameter
 from .placement import devices_of, entry_device, named_parameters, stored_parameters
 
 
@@ -33,7 +34,8 @@ def provenance(
     model: PreTrainedModel, method: str, settings: Mapping[str, Any], execution: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """What the numbers come from: model, revision, dtype, device, attention, versions, method, options and how it was run."""
-    weight = next(model.parameters())
+    weight = first_parameter(model)
+    assert weight is not None
     return {
         **model_identity(model),
         "architecture": type(model).__name__,

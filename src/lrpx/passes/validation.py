@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from .._torch_internals import HOOK_NODE, backward_hooks_of, hooks_of
 from ..errors import InputError, LrpxError, UnsupportedModelError, lines_of
 from ..models.heads import IMAGE_TASKS
-from ..models.modules import modules_of, text_config
+from ..models.modules import first_parameter, modules_of, text_config
 from ..models.placement import stored_parameters
 from ..models.quantised import check_quantised
 from ..models.refused import why_refused
@@ -59,7 +59,8 @@ def check_model(model: PreTrainedModel, rules: str | RuleSet) -> None:
             "mode, where dropout makes every pass different.",
             python="Call model.eval().",
         )
-    weight = next(model.parameters())
+    weight = first_parameter(model)
+    assert weight is not None
     if weight.is_inference() and not weight.is_meta:  # an offloaded one is loaded anew
         raise UnsupportedModelError(
             f"{name} was loaded inside torch.inference_mode(), so no gradient can pass it. Load it outside."
