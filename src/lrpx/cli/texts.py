@@ -13,7 +13,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +49,7 @@ class InputText:
     text_pair: str | None = None
     question: str | None = None
     choices: list[str] | None = None
-
-    @property
-    def line(self) -> int | None:
-        """The line of a file that it stands in."""
-        found = re.search(r", line (\d+)$", self.origin)
-        return int(found[1]) if found else None
+    line: int | None = field(default=None, compare=False)  # of a file; ``origin`` says it too
 
 
 def texts_of(
@@ -152,7 +147,7 @@ def _lines_of(file: Path, jsonl: bool | None) -> list[InputText]:
     for number, line in enumerate(lines, start=1):
         if line.strip():
             origin = f"{_named(file)}, line {number}"
-            found.append(_parsed(line, origin) if as_json else InputText(line, origin))
+            found.append(replace(_parsed(line, origin) if as_json else InputText(line, origin), line=number))
     return found
 
 
