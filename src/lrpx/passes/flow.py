@@ -169,8 +169,7 @@ def flow_of(
             predicted = None
             if whole is not None:
                 with no_function_modes():  # nothing of this is the model's
-                    count = min(batch.likeliest, whole.shape[1])
-                    counted = predictions(whole, targets, now.batch.contrasts, count)
+                    counted = predictions(whole, targets, now.batch.contrasts, batch.likeliest)
                 [predicted] = read_predictions(counted.cpu().double().numpy())
             notes = (*about_tables(model), *((about_cuts(type(model).__name__, watch),) if +watch.cuts else ()))
             [(name, state)] = states.items()

@@ -189,11 +189,10 @@ def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
         picked, targets, whole = asked_scores(model, now.batch, spec.readout, options, now.active, now.wanted)
         predicted = None
         if whole is not None:
-            count = min(batch.likeliest, whole.shape[1])
             independent = spec.readout is not None and spec.readout.independent
             with no_function_modes():  # nothing of this is the model's
                 predicted = options.aside(
-                    partial(predictions, whole, targets, now.batch.contrasts, count, independent=independent)
+                    partial(predictions, whole, targets, now.batch.contrasts, batch.likeliest, independent=independent)
                 )
         contrasted = (now.batch.contrasts >= 0).to(picked.device)
         exact = picked.to(exact_dtype(picked))

@@ -23,7 +23,7 @@ def predictions(logits: Tensor, targets: Tensor, contrasts: Tensor, count: int, 
         logits: ``[B, vocabulary]``.
         targets: ``[B]`` token ids.
         contrasts: ``[B]`` token ids, -1 where there is none.
-        count: k, at most the size of the vocabulary.
+        count: k, or the size of the vocabulary if that is smaller.
         independent: Each logit has a probability of its own, by a sigmoid; otherwise all share one, by a softmax.
 
     Returns:
@@ -31,7 +31,7 @@ def predictions(logits: Tensor, targets: Tensor, contrasts: Tensor, count: int, 
     """
     logits = logits.detach()
     logits = logits if logits.dtype == torch.float64 else logits.float()
-    best = logits.topk(count)
+    best = logits.topk(min(count, logits.shape[1]))
     pair = torch.stack([targets, contrasts.clamp(min=0)], 1).to(logits.device)
     asked = logits.gather(1, pair)
     ranks = (logits.unsqueeze(1) > asked.unsqueeze(2)).sum(-1) + 1  # [B, 2]

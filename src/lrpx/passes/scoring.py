@@ -192,6 +192,6 @@ def _score(logits: Tensor, scoring: Scoring, part: slice) -> _ScoredPart:
                 row = i - (part.start or 0)
                 own = score_of(function, given[row], logits.dtype)
                 values = torch.cat([values[:row], own.unsqueeze(0), values[row + 1 :]])
-        count = min(scoring.likeliest, logits.shape[1])
+        count = scoring.likeliest
         likeliest = predictions(given, targets, contrasts, count) if count else logits.new_zeros(len(values), 0)
         return _ScoredPart(values, log_probabilities.detach(), targets, likeliest)
