@@ -100,6 +100,10 @@ def test_end_to_end(folder, tmp_path, monkeypatch, caplog):
     kept = done.comparison.read_text()
     assert list(reproduce(tmp_path / "out", **options | {"models": names[1:2]}).missing) == ["Llama-3.2-1B"]
     assert done.comparison.read_text() == kept
+    (tmp_path / "out" / "records" / "bert-base-uncased" / "scores.parquet").write_bytes(b"damaged")
+    assert "## bert" not in reproduce(tmp_path / "out", **options | {"models": names[:1]}).comparison.read_text()
+    assert "bert-base-uncased, evaluated before, is left out" in caplog.text
+    assert "## bert-base-uncased" in reproduce(tmp_path / "out", **options).comparison.read_text()
     _, step = plan(tmp_path / "out", **same)
     assert step.what.endswith("fp32: finished already")
     assert (step.missing, step.seconds, step.bytes) == ("", None, 0)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from ..benchmark.folder import load_benchmark
 from ..errors import InputError, LrpxError, nearest
+from ..evaluation.condensed import load_condensed
 from ..evaluation.packing import pack
 from ..evaluation.records import open_run
 from ..files import check_above, write_text
@@ -132,10 +133,14 @@ def _earlier(output: Path, wanted: Sequence[Wanted]) -> list[EvaluatedModel]:
     """Other models that were evaluated in ``output`` before."""
     found = []
     for model in MODELS:
-        runs, records = output / "runs" / _folder(model), output / "records" / _folder(model)
-        if model not in [one.paper for one in wanted] and (runs / "counts.json").exists():
-            run = open_run(runs)
-            found.append(EvaluatedModel(model, run.manifest["model"]["name"], run, pack(run, records)))
+        records = output / "records" / _folder(model)
+        if model in [one.paper for one in wanted] or not (records / "manifest.json").exists():
+            continue
+        try:
+            run = open_run(output / "runs" / _folder(model))
+            found.append(EvaluatedModel(model, run.manifest["model"]["name"], run, load_condensed(records)))
+        except InputError as error:
+            logger.warning("%s, evaluated before, is left out: %s", model.name, error)
     return found
 
 
