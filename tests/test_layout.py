@@ -111,6 +111,17 @@ def circle(graph):
     return next((found for name in sorted(graph) if name not in state and (found := visit(name, [name]))), None)
 
 
+def test_no_stray_files_are_committed():
+    """The top of the repository holds what its tools look for there: a view saved while trying something out is none."""
+    root = SOURCE.parents[1]
+    if not (root / ".git").exists():
+        pytest.skip("needs a clone: there is no .git here")
+    names = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True, check=True).stdout.split()
+    top = {Path(name) for name in names if "/" not in name}
+    known = {".md", ".toml", ".cff", ".yaml"}
+    assert {str(p) for p in top if p.suffix not in known} == {".gitignore", "LICENSE"}
+
+
 def test_every_file_has_a_room():
     assert {name.split(".")[0] for name in FILES} <= LEVEL.keys()
     assert len([name for name, path in FILES.items() if path.parent == SOURCE]) <= 12
