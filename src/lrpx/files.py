@@ -8,12 +8,12 @@ import os
 import secrets
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .errors import InputError, LrpxError
+from .errors import InputError, LrpxError, nearest
 
 ENDINGS = {  # format -> what writes it, and how its files are called
     "png": ("to_png()", (".png",)),
@@ -26,6 +26,11 @@ ENDINGS = {  # format -> what writes it, and how its files are called
 NO_JSON = {  # endings of what a result may be expected to be saved as -> what writes it, or nothing does
     **dict.fromkeys((".csv", ".tsv", ".parquet", ".xlsx"), "to_frame(), and pandas writes the table"),
     **dict.fromkeys((".pkl", ".pickle", ".npy", ".npz", ".pt", ".safetensors"), ""),
+}
+KNOWN = {  # suffixes that say what a file holds
+    *(ending for _, endings in ENDINGS.values() for ending in endings),
+    *NO_JSON,
+    *(".txt", ".md", ".markdown", ".docx", ".odt", ".jpg", ".jpeg", ".gif", ".webp", ".eps", ".ps"),
 }
 
 
@@ -82,6 +87,40 @@ def check_ending(path: str | os.PathLike[str], kind: str) -> Path:
         instead = f"For {ending} use {other}." if other else f"Name it {Path(path).with_suffix(own[0])}."
         raise InputError(f"{writer} writes {kind.upper()}, and {os.fspath(path)!r} ends in {ending}. {instead}")
     return check_output(path)
+
+
+def format_of_output(format: str | None, output: Path | None, endings: Mapping[str, Sequence[str]]) -> str:
+    """The format to write: as asked for, or by the suffix of the file; ``terminal`` without a file.
+
+    A suffix that says nothing of a format, such as that of ``report.2026``, goes with each.
+
+    Args:
+        format: As asked for by ``--format``.
+        output: The file.
+        endings: Of each format the suffixes that its files have, the usual one first.
+
+    Raises:
+        InputError: The format is not known, none goes with the suffix, or the suffix is that of another one.
+    """
+    if format is not None and format not in endings:
+        raise InputError(f"unknown format {format!r}. {nearest(format, endings)}")
+    if output is None:
+        return format or "terminal"
+    suffix = output.suffix.lower()
+    if format is None:
+        told = {own[0]: name for name, own in endings.items()}
+        if suffix not in told:
+            other = "" if suffix in KNOWN else ", or say which: --format html"
+            raise InputError(
+                f"--output {output}: no format goes with the suffix {output.suffix!r}. Use {', '.join(told)}{other}."
+            )
+        return told[suffix]
+    if suffix in KNOWN and suffix not in endings[format]:
+        raise InputError(
+            f"--format {format} does not go with --output {output}, which is called like another format. Type: --output "
+            f"{output.with_suffix(endings[format][0])}"
+        )
+    return format
 
 
 @contextmanager

@@ -222,8 +222,33 @@ def test_the_suffix_of_the_output_is_the_format(lrpx_command, tmp_path, suffix):
 def test_a_format_goes_before_the_suffix(lrpx_command, tmp_path):
     lrpx_command("explain", TEXT, "--format", "json", "-o", str(tmp_path / "x.data"))
     assert texts_of((tmp_path / "x.data").read_text()) == [TEXT]
-    code, _, err = lrpx_command("explain", TEXT, "--format", "json", "-o", "x.html")
-    assert (code, err) == (2, "lrpx: --format json does not go with --output x.html, which is called like html.\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "format", "name", "right"),
+    [
+        (("explain", TEXT), "json", "x.html", "x.json"),
+        (("explain", TEXT), "html", "x.md", "x.html"),
+        (("explain", TEXT), "terminal", "x.json", "x.txt"),
+        (("compare", "a.json"), "html", "x.parquet", "x.html"),
+        (("flow", TEXT), "png", "x.jpg", "x.png"),
+        (("generate", TEXT), "csv", "x.xlsx", "x.csv"),
+        (("similarity", TEXT, TEXT), "html", "x.PDF", "x.html"),
+        (("report", "run"), "html", "x.pdf", "x.html"),
+        (("report", "run"), "csv", "x.txt", "x.csv"),
+    ],
+)
+def test_a_format_and_a_suffix_of_another_one_are_refused(
+    lrpx_command, tmp_path, monkeypatch, command, format, name, right
+):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = lrpx_command(*command, "--format", format, "-o", name)
+    assert (code, err) == (
+        2,
+        f"lrpx: --format {format} does not go with --output {name}, which is called like another format. "
+        f"Type: --output {right}\n",
+    )
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("format", ["json", "jsonl", "html", "latex", "terminal"])

@@ -7,7 +7,7 @@ import pytest
 import typer
 
 from lrpx.cli.main import app
-from lrpx.cli.output import SUFFIXES, Format
+from lrpx.cli.output import ENDINGS, Format
 from lrpx.cli.texts import texts_of
 from lrpx.cli.wording import options_of
 
@@ -25,9 +25,8 @@ def test_its_lines_of_json_are_read(tmp_path):
 def test_it_names_every_format_and_suffix():
     table = PAGE.split("## Output")[1].split("## Exit")[0]
     assert {f.value for f in Format} <= set(re.findall(r"`(\w+)`", table))
-    assert {suffix for suffix in SUFFIXES if suffix[1:] not in Format.__members__} <= set(
-        re.findall(r"`(\.\w+)`", table)
-    )
+    suffixes = {usual for usual, *_ in ENDINGS.values()}
+    assert {s for s in suffixes if s[1:] not in Format.__members__} <= set(re.findall(r"`(\.\w+)`", table))
 
 
 @pytest.mark.parametrize("option", sorted(set(re.findall(r"--[a-z][a-z-]*", PAGE))))

@@ -741,8 +741,13 @@ def test_write_goes_by_the_suffix(run, tmp_path, capsys):
     ("options", "message"),
     [
         (
-            {"output": "report.docx"},
-            r"no format goes with the suffix '.docx'. Use .*\.html, .*, or say which: --format html",
+            {"output": "report.2026"},
+            r"no format goes with the suffix '.2026'. Use .*\.html, .*, or say which: --format html",
+        ),
+        ({"output": "report.docx"}, r"no format goes with the suffix '.docx'. Use .*\.html, .*\.parquet\.$"),
+        (
+            {"output": "report.pdf", "format": "html"},
+            "does not go with --output report.pdf.* Type: --output report.html",
         ),
         ({"output": "none/report.html"}, "the folder .*none does not exist. Make it first: mkdir -p"),
         ({"output": "."}, "no format goes with"),

@@ -91,7 +91,7 @@ def faithfulness(
     options.set_logging(verbose)
     methods = list(dict.fromkeys(method or ["attnlrp", "lrp", "random"]))
     methods_with_options(methods, {})  # refused before a model is loaded
-    if output is not None and output.suffix != ".csv":
+    if output is not None and output.suffix.lower() != ".csv":
         raise InputError(f"--output {output}: a table is written as CSV. Give a name that ends in .csv.")
     if output is not None:
         refuse_overwriting(output, [file, model])

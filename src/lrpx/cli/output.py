@@ -18,7 +18,7 @@ import typer
 from rich.console import Console, RenderableType
 
 from ..errors import InputError, LrpxWarning, install_command, nearest
-from ..files import check_output, json_line, save_output
+from ..files import check_output, format_of_output, json_line, save_output
 from ..heatmap import Look
 from ..heatmap.latex import ENGINES
 
@@ -37,18 +37,17 @@ class Format(str, enum.Enum):
     svg = "svg"
 
 
-SUFFIXES = {
-    ".json": Format.json,
-    ".jsonl": Format.jsonl,
-    ".csv": Format.csv,
-    ".html": Format.html,
-    ".tex": Format.latex,
-    ".png": Format.png,
-    ".pdf": Format.pdf,
-    ".svg": Format.svg,
-    ".txt": Format.terminal,
+ENDINGS = {  # how files of each format are called, the usual one first
+    "json": (".json", ".jsonl", ".txt"),
+    "jsonl": (".jsonl", ".json", ".txt"),
+    "csv": (".csv",),
+    "html": (".html", ".htm"),
+    "latex": (".tex",),
+    "png": (".png",),
+    "pdf": (".pdf",),
+    "svg": (".svg",),
+    "terminal": (".txt",),
 }
-TEXTS = {Format.terminal, Format.json, Format.jsonl}  # a file of any of these names may hold them
 PICTURES = (Format.png, Format.pdf, Format.svg)  # drawn by matplotlib
 
 
@@ -92,18 +91,7 @@ def format_of(format: str | None, output: Path | None) -> Format:
     Raises:
         InputError: An unknown format or suffix, or one that cannot be written there.
     """
-    names = [f.value for f in Format]
-    if format is not None and format not in names:
-        raise InputError(f"unknown format {format!r}. {nearest(format, names)}")
-    told = Format.terminal if output is None else SUFFIXES.get(output.suffix.lower())
-    kind = Format(format) if format else told
-    if kind is None:
-        raise InputError(
-            f"--output {output}: no format goes with the suffix {output and output.suffix!r}. "
-            f"Use {', '.join(SUFFIXES)}, or say which: --format html."
-        )
-    if output is not None and told not in (None, kind) and not {told, kind} <= TEXTS:
-        raise InputError(f"--format {kind.name} does not go with --output {output}, which is called like {told.name}.")
+    kind = Format(format_of_output(format, output, ENDINGS))
     if kind in PICTURES and output is None:
         raise InputError(f"{kind.name} needs a file: --output heatmap.{kind.name}")
     if kind in PICTURES and importlib.util.find_spec("matplotlib") is None:

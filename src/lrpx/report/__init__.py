@@ -16,20 +16,20 @@ from typing import Any
 
 from ..errors import InputError, nearest
 from ..evaluation.records import find_runs
-from ..files import atomic_write, check_output, save_output
+from ..files import atomic_write, check_output, format_of_output, save_output
 from .results import Result, results_of
 
-__all__ = ["FORMATS", "SUFFIXES", "report", "write"]
+__all__ = ["FORMATS", "report", "write"]
 
-FORMATS = ("terminal", "markdown", "latex", "html", "csv", "parquet")
-SUFFIXES = {
-    ".txt": "terminal",
-    ".md": "markdown",
-    ".tex": "latex",
-    ".html": "html",
-    ".csv": "csv",
-    ".parquet": "parquet",
+ENDINGS = {  # how files of each format are called, the usual one first
+    "terminal": (".txt",),
+    "markdown": (".md", ".markdown", ".txt"),
+    "latex": (".tex",),
+    "html": (".html", ".htm"),
+    "csv": (".csv",),
+    "parquet": (".parquet",),
 }
+FORMATS = tuple(ENDINGS)
 
 
 def report(
@@ -116,16 +116,7 @@ def write(
             f"compare={compare!r}: there are only the paper's numbers to compare with. Type: --compare paper"
         )
     path = None if output is None else Path(output)
-    told = SUFFIXES.get(path.suffix.lower()) if path else "terminal"
-    kind = format or told
-    if path is not None and told not in (None, "terminal", kind):
-        raise InputError(f"--format {kind} does not go with --output {output}, which is called like {told}.")
-    if kind is None:
-        raise InputError(
-            f"{output}: no format goes with the suffix {path.suffix!r}. Use {', '.join(SUFFIXES)}, or say which: --format html."
-            if path
-            else ""
-        )
+    kind = format_of_output(format, path, ENDINGS)
     if kind == "parquet":
         if path is None:
             raise InputError("Parquet needs a file: --output report.parquet.")
