@@ -113,6 +113,29 @@ def test_without_colours_the_rows_are_printed():
     assert found == VALUES.tolist()
 
 
+def test_of_a_large_image_the_strongest_are_printed_without_colours():
+    values = np.linspace(-0.5, 0.5, 17 * 16).reshape(17, 16)
+    values[3, 5], values[16, 0] = -2.0, 1.0
+    text = printed(explanation_of_image(values, at="pixels"), colours=None)
+    lines = [line.split() for line in text.split("\n")]
+    start = lines.index(["row", "column", "relevance"])
+    assert lines[start + 1][:2] == ["4", "6"]
+    assert lines[start + 2][:2] == ["17", "1"]
+    assert [float(line[2]) for line in lines[start + 1 : start + 3]] == [-2.0, 1.0]
+    assert lines[start + 11][:3] == ["All", "272", "regions"]
+    assert "image: 17 x 16 regions" in text
+    assert max(map(len, text.split("\n"))) <= 80
+
+
+@pytest.mark.parametrize(("at", "word"), [("input", "patches"), ("pixels", "regions")])
+def test_sums_over_pixels_are_called_regions(at, word):
+    e = explanation_of_image(VALUES, at=at)
+    assert f"2 x 3 {word}" in printed(e, colours=None)
+    page = heatmap.to_html(e)
+    assert f"2 x 3 {word}" in page
+    assert f'aria-label="relevance of its {word}"' in page
+
+
 def test_the_map_over_the_picture_is_pale_grey_at_0_and_the_colour_of_the_scale_at_its_end():
     picture = Image.new("RGB", (6, 4), (100, 100, 100))
     [image] = view(explanation_of_image(VALUES)).images

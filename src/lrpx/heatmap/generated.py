@@ -173,7 +173,8 @@ def generated_view(g: Generated) -> GeneratedView:
             )
         )
     view = replace(view, rows=tuple(rows))
-    return replace(view, images=tuple(maps_of(g.images, g.relevance.sum(0) if view.adds_up else g.relevance[0])))
+    relevance = g.relevance.sum(0) if view.adds_up else g.relevance[0]
+    return replace(view, images=tuple(maps_of(g.images, relevance, g.at)))
 
 
 def _minus_contrasts(phrase: str, contrasts: Sequence[Any], whose: str) -> str:

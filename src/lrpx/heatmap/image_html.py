@@ -47,7 +47,7 @@ def figure(
         f'<figure class="picture" style="--lrpx-picture:url(data:image/png;base64,{data})">'
         f'<figcaption class="soft">{caption}</figcaption><div>'
         f'<div class="plain" style="{size}" role="img" aria-label="{escape(image.label)}"></div>'
-        f'<div class="over" style="{size}" role="img" aria-label="relevance of its patches"><div class="under"></div>'
+        f'<div class="over" style="{size}" role="img" aria-label="relevance of its {image.parts}"><div class="under"></div>'
         f'<div class="patches" style="{columns}">{"".join(_patches(image, share, number, look))}</div></div></div></figure>\n'
     )
 

@@ -35,14 +35,14 @@ class ImageMap:
     png: bytes
     tokens: np.ndarray  # int [rows, columns]: positions in the text
     values: np.ndarray  # float64 [rows, columns]
+    parts: str = "patches"  # what has a value: patches, which are tokens, or regions, which are sums over their pixels
 
     def caption(self, numbers: Callable[[float], str], sign: str = "-") -> str:
-        """Name, size and sum, and the strongest patch."""
-        row, column = np.unravel_index(int(np.abs(self.values).argmax()), self.values.shape)
-        strongest = numbers(float(self.values[row, column]))
+        """Name, size and sum, and the strongest part."""
+        [(row, column, value)] = self.strongest(1)
         return (
-            f"{self.label}: {self.rows} x {self.columns} patches, sum {short(self.total, sign)}, strongest {strongest} in row "
-            f"{row + 1}, column {column + 1}"
+            f"{self.label}: {self.rows} x {self.columns} {self.parts}, sum {short(self.total, sign)}, strongest {numbers(value)} "
+            f"in row {row}, column {column}"
         )
 
     @property
@@ -54,6 +54,12 @@ class ImageMap:
         """Row, column, token and relevance of each patch, row by row."""
         for (row, column), value in np.ndenumerate(self.values):
             yield row, column, int(self.tokens[row, column]), float(value)
+
+    def strongest(self, most: int) -> list[tuple[int, int, float]]:
+        """Row and column, from 1, and relevance of the parts with the most relevance of either sign."""
+        order = np.argsort(-np.abs(self.values), axis=None, kind="stable")[:most]
+        places = zip(*np.unravel_index(order, self.values.shape), strict=True)
+        return [(int(row) + 1, int(column) + 1, float(self.values[row, column])) for row, column in places]
 
     def coarse(self, columns: int) -> np.ndarray:
         """The grid with at most so many columns: means of squares of patches, with fewer at the right and lower edge."""
@@ -74,17 +80,18 @@ def labels(images: Sequence[Patches]) -> list[str]:
 
 def image_maps(e: Drawable) -> list[ImageMap]:
     """The images of an explanation."""
-    return maps_of(e.images, e.relevance)
+    return maps_of(e.images, e.relevance, e.at)
 
 
-def maps_of(images: Sequence[Patches], relevance: np.ndarray) -> list[ImageMap]:
-    """Images with the relevance of their tokens."""
+def maps_of(images: Sequence[Patches], relevance: np.ndarray, at: str) -> list[ImageMap]:
+    """Images with the relevance of their tokens, which was taken at the place ``at``."""
+    parts = "regions" if at == "pixels" else "patches"
     found = []
     for image, label in zip(images, labels(images), strict=True):
         tokens = np.asarray(image.tokens, dtype=np.int64).reshape(image.rows, image.columns)
         values = np.asarray(relevance, dtype=np.float64)[tokens]
         size = image.width, image.height
-        found.append(ImageMap(label, image.rows, image.columns, *size, image.png, tokens, values))
+        found.append(ImageMap(label, image.rows, image.columns, *size, image.png, tokens, values, parts))
     return found
 
 

@@ -26,6 +26,8 @@ from .numbers import MINUS
 from .text import around_quotes
 from .view import ALL_ZERO, View
 
+WHOLE = 256  # parts of an image that are all printed without colours
+STRONGEST = 10  # of a larger one
 BAR = 33  # columns of the colour bar, odd
 # Stands for a space that must not end a line: rich breaks lines at no-break spaces too. No visible text has it.
 NO_BREAK = "\ue000"
@@ -272,10 +274,21 @@ def _plain(view: View, width: int) -> list[Text]:
     lines += ["  ".join([*(c.rjust(w) for c, w in zip(row, widths, strict=False)), row[3]]) for row in rows]
     for image in view.images:
         lines += ["", view.caption(image)]
-        lines += _matrix([[view.number(float(value)) for value in row] for row in image.values], width)
+        lines += _values(view, image, width)
     if view.components:
         lines.append("outside the tokens: " + ", ".join(view.outside()))
     return [Text(line) for line in lines]
+
+
+def _values(view: View, image: ImageMap, width: int) -> Iterator[str]:
+    """The values of an image in rows and columns; of a large one, such as one of pixels, the strongest."""
+    if image.values.size <= WHOLE:
+        yield from _matrix([[view.number(float(value)) for value in row] for row in image.values], width)
+        return
+    yield f"{'row':>5}  {'column':>6}  relevance"
+    for row, column, value in image.strongest(STRONGEST):
+        yield f"{row:>5}  {column:>6}  {view.number(value):>9}"
+    yield f"All {image.values.size:,} {image.parts} are in what is saved as CSV, JSON, HTML or a picture."
 
 
 def _matrix(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
