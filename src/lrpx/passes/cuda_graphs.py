@@ -131,7 +131,7 @@ class Graphs:
         if self._branch is None:  # one stream for all graphs: each has memory of its own for matrix products
             self._branch = torch.cuda.Stream(device)
         options = replace(options, static=True, aside=OnAStream(device, self._branch))
-        stream = torch.cuda.Stream(device)
+        stream = torch.cuda.Stream(device, priority=-1)  # before the branch, whose one large product fills the device
         stream.wait_stream(torch.cuda.current_stream(device))
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(device), torch.cuda.stream(stream):
