@@ -41,7 +41,7 @@ from .image_inputs import (
     through_a_choice,
     watched_images,
 )
-from .objections import objections_of
+from .objections import not_finite, objections_of
 from .predictions import predictions
 from .scores import asked_scores, exact_dtype
 from .spec import EAGER, PassOptions, PassResult, PassSpec
@@ -221,7 +221,7 @@ def compute(model: PreTrainedModel, batch: Batch, spec: PassSpec, options: PassO
     each = {name: [None if p is None else gradients[id(p)] for p in state.pieces] for name, state in states.items()}
     complete = {name: state.whole(each[name]) for name, state in states.items()}
     objections = objections_of(batch, picked, each)
-    objections |= {("gradient", name): ~gradient.isfinite().all() for name, (_, gradient) in images.items()}
+    objections |= {("gradient", name): not_finite(gradient) for name, (_, gradient) in images.items()}
     plain = {name: state.whole().detach() for name, state in states.items()}
     if now.later:  # each token has entered with all of them
         complete["input"] = with_later(complete["input"], [gradients[id(state)] for state in now.later])

@@ -19,7 +19,7 @@ def objections_of(
     batch: Batch, logits: Tensor, gradients: Mapping[str, Sequence[Tensor | None]]
 ) -> dict[tuple[str, str], Tensor]:
     """What would speak against the result, as (kind, what) -> whether it does. The gradients are those of each stack."""
-    found = {("logits", ""): ~logits.isfinite().all()}
+    found = {("logits", ""): not_finite(logits)}
 
     def note(kind: str, what: str, flag: Tensor) -> None:
         known = found.get((kind, what))
@@ -28,7 +28,7 @@ def objections_of(
     for name, pieces in gradients.items():
         for gradient, (_, length) in zip(pieces, batch.shapes, strict=True):
             if gradient is not None:
-                note("gradient", name, ~gradient.isfinite().all())
+                note("gradient", name, not_finite(gradient))
                 if length and gradient.shape[1] > length:
                     note("around", name, gradient[:, length:].any())
     first = next(iter(gradients.values()))
@@ -38,6 +38,11 @@ def objections_of(
                 hidden = (mask == 0).to(shown.device).view(*mask.shape, *[1] * (shown.ndim - 2))
                 note("padding", "", (hidden & (shown != 0)).any())
     return found
+
+
+def not_finite(numbers: Tensor) -> Tensor:
+    """``~numbers.isfinite().all()`` by two operations instead of six: infinity less infinity is NaN, and NaN counts as true."""
+    return (numbers - numbers).any()
 
 
 def check(model: PreTrainedModel, batch: Batch, answer: PassResult, reading: PassSummary) -> None:
