@@ -21,6 +21,7 @@ from support import SHARED, needs_shared
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
 from lrpx import report as package
+from lrpx.benchmark.kinds import KINDS
 from lrpx.errors import InputError
 from lrpx.evaluation.metrics import bootstrap, random_baseline, score
 from lrpx.evaluation.records import METRICS, find_runs, open_run
@@ -525,9 +526,9 @@ def test_html_is_one_self_contained_page(two):
     ("tasks", "truth", "attractors"),
     [
         ([None], "subject", "Attractors: nouns of the other number between subject and verb."),
-        (["blimp"], "deciding word", "Subject: the deciding word. Attractors: nouns of the other number"),
-        (["haystack"], "needle", "Subject: the needle. Attractors: values of the other needles."),
-        ([None, "haystack"], "ground truth", "Subject: the ground truth."),
+        (["blimp"], "deciding word", "Attractors: nouns of the other number"),
+        (["haystack"], "needle", "Attractors: values of the other needles."),
+        ([None, "haystack"], "ground truth", "Attractors: words that could be taken for the ground truth."),
     ],
 )
 def test_a_report_calls_the_ground_truth_by_its_name(tmp_path, tasks, truth, attractors):
@@ -542,6 +543,11 @@ def test_a_report_calls_the_ground_truth_by_its_name(tmp_path, tasks, truth, att
     assert f"a {truth} token is among the top 2" in html
     for text in (html, latex):
         assert attractors in text
+    roles = report([r.path for r in runs], format="markdown").split("by role")[1].split("\n|")[1]
+    assert f": {truth} | " in roles
+    assert roles.count("subject") == (tasks == [None])
+    assert f'<i class="subject"></i>{truth}</span>' in html
+    assert re.search(rf"<title>[^<]*, {truth}: ", html)
     own = "subject" if tasks[0] is None else truth  # an example is of one run
     assert f"The {own} is <u" in html
     assert f"The {own} is \\underline{{underlined}}" in latex
@@ -565,7 +571,7 @@ def test_html_bars_are_as_long_as_the_numbers(two):
 
 
 def test_html_roles_add_up(result):
-    chart = package.charts.role_bars(result)
+    chart = package.charts.role_bars(result, KINDS["subject-verb"])
     bars = re.findall(r"<title>(.*?), (\w+): .*?</title>\s*<rect [^>]*?width=\"([\d.]+)\"", chart)
     total = {}
     for name, _, width in bars:

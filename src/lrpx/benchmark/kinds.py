@@ -21,6 +21,10 @@ class Kind(NamedTuple):
     attractors: str
     idea: str  # one sentence
 
+    def role(self, name: str) -> str:
+        """What people read for a role of tokens: ``subject`` is the ground truth, whatever that is here."""
+        return self.truth if name == "subject" else name
+
 
 KINDS = {
     "subject-verb": Kind(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from html import escape
 
 from ..benchmark.folder import ROLES
+from ..benchmark.kinds import Kind
 from .results import CHANCE, Result, method_label, methods_in
 from .scored import Scored
 
@@ -78,7 +79,7 @@ def _bar(
     yield f'<text class="number" x="{x(max(mean, min(high, 1))) + 5:.1f}" y="{middle + 3.5:.1f}">{mean:.3f}</text></g>'
 
 
-def role_bars(result: Result) -> str:
+def role_bars(result: Result, kind: Kind) -> str:
     """Shares of relevance by role, one bar per method, and the share of tokens for comparison."""
     methods = [(method_label(m), s) for m in methods_in([result]) if (s := result.reported(m)) is not None]
     bar, space, left, width = 20, 9, 150, 900
@@ -91,14 +92,14 @@ def role_bars(result: Result) -> str:
         ticks = [t / 4 for t in range(-4, 5) if zero + t / 4 * scale >= left - 1]
         for tick in ticks:
             at = zero + tick * scale
-            kind = "axis" if tick == 0 else "grid"
-            yield f'<line class="{kind}" x1="{at:.1f}" x2="{at:.1f}" y1="16" y2="{height - 4}"/>'
+            style = "axis" if tick == 0 else "grid"
+            yield f'<line class="{style}" x1="{at:.1f}" x2="{at:.1f}" y1="16" y2="{height - 4}"/>'
             label = f"{tick:+g}".replace("-", "−") if tick else "0"
             yield f'<text class="tick" x="{at:.1f}" y="10" text-anchor="middle">{label}</text>'
         tokens = [("share of the tokens", role, result.token_roles[role], 1) for role in ROLES]
-        yield from _stack("tokens", tokens, zero, scale, 22, bar, left, "faint")
+        yield from _stack("tokens", kind, tokens, zero, scale, 22, bar, left, "faint")
         for n, (name, scored) in enumerate(methods, start=1):
-            yield from _stack(name, _parts(scored), zero, scale, 22 + n * (bar + space), bar, left, "")
+            yield from _stack(name, kind, _parts(scored), zero, scale, 22 + n * (bar + space), bar, left, "")
 
     return _svg(height, f"Relevance by role, {result.label}", marks(), width)
 
@@ -119,13 +120,14 @@ def _parts(scored: Scored) -> list[tuple[str, str, float, int]]:
 
 def _stack(
     name: str,
+    kind: Kind,
     parts: Sequence[tuple[str, str, float, int]],
     zero: float,
     scale: float,
     top: float,
     bar: float,
     left: float,
-    kind: str,
+    style: str,
 ) -> Iterator[str]:
     yield f'<text class="label" x="{left - 10}" y="{top + bar / 2 + 4:.1f}" text-anchor="end">{escape(name)}</text>'
     ends = {1: zero, -1: zero}
@@ -134,9 +136,9 @@ def _stack(
             continue
         start, ends[side] = ends[side], ends[side] + side * share * scale
         x, width = min(start, ends[side]), share * scale
-        yield f"<g><title>{escape(f'{name}, {role}: {what} {share:.3f}')}</title>"
+        yield f"<g><title>{escape(f'{name}, {kind.role(role)}: {what} {share:.3f}')}</title>"
         place = f'x="{x:.1f}" y="{top:.1f}" width="{width:.1f}" height="{bar}"'
-        yield f'<rect class="{role} {kind}" {place}/>' + f'<rect class="hatch" {place}/>' * (role == "attractor")
+        yield f'<rect class="{role} {style}" {place}/>' + f'<rect class="hatch" {place}/>' * (role == "attractor")
         if width > 34:
             at = f'x="{x + width / 2:.1f}" y="{top + bar / 2 + 4:.1f}"'
             yield f'<text class="inside" {at} text-anchor="middle">{share:.2f}</text>'

@@ -149,14 +149,16 @@ def _is_twin(results: Sequence[Result], place: int) -> bool:
 
 
 def _role_charts(results: Sequence[Result]) -> str:
-    legend = "".join(f'<span><i class="{role}"></i>{role}</span>' for role in ROLES)
+    kind = kind_in(results)
+    legend = "".join(f'<span><i class="{role}"></i>{kind.role(role)}</span>' for role in ROLES)
     drawn = charts.HATCHING + "".join(
-        f"<h3>{escape(r.label)}</h3>{charts.role_bars(r)}" for r in results if r.token_roles
+        f"<h3>{escape(r.label)}</h3>{charts.role_bars(r, kind)}" for r in results if r.token_roles
     )
     table = tables.roles(results)
     return (
         f'<section class="card"><h2>{escape(table.title)}</h2>{_warning(table)}<div class="legend">{legend}</div>{drawn}'
-        f'<p class="soft">{escape(table.caption)} To the right: relevance for the predicted form; to the left: against it.</p>'
+        f'<p class="soft">{escape(table.caption)} To the right: relevance for the predicted {kind.other}; to the left: '
+        "against it.</p>"
         '<details><summary class="soft">Numbers</summary>'
         f'<div class="scroll">{"".join(_table(table))}</div></details></section>\n'
     )

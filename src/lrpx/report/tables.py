@@ -185,6 +185,7 @@ def faithfulness_table(results: Sequence[Result]) -> Table | None:
 def roles(results: Sequence[Result]) -> Table:
     """Where relevance goes, by role of the token."""
     own = [r for r in results if r.token_roles]
+    kind = kind_in(own)
     body = [
         (
             "Share of the tokens",
@@ -194,16 +195,10 @@ def roles(results: Sequence[Result]) -> Table:
     body += [(method_label(m), [_role_cells(r, m) for r in own]) for m in methods_in(own)]
     caption = (
         "Positive and negative relevance as shares of the sum of absolute relevance of a sample, averaged over the correctly "
-        f"predicted samples. {_roles_explained(own)}"
+        f"predicted samples. Attractors: {kind.attractors}."
     )
-    groups = [(r.label, list(ROLES)) for r in own]
+    groups = [(r.label, list(map(kind.role, ROLES))) for r in own]
     return Table("Relevance by role of the token", caption, groups, body, warning=different_samples(own))
-
-
-def _roles_explained(results: Sequence[Result]) -> str:
-    kind = kind_in(results)
-    subject = "" if kind.truth == "subject" else f"Subject: the {kind.truth}. "
-    return f"{subject}Attractors: {kind.attractors}."
 
 
 def accuracy(results: Sequence[Result]) -> Table:
