@@ -181,8 +181,8 @@ def test_marking_tokens_shows_their_map(what, tmp_path):
 # Terminal and picture
 
 
-def printed(g, **options):
-    console = Console(file=io.StringIO(), width=100, **options)
+def printed(g, width=100, **options):
+    console = Console(file=io.StringIO(), width=width, **options)
     console.print(TerminalGenerated(generated_view(g)))
     return console.file.getvalue()
 
@@ -197,10 +197,21 @@ def test_in_the_terminal():
     for i, line in enumerate(lines[5:8]):
         strongest = int(np.abs(g.relevance[i]).argmax())
         assert line.startswith(f'"{REPLY[i]}"')
-        assert f'+{i + 1}  "{g.tokens[strongest]}" {g.relevance[i, strongest]:+.4g}' in line
+        assert f'+{i + 1}.000  "{g.tokens[strongest]}" {g.relevance[i, strongest]:+.4g}' in line
     assert lines[-1] == "value: logit minus mean logit"
     assert "\x1b[" in printed(g, force_terminal=True, color_system="truecolor")
     assert "value: sum of logits minus mean logit" in printed(spans())
+
+
+@pytest.mark.parametrize("width", [24, 40, 48, 60])
+def test_in_a_narrow_terminal_lines_break_between_tokens(width):
+    g = generation((["Say", " hi there", "."], [" Hello", " the", "re"]), relevance=generation().relevance * 1.2345)
+    text = printed(g, width=width)
+    assert max(map(len, text.split("\n"))) <= width
+    for row in generated_view(g).rows:
+        assert f"{row.value:+#.4g}" in text
+        for i in row.strongest():
+            assert f'"{g.tokens[i]}" {row.relevance[i]:+.4g}' in text
 
 
 def test_a_continuation_without_letters_goes_the_way_of_its_prompt():

@@ -139,7 +139,7 @@ def test_two_models_are_asked_one_question(methods, tmp_path):
     question = f'logit " are" {MINUS} logit " is"'
     drawn = grid(list(es), Look())
     assert drawn.explains(MINUS) == question
-    assert dict(drawn.ends(MINUS))["value"] == [short(e.value, MINUS) for e in es]
+    assert dict(drawn.ends(MINUS))["value"] == ["+0.7033", "+1.600"]  # of as many digits as the sum
     pages = [bare(printed(es)), es.to_html(tmp_path / "page.html"), es.to_latex(fragment=True)]
     pages[1] = re.sub("<.*?>", "", pages[1].split("<section")[1]).replace("&quot;", '"')
     pages[2] = re.sub(r"\\textquotedbl\{\}|\\mbox|[{}]|\\(?= )", "", pages[2].replace("$-$", MINUS))
@@ -293,6 +293,19 @@ def test_terminal_prints_every_number_within_the_width(width, colours):
     for e in es:
         v = view(e)
         assert all(v.number(r, MINUS if colours else "-") in output for r in e.relevance)
+
+
+@pytest.mark.parametrize("width", [24, 30])
+@pytest.mark.parametrize("colours", ["truecolor", None])
+def test_a_narrow_terminal_breaks_no_number_and_no_token(width, colours):
+    es = several(methods=("integrated-gradients", "attnlrp"), value=1.5)
+    parts = bare(printed(es, width=width, colours=colours)).split("\n")
+    for e in es:
+        sums = [f"{number:+#.4g}" for number in (e.relevance.sum(), e.residual, e.value)]
+        for number in (*map(view(e).number, e.relevance), *sums):
+            assert any(re.search(rf"{re.escape(number)}(\D|$)", line.replace(MINUS, "-")) for line in parts), number
+    if colours is None:
+        assert all(any(f'"{token}"' in line for line in parts) for token in es[0].tokens)
 
 
 def test_terminal_puts_numbers_below_their_tokens():

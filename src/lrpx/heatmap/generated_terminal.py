@@ -5,15 +5,21 @@ On a terminal with colours the strongest tokens have the colours of the row's ma
 
 from __future__ import annotations
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from collections.abc import Callable, Iterator
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from .generated import GeneratedView, Row
 from .look import Look
-from .numbers import MINUS, probability, short
-from .terminal import encodable, signs, style_for
+from .numbers import MINUS, four, probability, short
+from .terminal import NO_BREAK, encodable, signs, style_for, unbroken, wrapped
 from .text import SAME, in_quotes
+
+BETWEEN = 2  # columns between two of the table
+NARROW = 24  # columns for the strongest tokens, below which they stand in lines of their own
 
 
 class TerminalGenerated:
@@ -41,33 +47,52 @@ class TerminalGenerated:
             prompt = f"target: {prompt}"
         yield Text.assemble(fit(prompt), (fit(reply), "bold"))
         yield Text()
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
-        likely = any(row.probability is not None for row in view.rows)
-        for name in ("explained", *["p"] * likely, "value", "strongest"):
-            table.add_column(
-                name, justify="right" if name in ("p", "value") else "left", header_style="dim", overflow="fold"
-            )
-        for row in view.rows:
-            p = [] if row.probability is None else [probability(row.probability).strip("= ")]
-            against = f" {minus} {in_quotes(fit(row.against))}" if row.against else ""
-            table.add_row(
-                Text(in_quotes(fit(row.text)) + against),
-                *p,
-                short(row.value, minus),
-                self._strongest(row, console, plain, fit),
-            )
-        yield table
+        yield from self._rows(console, min(options.max_width, console.width), plain, fit)
         if any(self.apart[i] for row in view.rows for i in row.strongest()):
             yield Text(SAME, "" if plain else "dim")
         yield Text(fit(f"value: {view.explained}"), "dim")
 
-    def _strongest(self, row: Row, console: Console, plain: bool, fit) -> Text:  # type: ignore[no-untyped-def]
-        scale, text = Look().end_of_scale(row.relevance[: row.end].tolist()), Text()
-        for n, i in enumerate(row.strongest()):
+    def _rows(self, console: Console, width: int, plain: bool, fit: Callable[[str], str]) -> Iterator[RenderableType]:
+        """A table with a line per value, or in a narrow terminal two lines for each."""
+        view = self.view
+        likely = any(row.probability is not None for row in view.rows)
+        names = ("explained", *["p"] * likely, "value")
+        cells = []
+        for row in view.rows:
+            p = [] if row.probability is None else [probability(row.probability).strip("= ")]
+            against = fit(f" {MINUS} {in_quotes(row.against)}") if row.against else ""
+            cells.append([in_quotes(fit(row.text)) + against, *p, fit(four(row.value, MINUS))])
+        widths = [max(map(cell_len, column)) for column in zip(names, *cells, strict=True)]
+        room = width - sum(wide + BETWEEN for wide in widths)
+        if room < NARROW:
+            for row, (text, *numbers) in zip(view.rows, cells, strict=True):
+                told = ", ".join(f"{name} {number}" for name, number in zip(names[1:], numbers, strict=True))
+                yield from wrapped(Text(f"{unbroken(text, width)}: {told.replace(' ', NO_BREAK)}"), console, width)
+                for line in wrapped(
+                    self._strongest(row, console, width - BETWEEN, plain, fit), console, width - BETWEEN
+                ):
+                    yield Text(" " * BETWEEN) + line
+            return
+        table = Table(box=None, pad_edge=False, padding=(0, BETWEEN, 0, 0), show_edge=False)
+        for name in (*names, "strongest"):
+            table.add_column(
+                name, justify="right" if name in ("p", "value") else "left", header_style="dim", no_wrap=True
+            )
+        for row, (text, *numbers) in zip(view.rows, cells, strict=True):
+            lines = wrapped(self._strongest(row, console, room, plain, fit), console, room)
+            table.add_row(Text(text), *numbers, Text("\n").join(lines))
+        yield table
+
+    def _strongest(self, row: Row, console: Console, width: int, plain: bool, fit: Callable[[str], str]) -> Text:
+        """Tokens with their numbers; no line of ``width`` columns begins or ends inside a token or before its number."""
+        scale, found = Look().end_of_scale(row.relevance[: row.end].tolist()), []
+        for i in row.strongest():
             value = float(row.relevance[i])
             cell = self.view.cells[i]
             shown = fit(cell.text) if cell.image else in_quotes(fit(self.view.text(i))) + self.apart[i]
-            text.append("  " if n else "")
-            text.append(shown, "" if plain or not scale else style_for(console, value / scale))
-            text.append(f" {fit(short(value, MINUS))}")
-        return text
+            number = NO_BREAK + fit(short(value, MINUS))
+            if cell_len(shown + number) > width:
+                number = number.replace(NO_BREAK, " ")
+            shown = shown.replace(" ", NO_BREAK) if cell_len(shown) <= width else shown
+            found.append(Text(shown, "" if plain or not scale else style_for(console, value / scale)) + number)
+        return Text("  ").join(found)

@@ -120,7 +120,7 @@ class Grid:
             column("sum", lambda view: view.total),
             column("outside", lambda view: sum(p[1] for p in view.components) if view.components else None),
             column("residual", lambda view: view.residual),
-            ("value", [view.equals(sign) * (not _is_part(view)) for view in views]),
+            ("value", [four(view.value, sign) * bool(view.equals() and not _is_part(view)) for view in views]),
         ]
         return [(name, texts) for name, texts in found if any(texts)]
 

@@ -18,7 +18,7 @@ from .cells import Cell
 from .colours import HIDDEN, ink
 from .grid import Grid, GridRow
 from .numbers import MINUS
-from .terminal import BAR, encodable, in_encoding, signs, style_for, unbroken, wrapped
+from .terminal import BAR, NO_BREAK, encodable, in_encoding, signs, style_for, unbroken, wrapped
 
 LABEL = 24  # columns of a row's label at most
 BETWEEN = 2  # columns between the label and the text, and before the numbers at the end
@@ -182,7 +182,8 @@ class _ColouredGrid:
 def _plain(grid: Grid, width: int) -> list[Text]:
     """A header and one line per column of the grid; ``*`` marks the explained position. Rows that do not fit stand below."""
     head = ": ".join(text for text in (grid.method(), grid.explains()) if text)
-    labels, explained = grid.short_labels(LABEL)
+    longest = max(cell_len(cell.quoted) for cell in grid.columns)
+    labels, explained = grid.short_labels(max(8, min(LABEL, width - longest - 15)))  # 15: the position, and spaces
     header = [*[head] * bool(head), *explained, *grid.below(dot=", ", labels=labels)] if grid.look.header else explained
     lines = [*(unbroken(line, width) for line in header), f"*: {grid.marked()}"]
     left = ["position"]
@@ -193,7 +194,7 @@ def _plain(grid: Grid, width: int) -> list[Text]:
         if cell.segment:
             left, right = [*left, ""], [*right, f"{cell.segment}:"]
         left.append("" if grid.joined else "-".join(dict.fromkeys((places[0], places[-1]))))
-        right.append(cell.quoted)
+        right.append(cell.quoted.replace(" ", NO_BREAK))
         for row, column in zip(grid.rows, columns, strict=True):
             found = row.cells[n]
             number = "" if found is None else "hidden" if found.hidden else row.view.number(found.value)

@@ -269,7 +269,14 @@ def _plain(view: View, width: int) -> list[Text]:
         number = "hidden" if cell.hidden else view.number(cell.value)
         rows += [("", "", "", f"{cell.segment}:")] if cell.segment else []
         no_tokens = cell.image or ids[0] == "-1"  # frames of sound have no ids
-        rows.append((position, "" if no_tokens else _listed(ids), number, cell.text if cell.image else cell.quoted))
+        rows.append(
+            (
+                position,
+                "" if no_tokens else _listed(ids),
+                number,
+                cell.text if cell.image else cell.quoted.replace(" ", NO_BREAK),
+            )
+        )
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     lines += ["  ".join([*(c.rjust(w) for c, w in zip(row, widths, strict=False)), row[3]]) for row in rows]
     for image in view.images:
