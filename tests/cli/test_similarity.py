@@ -61,6 +61,14 @@ def test_json_holds_what_the_library_returns(similarity, models):
     assert found.provenance["pooling"] == "cls"
 
 
+def test_a_matrix_of_pairs_on_the_terminal_and_on_a_page(similarity, tmp_path):
+    code, out, err = similarity(*TEXTS, "--pairs")
+    assert (code, err) == (0, "")
+    assert "by pairs of tokens" in out.splitlines()[0]
+    assert similarity(*TEXTS, "--pairs", "-o", str(tmp_path / "pairs.html"))[0] == 0
+    assert "by pairs of tokens" in (tmp_path / "pairs.html").read_text(encoding="utf-8")
+
+
 def test_a_matrix_of_pairs(similarity, tmp_path):
     pytest.importorskip("matplotlib")
     assert similarity(*TEXTS, "--pairs", "-o", str(tmp_path / "pairs.png"))[0] == 0
@@ -78,7 +86,7 @@ def test_a_matrix_of_pairs(similarity, tmp_path):
     ("model", "arguments", "message"),
     [
         ("bare", (), "--pooling mean"),
-        ("encoder", ("--pairs",), "Type: --output pairs.png"),
+        ("encoder", ("--pairs", "--format", "csv"), "Type: --output pairs.png"),
         ("encoder", ("--pooling", "man"), "--pooling man is unknown. Did you mean 'mean'?"),
         ("encoder", ("--method", "alti-logit"), "alti-logit does not explain embeddings"),
         ("encoder", ("--metric", "euclid"), "cosine"),

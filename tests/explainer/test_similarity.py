@@ -1,7 +1,10 @@
 """Why two embeddings are similar: beside formulas written out by hand, finite differences, and what theory promises."""
 
+import dataclasses
+import html
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -18,7 +21,9 @@ import lrpx
 from lrpx.check import check
 from lrpx.errors import InputError, UnsupportedModelError
 from lrpx.explainer.similarity import seeds_of
-from lrpx.heatmap.pairs import pairs_view
+from lrpx.heatmap import Look
+from lrpx.heatmap.numbers import MINUS
+from lrpx.heatmap.pairs import pairs_matrix
 from lrpx.models.sentence_encoder import POOLINGS, stored_embedding
 
 FIRST, OTHER = "the keys to the cabinet", "the key is old"
@@ -156,12 +161,35 @@ def test_what_tokens_pairs_and_their_residuals_add_up_to(explainer, rules, metri
     assert math.isclose(left, 2 * e.residual - between, rel_tol=1e-9)
     assert abs(left - e.residual) > 1e-3 * abs(e.value)  # not the residual of the tokens
     assert f"The pairs add up to {e.pairs.sum():+.4g}. The rest of the value, {left:+.4g}," in e.notes[-1]
-    view = pairs_view(e, e.pairs)
+    view = pairs_matrix(e, Look())
     assert view.notes[0].replace("\N{MINUS SIGN}", "-") == (
         f"value {e.value:+.4g}, sum of the pairs {e.pairs.sum():+.4g}, residual {left:+.4g}"
     )
     assert math.isclose(sum(row.relevance.sum() for row in view.rows), e.pairs.sum(), rel_tol=1e-10)
     assert view.sides == ("text", "other")
+
+
+def test_pairs_are_shown_as_a_matrix(explainer, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    e = explainer.similarity(FIRST, OTHER, pooling="mean", pairs=True)
+    view = pairs_matrix(e, Look())
+    e.show("pairs")
+    lines = capsys.readouterr().out.splitlines()
+    top = next(i for i, line in enumerate(lines) if line.split()[:1] == ["text"])
+    assert lines[top].split() == ["text", *view.names]
+    for line, row in zip(lines[top + 1 :], view.rows, strict=False):
+        assert line.split() == [row.text, *map(view.number, row.relevance)]
+    page = e.to_html(of="pairs")
+    assert re.findall(r'<span title="([^"]*)"', page) == [*view.names, *(row.text for row in view.rows)]
+    i, j = np.unravel_index(np.abs(e.pairs).argmax(), e.pairs.shape)
+    strongest = f'"{view.rows[i].text}" and "{view.names[j]}" {view.number(e.pairs[i, j], MINUS)}'
+    assert f"strongest: {strongest}" in html.unescape(page)
+    hidden = pairs_matrix(dataclasses.replace(e, special=(0, len(e.pairs))), Look(hide="special")).numbers
+    assert np.isnan(hidden[0]).all()
+    assert np.isnan(hidden[:, 0]).all()
+    assert np.isfinite(hidden[1:, 1:]).all()
+    with pytest.raises(InputError, match="no pairs of tokens"):
+        explainer.similarity(FIRST, OTHER, pooling="mean").show("pairs")
 
 
 def test_pairs_that_add_up_have_no_note_and_gradients_no_residual(explainer):
@@ -170,7 +198,7 @@ def test_pairs_that_add_up_have_no_note_and_gradients_no_residual(explainer):
     assert not any("pairs" in note for note in e.notes)
     slopes = explainer.similarity(FIRST, OTHER, pooling="mean", pairs=True, method="gradient-x-input")
     assert slopes.notes == ()
-    assert pairs_view(slopes, slopes.pairs).notes[0].endswith("not parts of the value")
+    assert pairs_matrix(slopes, Look()).notes[0].endswith("not parts of the value")
 
 
 @pytest.mark.parametrize("metric", ["cosine", "dot"])

@@ -9,7 +9,7 @@ import typer
 from ..errors import InputError
 from ..methods.options import methods_with_options
 from . import options
-from .output import PICTURES, Format, check_document, destination, look_of, quiet_if_shown, write
+from .output import Format, check_document, destination, look_of, quiet_if_shown, write
 from .wording import in_command_words
 
 
@@ -29,9 +29,7 @@ def similarity(
     metric: Annotated[str, typer.Option("--metric", metavar="METRIC", help="cosine or dot.")] = "cosine",
     pairs: Annotated[
         bool,
-        typer.Option(
-            "--pairs", help="By pairs of tokens: in the file if it is JSON, a matrix if it is png, pdf or svg."
-        ),
+        typer.Option("--pairs", help="By pairs of tokens: a matrix, or in the file if it is JSON."),
     ] = False,
     method: Annotated[str, typer.Option("--method", metavar="METHOD", help="See [b]lrpx methods[/b].")] = "attnlrp",
     at: Annotated[str | None, typer.Option("--at", metavar="PLACE", help="input or embedding. Default: input.")] = None,
@@ -68,11 +66,8 @@ def similarity(
     options.set_logging(verbose)
     kind, output = destination(format, output, [model])
     check_document(kind, fragment=fragment, engine=engine)
-    if pairs and kind not in (Format.json, Format.jsonl, *PICTURES):
-        raise InputError(
-            f"--pairs are written as json, jsonl, or as a matrix (png, pdf, svg), and the format is {kind.name}. Type: "
-            "--output pairs.png"
-        )
+    if pairs and kind in (Format.csv, Format.latex):
+        raise InputError(f"--pairs are shown as a matrix, and {kind.name} has none. Type: --output pairs.png")
     look = look_of(scale, hide, group, numbers, palette, header)
     given: dict[str, Any] = {"at": at, "rules": rules}
     options.check_one_method(method, "lrpx similarity")
@@ -96,7 +91,5 @@ def similarity(
     found = Explainer(loaded, tokenizer, checkpoint=checkpoint).similarity(text, other, **wanted)
     if kind not in (Format.json, Format.jsonl):
         found = in_command_words(found, context.command, context.find_root().command)
-    if pairs and kind in PICTURES:
-        getattr(found, f"pairs_to_{kind.name}")(output, header=header)
-    else:
-        write([found], kind, output, look, fragment=fragment, engine=engine or "pdflatex")
+    of = "pairs" if pairs else "tokens"
+    write([found], kind, output, look, fragment=fragment, engine=engine or "pdflatex", of=of)

@@ -16,7 +16,7 @@ from ..errors import InputError
 from ..files import check_ending, save_output
 from .drawable import Drawable, FlowLike, Generated
 from .look import Look
-from .matrix import MatrixView, matrices
+from .matrix import MatrixView, layers_by_heads, tokens_by_layers
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -52,7 +52,7 @@ def render(
         explanations: One explanation or several.
         width: Columns to use; the console's width if ``None``.
         look: How it is drawn.
-        of: ``"tokens"``, or the matrices of ``"layers"`` or ``"heads"``.
+        of: ``"tokens"``, or the matrices of ``"layers"``, ``"heads"`` or ``"pairs"``.
 
     Raises:
         InputError: The list is empty or holds something other than explanations, or they do not have what is drawn.
@@ -220,20 +220,6 @@ def draw_generated(generated: Generated, path: str | os.PathLike[str], kind: str
     generated_matrix.draw(generated_view(generated), check_ending(path, kind), kind, look)
 
 
-def draw_pairs(e: Drawable, pairs: object, path: str | os.PathLike[str], kind: str, look: Look = _LOOK) -> None:
-    """The pairs of tokens of two similar texts as a matrix in a PNG, PDF or SVG file, with matplotlib (extra ``viz``).
-
-    Raises:
-        ImportError: matplotlib is not installed.
-        InputError: There are none; the matrix is too large for a picture; ``path`` cannot be written, or ends otherwise than
-            the format.
-    """
-    from . import generated_matrix
-    from .pairs import pairs_view
-
-    generated_matrix.draw(pairs_view(e, pairs), check_ending(path, kind), kind, look)
-
-
 def show_flow(flow: FlowLike) -> None:
     """Print what a flow of relevance keeps, and its strongest edges, to the terminal; in a notebook, display the graph."""
     _show(lambda: html_of_flow(flow, fragment=True), lambda: render_flow(flow))
@@ -291,7 +277,15 @@ def _show(fragment: Callable[[], str], drawn: Callable[[], RenderableType]) -> N
 def _parts(explanations: Drawables, look: Look, of: str) -> Sequence[View | Grid | MatrixView]:
     from .grid import parts
 
-    return parts(explanations, look) if of == "tokens" else matrices(explanations, of, look)
+    return parts(explanations, look) if of == "tokens" else _matrices(explanations, of, look)
+
+
+def _matrices(explanations: Drawables, of: str, look: Look) -> list[MatrixView]:
+    from .pairs import pairs_matrix
+    from .view import checked
+
+    draw = {"layers": tokens_by_layers, "heads": layers_by_heads, "pairs": pairs_matrix}[of]
+    return [draw(e, look) for e in checked(explanations)]
 
 
 def _draw(explanations: Drawables, path: str | os.PathLike[str], look: Look, of: str, kind: str) -> None:
@@ -301,7 +295,7 @@ def _draw(explanations: Drawables, path: str | os.PathLike[str], look: Look, of:
     if of == "tokens":
         picture.draw(parts(explanations, look), path, kind)
         return
-    found = matrices(explanations, of, look)
+    found = _matrices(explanations, of, look)
     if len(found) > 1:
         raise InputError(
             f"a picture holds one matrix, and there are {len(found)} explanations. Type: es[0].to_{kind}(...)"

@@ -1,4 +1,4 @@
-"""Relevance inside a model as a matrix: tokens x layers, or layers x heads."""
+"""Relevance as a matrix: inside a model, tokens x layers or layers x heads; of two texts, tokens x tokens (``pairs.py``)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .drawable import Drawable, Made
 from .facts import model_and_settings
 from .look import Look
 from .numbers import MINUS, darkest, fixed
-from .text import mostly_rtl
-from .view import checked, view
+from .text import in_quotes, mostly_rtl
+from .view import view
 
-Of: TypeAlias = Literal["tokens", "layers", "heads", "neurons"]
+Of: TypeAlias = Literal["tokens", "layers", "heads", "neurons", "pairs"]
 ADDED = {  # fields of an explanation -> what they are
     "by_layer": "what each layer adds",
     "by_attention": "what each layer's attention adds",
@@ -50,6 +50,7 @@ class MatrixView:
     look: Look
     rtl: bool = False
     additive: bool = True
+    names: tuple[str, ...] = ()  # of the columns, where they have other names than their numbers
 
     @property
     def first(self) -> int:
@@ -89,17 +90,17 @@ class MatrixView:
 
     def text(self, cell: int, /) -> str:
         """The text of a column."""
-        return str(cell)
+        return self.names[cell] if self.names else str(cell)
 
-
-def matrices(explanations: Drawable | Sequence[Drawable], of: str, look: Look) -> list[MatrixView]:
-    """A matrix for each explanation.
-
-    Raises:
-        InputError: An explanation has no such numbers.
-    """
-    draw = {"layers": tokens_by_layers, "heads": layers_by_heads}[of]
-    return [draw(e, look) for e in checked(explanations)]
+    def strongest(self, most: int, sign: str = "-") -> list[str]:
+        """The places with the largest numbers of either sign: both names and the number."""
+        numbers = np.nan_to_num(self.numbers)
+        order = np.argsort(-np.abs(numbers), axis=None, kind="stable")[:most]
+        places = zip(*np.unravel_index(order, numbers.shape), strict=True)
+        return [
+            f"{in_quotes(self.rows[i].text)} and {in_quotes(self.text(j))} {self.number(float(numbers[i, j]), sign)}"
+            for i, j in places
+        ]
 
 
 def known_matrices(explanations: Sequence[Drawable], look: Look) -> list[MatrixView]:

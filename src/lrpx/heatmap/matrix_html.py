@@ -18,6 +18,7 @@ from .numbers import MINUS
 from .view import DOT
 
 ROW, COLUMN = 20, 14  # pixels on the page
+STRONGEST = 5  # places that are told below a matrix whose columns have names
 
 STYLE = f"""
 .lrpx .matrix{{overflow:auto;max-height:32em;background:#fff;color:#000;border:1px solid var(--lrpx-line);border-radius:6px;
@@ -27,6 +28,9 @@ margin:8px 0;font-size:13px}}
 .lrpx .matrix .names span{{display:block;height:{ROW}px;max-width:11em;overflow:hidden;text-overflow:ellipsis;white-space:pre}}
 .lrpx .matrix .numbers{{display:flex;color:#5d6169;font-size:11px;line-height:{ROW}px}}
 .lrpx .matrix .numbers span{{width:{COLUMN}px;text-align:center;overflow:visible;white-space:nowrap}}
+.lrpx .matrix .above{{display:flex;align-items:end;line-height:{COLUMN}px;font-size:12px;color:#5d6169}}
+.lrpx .matrix .above span{{width:{COLUMN}px;max-height:11em;overflow:hidden;writing-mode:vertical-rl;rotate:180deg;
+white-space:pre;color:#000}}
 .lrpx .matrix img{{display:block;image-rendering:pixelated;print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 """
 
@@ -41,16 +45,23 @@ def section(view: MatrixView) -> str:
 
 
 def matrix(view: MatrixView) -> str:
-    """The image, the names of its rows and the numbers of its columns."""
+    """The image, the names of its rows, and the numbers or names of its columns; of those with names, the strongest places."""
     names = "".join(f'<span title="{escape(row.text)}"><bdi>{escape(row.text)}</bdi></span>' for row in view.rows)
     ticks = "".join(f"<span>{i if i % 5 == 0 else ''}</span>" for i in range(view.width))
+    if view.names:
+        ticks = (
+            "".join(f'<span title="{escape(name)}"><bdi>{escape(name)}</bdi></span>' for name in view.names) + "&ensp;"
+        )
+    told = f"strongest: {', '.join(view.strongest(STRONGEST, MINUS))}" if view.names else ""
+    kind = "above" if view.names else "numbers"
     size = f"width:{COLUMN * view.width}px;height:{ROW * len(view.rows)}px"
-    told = f"{view.title}: {len(view.rows)} rows, {view.columns}s 0 to {view.width - 1}; {view.legend(MINUS)}"
+    what = f"{view.width} columns" if view.names else f"{view.columns}s 0 to {view.width - 1}"
+    alt = f"{view.title}: {len(view.rows)} rows, {what}; {view.legend(MINUS)}"
     return (
-        f'<div class="matrix" tabindex="0"><div><span class="names">{view.corner}</span><span class="numbers">{ticks}'
-        f'{view.columns}</span><div class="names">{names}</div><img alt="{escape(told)}" style="{size}" '
+        f'<div class="matrix" tabindex="0"><div><span class="names">{view.corner}</span><span class="{kind}">{ticks}'
+        f'{view.columns}</span><div class="names">{names}</div><img alt="{escape(alt)}" style="{size}" '
         f'src="data:image/png;base64,{base64.b64encode(png(view)).decode()}"></div></div>'
-        f'<p class="soft">{escape(view.legend(MINUS))}</p>\n'
+        f'<p class="soft">{escape(view.legend(MINUS))}</p>\n' + f'<p class="soft">{escape(told)}</p>\n' * bool(told)
     )
 
 

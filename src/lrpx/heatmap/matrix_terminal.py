@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from rich.cells import cell_len, set_cell_size
@@ -14,6 +14,7 @@ from .numbers import MINUS
 from .terminal import encodable, signs, style_for
 
 LABEL = 24  # columns of a token at most; a longer one is cut, with an ellipsis
+NAME = 12  # columns of a token above a column at most
 BLOCK = 2  # columns of a block of colour
 
 
@@ -34,17 +35,19 @@ class TerminalMatrix:
         head = [Text(title, "bold" if coloured else ""), Text(notes, "dim" if coloured else "")]
         labels = [_fit(encodable(row.text, options.encoding)) for row in view.rows]
         side = max(map(cell_len, [*labels, view.corner])) + 1
-        with_numbers = view.look.numbers is True or not coloured
+        names = [_fit(encodable(name, options.encoding), NAME) for name in view.names]
+        with_numbers = view.look.numbers is not False if names else view.look.numbers is True or not coloured
         wide = max(len(view.number(v, minus)) for v in [*view.numbers[np.isfinite(view.numbers)], 0.0]) + 1
-        wide = max(wide if with_numbers else BLOCK, len(str(view.width - 1)) + 1)
+        wide = max(wide if with_numbers else BLOCK, *(cell_len(name) + 1 for name in names or [str(view.width - 1)]))
         for line in [*head, Text()] if view.look.header else []:
             yield from line.wrap(console, width, overflow="fold")
         per_block = max(1, (width - side) // wide)
         for start in range(0, view.width, per_block):
             stop = min(start + per_block, view.width)
-            name = f"{view.columns} {start} to {stop - 1}" if view.width > per_block else view.columns
-            yield Text(" " * side + name, "dim" if coloured else "")
-            yield Text(view.corner.ljust(side) + "".join(_ticks(start, stop, wide)), "dim" if coloured else "")
+            part = f" {start} to {stop - 1}" if view.width > per_block and not names else ""
+            yield Text(" " * side + view.columns + part, "dim" if coloured else "")
+            ticks = _named(names[start:stop], wide) if names else _ticks(start, stop, wide)
+            yield Text(view.corner.ljust(side) + "".join(ticks), "" if names or not coloured else "dim")
             for row, label in zip(view.rows, labels, strict=True):
                 text = Text(set_cell_size(label, side))
                 for value in row.relevance[start:stop]:
@@ -68,5 +71,11 @@ def _ticks(start: int, stop: int, wide: int) -> Iterator[str]:
         yield (str(i) if i % 5 == 0 or wide > 4 or i == start else "").rjust(wide)
 
 
-def _fit(text: str) -> str:
-    return text if cell_len(text) <= LABEL else set_cell_size(text, LABEL - 1) + "…"
+def _named(names: Sequence[str], wide: int) -> Iterator[str]:
+    """The names of the columns, to the right as their numbers."""
+    for name in names:
+        yield " " * (wide - cell_len(name)) + name
+
+
+def _fit(text: str, most: int = LABEL) -> str:
+    return text if cell_len(text) <= most else set_cell_size(text, most - 1) + "…"

@@ -1,57 +1,49 @@
-"""The pairs of tokens of two texts whose similarity is explained, ready to be drawn as a matrix."""
+"""The pairs of tokens of two texts whose similarity is explained, as a matrix."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 
 from ..errors import InputError
-from .cells import Cell, cells_of
+from .cells import cells_of
 from .drawable import Drawable
 from .facts import model_and_settings
 from .look import Look
-from .matrix import MatrixRow
+from .matrix import MatrixRow, MatrixView
 from .numbers import MINUS, short
+from .text import mostly_rtl
 
 
-@dataclass(frozen=True)
-class PairsView:
-    """What ``generated_matrix.draw`` draws: a row per cell of the first text, a column per cell of the second."""
-
-    title: str
-    notes: tuple[str, ...]
-    rows: tuple[MatrixRow, ...]
-    columns: tuple[Cell, ...]
-    first: int
-    additive: bool = True
-    sides: tuple[str, str] = ("", "")
-
-    def text(self, cell: int, /) -> str:
-        """The text of a column."""
-        return self.columns[cell].text
-
-
-def pairs_view(e: Drawable, pairs: object) -> PairsView:
-    """The view of the pairs of an explanation.
+def pairs_matrix(e: Drawable, look: Look) -> MatrixView:
+    """A row per cell of the first text, a column per cell of the second.
 
     Raises:
-        InputError: It has none.
+        InputError: The explanation has no pairs.
     """
-    if not isinstance(pairs, np.ndarray):
+    pairs = getattr(e, "pairs", None)
+    if pairs is None:
         raise InputError(
             "this explanation has no pairs of tokens. Ask for them: explainer.similarity(text, other, pairs=True)."
         )
-    cells, length = cells_of(e, Look()), len(pairs)
+    cells, length = cells_of(e, look), len(pairs)
     first = [cell for cell in cells if cell.tokens[0][0] < length]
-    second = tuple(cell for cell in cells if cell.tokens[0][0] >= length)
+    second = [cell for cell in cells if cell.tokens[0][0] >= length]
     summed = np.add.reduceat(pairs, [cell.tokens[0][0] for cell in first], axis=0)
     summed = np.add.reduceat(summed, [cell.tokens[0][0] - length for cell in second], axis=1)
-    rows = tuple(MatrixRow(cell.text, line, len(second)) for cell, line in zip(first, summed, strict=True))
-    title = f"{e.method}: {e.explains}, by pairs of tokens"
+    summed[[cell.hidden for cell in first]] = np.nan
+    summed[:, [cell.hidden for cell in second]] = np.nan
     text, other = (name for name, _, _ in e.segments)
-    notes = (sums(e, float(pairs.sum())), *model_and_settings(e))
-    return PairsView(title, notes, rows, second, len(second), sides=(text, other))
+    return MatrixView(
+        title=f"{e.method}: {e.explains}, by pairs of tokens",
+        notes=(sums(e, float(pairs.sum())), *model_and_settings(e)),
+        rows=tuple(MatrixRow(cell.text, line, len(second)) for cell, line in zip(first, summed, strict=True)),
+        columns=other,
+        corner=text,
+        scale=look.end_of_scale(summed[np.isfinite(summed)].tolist()),
+        look=look,
+        rtl=mostly_rtl("".join(cell.text for cell in cells)),
+        names=tuple(cell.text for cell in second),
+    )
 
 
 def sums(e: Drawable, total: float) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 import numpy as np
 
 from ..errors import InputError, check_names, nearest
-from . import draw_pairs, html_fragment, show, to_html, to_latex, to_pdf, to_png, to_svg
+from . import html_fragment, show, to_html, to_latex, to_pdf, to_png, to_svg
 from .colours import Palette
 from .look import Group, Hide, Look, Scale
 from .matrix import Of
@@ -45,7 +45,8 @@ class Shown:
 
         Args:
             of: What is shown: the ``"tokens"``; ``"layers"``, a matrix of tokens and layers; ``"heads"``, one of layers and
-                heads; ``"neurons"``, the strongest ones of each module of ``Explanation.layers`` with their tokens.
+                heads; ``"neurons"``, the strongest ones of each module of ``Explanation.layers`` with their tokens; or
+                ``"pairs"``, a matrix of the tokens of two texts whose similarity is explained.
             **options: ``scale``: where the colours end (``"robust"``, ``"max"`` or a number). ``hide``: which tokens stay without
                 colour (``"special"``, ``"first"`` or both). ``group``: ``"tokens"``, or joined to ``"words"``. ``numbers``:
                 whether each has its number. ``palette``: ``"red and blue"`` or ``"orange and purple"``. ``header``: whether
@@ -135,15 +136,15 @@ class ShownPairs(Shown):
         Raises:
             InputError: There are no pairs, or ``path`` cannot be written.
         """
-        draw_pairs(self._drawable(), self.pairs, path, "png", Look(header=header))
+        self.to_png(path, of="pairs", header=header)
 
     def pairs_to_pdf(self, path: str | os.PathLike[str], *, header: bool = True) -> None:
         """As ``pairs_to_png``, as a PDF of one page."""
-        draw_pairs(self._drawable(), self.pairs, path, "pdf", Look(header=header))
+        self.to_pdf(path, of="pairs", header=header)
 
     def pairs_to_svg(self, path: str | os.PathLike[str], *, header: bool = True) -> None:
         """As ``pairs_to_png``, as an SVG."""
-        draw_pairs(self._drawable(), self.pairs, path, "svg", Look(header=header))
+        self.to_svg(path, of="pairs", header=header)
 
 
 def chosen(
@@ -152,7 +153,7 @@ def chosen(
     """What ``lrpx.heatmap`` draws where this is asked for; ``Shown.show`` says what the options mean.
 
     Returns:
-        The explanations or parts of them, the look, and ``"tokens"``, ``"layers"`` or ``"heads"``.
+        The explanations or parts of them, the look, and ``"tokens"`` or the kind of matrix.
 
     Raises:
         InputError: An option that is none, or numbers that the explanation does not have.
