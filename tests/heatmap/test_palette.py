@@ -90,7 +90,7 @@ def test_the_terminal():
 
 def test_matrices_of_layers_and_heads():
     [view] = heatmap._matrices(made(), "layers", ORANGE)
-    [red] = heatmap.matrix.matrices(made(), "layers", RED)
+    [red] = heatmap._matrices(made(), "layers", RED)
     assert png(view) != png(red)
 
 
