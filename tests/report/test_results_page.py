@@ -14,7 +14,7 @@ from lrpx.evaluation.condensed import find_condensed
 from lrpx.evaluation.metrics import bootstrap
 from lrpx.evaluation.packing import pack
 from lrpx.evaluation.records import METRICS
-from lrpx.report.results_page import _processor, results_page, write_results
+from lrpx.report.results_page import _processor, _table, results_page, write_results
 
 ROOT = Path(__file__).resolve().parents[2]
 GATED = ["lrp", "lrp-uniform-gate", "attnlrp", "alti-logit", "gradient-l1", "gradient-l2", "gradient-x-input", "random"]
@@ -186,3 +186,13 @@ def test_a_processor_is_said_to_be_one():
         "CPU (arm64)",
         "NVIDIA H200",
     ]
+
+
+def test_texts_are_aligned_to_the_left_and_numbers_to_the_right():
+    head = ["method", "samples", "MRR", "p", "share", "torch", "not told apart from"]
+    rows = [
+        ["LRP", "3,394", "**0.770 ± 0.011**", "< .001", "3 of 4 (75.0%)", "2.11.0", "Gradient, L1"],
+        ["Random", "953", "-0.006 ± 0.022", "", "1 of 4 (25.0%)", "2.11.0", ""],
+    ]
+    line = _table([head, *rows]).split("\n")[1]
+    assert line == "| --- | ---: | ---: | ---: | ---: | --- | --- |"

@@ -9,6 +9,7 @@ the gap between LRP and AttnLRP on gated models; which findings of the paper hol
 from __future__ import annotations
 
 import os
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -333,9 +334,15 @@ def _bold(text: str, best: bool) -> str:
     return f"**{text}**" if best else text
 
 
+_NUMBER = re.compile(r"[<−+-]? ?(\d[\d,]*)?(\.\d+)?%?( ± [\d.]+| of \d.*| \(.*\))?")
+
+
 def _table(rows: Sequence[Row]) -> str:
+    """A table whose columns of numbers are aligned to the right, and its texts to the left."""
     head, *body = [[str(cell) for cell in row] for row in rows]
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *body]
+    columns = [[cell.strip("*") for cell in column if cell] for column in zip(*body, strict=True)]
+    right = [bool(column) and all(map(_NUMBER.fullmatch, column)) for column in columns]
+    lines = [head, ["---:" if numbers else "---" for numbers in right], *body]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
