@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,7 @@ from lrpx import files
 from lrpx.benchmark import storage
 from lrpx.benchmark.storage import check_claim, check_place, claim, read_manifest, read_table, write_table
 from lrpx.errors import InputError, LrpxError
-from lrpx.files import read_json
+from lrpx.files import read_json, write_json
 
 pa = pytest.importorskip("pyarrow")
 
@@ -128,3 +129,43 @@ def test_a_folder_that_is_not_there(tmp_path):
         InputError, match=r"there is no folder '.*nothing'. Current folder: .*. lrpx evaluate makes one"
     ):
         read_manifest(tmp_path / "nothing", "run", "lrpx evaluate")
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "said"),
+    [
+        ("empty", "run", "empty is not a folder made by lrpx evaluate: it is empty."),
+        ("notes.txt", "run", "notes.txt is not a folder made by lrpx evaluate: it is a file."),
+        ("model", "run", "it holds a model. Type: lrpx evaluate BENCHMARK --model model --out RUN, and give RUN."),
+        ("runs", "run", "it has no manifest.json. In it are: runs/a, runs/b. Give one of them."),
+        (".", "run", "In it are: many/0, "),
+        ("many", "run", "In it are: many/0, many/1, many/2, many/3, many/4 and 2 more. Give one of them."),
+        ("runs/a/records", "run", "it is empty. It is in runs/a: give that folder."),
+        ("runs/a/manifest.json", "run", "it is a file. It is in runs/a: give that folder."),
+        ("sva", "run", "sva is a benchmark. Expected: a run, made by lrpx evaluate. Type: lrpx evaluate sva --out RUN"),
+        ("sva/tokenized/gpt2", "benchmark", "is a tokenised set. Expected: a benchmark, made by"),
+        ("sva/tokenized/gpt2", "benchmark", "It is in sva: give that folder."),
+        ("runs/a", "condensed", "runs/a is a run. Expected: condensed records, made by lrpx records pack. Type: lrpx"),
+        ("packed", "run", "Its scores are for: lrpx results packed --output results.md"),
+    ],
+)
+def test_the_error_for_a_wrong_folder_says_what_it_is_and_what_to_type(tmp_path, monkeypatch, given, kind, said):
+    monkeypatch.chdir(tmp_path)
+    folders = {
+        "runs/a": "run",
+        "runs/b": "run",
+        "sva": "benchmark",
+        "sva/tokenized/gpt2": "tokenized",
+        "packed": "condensed",
+    }
+    for name, made in (folders | {f"many/{n}": "run" for n in range(7)}).items():
+        Path(name).mkdir(parents=True)
+        write_json(Path(name) / "manifest.json", {"kind": made})
+    for name in ("empty", "model", "runs/a/records"):
+        Path(name).mkdir()
+    for name in ("notes.txt", "model/config.json"):
+        Path(name).touch()
+    command = {"run": "lrpx evaluate", "benchmark": "lrpx benchmark", "condensed": "lrpx records pack"}[kind]
+    with pytest.raises(InputError) as error:
+        read_manifest(Path(given), kind, command)
+    assert said in str(error.value)

@@ -39,7 +39,11 @@ def test_one_that_does_not_hold_leaves_the_others(lrpx_command, tmp_path):
         (["records", "check", "nothing"], "nothing has no condensed records"),
         (["records", "pack", "nothing", "--out", "x"], "there is no folder 'nothing'"),
         (["records", "pack", "a/run", "b/run", "--out", "x"], "two runs are called run"),
-        (["results", "a", "--output", "page.md"], "expected 'condensed'"),
+        (
+            ["results", "a", "--output", "page.md"],
+            "Expected: condensed records, made by lrpx records pack. Type: lrpx records pack",
+        ),
+        (["results", "a/run/manifest.json", "--output", "page.md"], "made by lrpx records pack: it is a file."),
     ],
 )
 def test_wrong_use(lrpx_command, tmp_path, arguments, message):

@@ -59,7 +59,7 @@ def changed(manifest, **parts):
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"kind": "run"}, "holds 'run', expected 'condensed'"),
+        ({"kind": "run"}, "is a run. Expected: condensed records"),
         ({"schema": 9}, "has schema 9, this version of lrpx reads 1"),
         ({"options": None}, "has no options"),
         ({"model": {"name": "x"}}, r"has no model\.revision"),

@@ -699,7 +699,7 @@ def test_a_folder_of_something_else_is_refused(sva, tmp_path):
     for out, message in [
         (tmp_path / "full", "is not a run and not empty"),
         (tmp_path / "file", "is a file"),
-        (sva, "holds 'benchmark', expected 'run'"),
+        (sva, r"is a benchmark\. Expected: a run, made by lrpx evaluate\. Type: lrpx evaluate .* --out RUN"),
     ]:
         with pytest.raises(InputError, match=message):
             run_of(sva, out)

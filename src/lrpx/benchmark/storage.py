@@ -16,6 +16,7 @@ from typing import Any
 
 from ..errors import InputError, import_optional
 from ..files import atomic_write, check_above, read_json, write_json
+from .wrong_folder import not_ours, of_another_kind
 
 SCHEMA = 1
 DOWNLOADS = "download"  # subfolder for downloaded sources
@@ -108,15 +109,15 @@ def read_manifest(folder: Path, kind: str, command: str, schema: int = SCHEMA) -
     """The manifest of a folder that ``command`` makes.
 
     Raises:
-        InputError: The folder has none, or one of another ``kind`` or schema version.
+        InputError: The folder has none, or one of another ``kind`` or schema version; see ``wrong_folder.py``.
     """
     if not folder.exists():
         raise InputError(f"there is no folder {str(folder)!r}. Current folder: {Path.cwd()}. {command} makes one.")
     if not (folder / "manifest.json").is_file():
-        raise InputError(f"{folder} is not a folder made by {command}: it has no manifest.json.")
+        raise not_ours(folder, kind, command)
     manifest = read_json(folder / "manifest.json")
     if manifest.get("kind") != kind:
-        raise InputError(f"{folder} holds {manifest.get('kind')!r}, expected {kind!r}, as {command} makes it.")
+        raise of_another_kind(folder, manifest.get("kind"), kind, command)
     if manifest.get("schema") != schema:
         raise InputError(
             f"{folder} has schema {manifest.get('schema')}, this version of lrpx reads {schema}. Make it again with {command}."

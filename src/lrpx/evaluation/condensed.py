@@ -22,6 +22,7 @@ import numpy as np
 
 from ..benchmark.folder import load_benchmark
 from ..benchmark.storage import read_manifest, read_table
+from ..benchmark.wrong_folder import not_ours
 from ..errors import InputError, import_optional
 from ..files import sha256
 from .records import METRICS
@@ -115,6 +116,8 @@ def condensed_folders(paths: Sequence[str | Path]) -> list[Path]:
     found = []
     for path in map(Path, paths):
         inside = sorted(manifest.parent for manifest in path.rglob("manifest.json"))
+        if path.is_file():
+            raise not_ours(path, "condensed", "lrpx records pack")
         if not inside:
             raise InputError(
                 f"{path} has no condensed records. Make them from a run: lrpx records pack RUN --out {path}"

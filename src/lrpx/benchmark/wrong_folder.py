@@ -1,0 +1,63 @@
+"""What to say of a folder of another kind than was asked for: what it is, what was expected, and what to type next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError, listed
+from ..files import read_json
+
+NOUNS = {"run": "a run", "benchmark": "a benchmark", "tokenized": "a tokenised set", "condensed": "condensed records"}
+_NEXT = {  # what it is, what was expected -> what to type
+    ("benchmark", "run"): "Type: lrpx evaluate {} --out RUN, and give RUN.",
+    ("run", "condensed"): "Type: lrpx records pack {} --out DIR, and give DIR.",
+    ("condensed", "run"): "Its scores are for: lrpx results {} --output results.md",
+}
+_MODELS = ("config.json", "*.safetensors", "*.gguf", "pytorch_model*.bin")
+_LISTED = 5
+
+
+def of_another_kind(folder: Path, there: Any, kind: str, command: str) -> InputError:
+    """The error for a folder whose manifest says that it is ``there``, where ``kind`` was expected."""
+    what = NOUNS.get(there, f"a folder of the kind {there!r}")
+    advice = _NEXT.get((there, kind), "").format(folder) or _around(folder, kind)
+    return InputError(f"{folder} is {what}. Expected: {NOUNS[kind]}, made by {command}. {advice}".rstrip())
+
+
+def not_ours(folder: Path, kind: str, command: str) -> InputError:
+    """The error for a file, or a folder without a manifest."""
+    if folder.is_file():
+        why = "it is a file"
+    elif not any(folder.iterdir()):
+        why = "it is empty"
+    elif any(True for pattern in _MODELS for _ in folder.glob(pattern)):
+        why = "it holds a model"
+        if kind == "run":
+            why += f". Type: lrpx evaluate BENCHMARK --model {folder} --out RUN, and give RUN"
+    else:
+        why = "it has no manifest.json"
+    return InputError(f"{folder} is not a folder made by {command}: {why}. {_around(folder, kind)}".rstrip())
+
+
+def _around(folder: Path, kind: str) -> str:
+    """Which folder was meant: one that this one is in, or those in it."""
+    for parent in list(folder.parents)[:3]:
+        if _kind(parent) == kind:
+            return f"It is in {parent}: give that folder."
+    inside = list(_inside(folder, kind))
+    return f"In it are: {listed(inside, _LISTED)}. Give one of them." if inside else ""
+
+
+def _inside(folder: Path, kind: str) -> Iterator[str]:
+    """The folders of this kind in a folder, or in those in it."""
+    for pattern in ("*/manifest.json", "*/*/manifest.json"):
+        yield from (str(found.parent) for found in sorted(folder.glob(pattern)) if _kind(found.parent) == kind)
+
+
+def _kind(folder: Path) -> Any:
+    try:
+        return read_json(folder / "manifest.json").get("kind")
+    except (InputError, OSError):
+        return None
