@@ -14,6 +14,7 @@ from torch import nn
 import lrpx
 from lrpx.cli import main as cli
 from lrpx.errors import InputError, NonFiniteError, UnsupportedModelError
+from lrpx.heatmap.text import as_string
 from lrpx.methods import METHODS
 
 TEXT = tiny_tokenizers.TEXT
@@ -119,7 +120,7 @@ def test_a_target_of_several_tokens(gpt2):
         **many,
     )
     refused(
-        gpt2, InputError, "contrast='  is' is 2 tokens here: 'Ġ', 'Ġis'.*Give contrast=' is', which", contrast="  is"
+        gpt2, InputError, "contrast='  is' is 2 tokens here: ' ', ' is'.*Give contrast=' is', which", contrast="  is"
     )
 
 
@@ -143,8 +144,8 @@ def test_target_and_contrast_are_the_same(gpt2, same):
 def test_the_contrast_is_the_top_prediction(gpt2):
     model, tokenizer = gpt2
     first, second = (prediction.token for prediction in lrpx.explain(model, tokenizer, TEXT).top[:2])
-    top, example = first.id, re.escape(f"target={second.id} ({second.shown!r})")
-    message = rf"the contrast itself, {re.escape(repr(first.shown))}: .*Say which target, such as {example}"
+    top, example = first.id, re.escape(f"target={second.id} ({as_string(second.shown)})")
+    message = rf"the contrast itself, {re.escape(as_string(first.shown))}: .*Say which target, such as {example}"
     refused(gpt2, InputError, message, contrast=top)
     refused(
         gpt2, InputError, r"text\[1\]: the model's top prediction is the contrast", ["The", TEXT], contrast=[None, top]

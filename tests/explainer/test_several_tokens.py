@@ -196,3 +196,10 @@ def test_characters_that_are_split_over_tokens_are_shown_whole(explainer, text):
     assert e.target.shown == text
     half = explainer(TEXT, target=[ids(explainer, "🙂")[:2]])[0]
     assert half.target.shown == r"\xf0\x9f"
+
+
+def test_shows_characters_of_several_tokens_whole(explainer):
+    e = explainer(TEXT, target="aé")
+    assert e.notes[0] == "the target is 3 tokens, which are explained together: 'a', 'é' (2 tokens)."
+    half = explainer(TEXT, target=e.provenance["target"][1])
+    assert r"of '\xc3': value" in repr(half)

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, GPT2Config, GPT2Model, T5Config, T5Model
 
 from lrpx.errors import InputError, UnsupportedModelError
 from lrpx.models.signature import task_of
-from lrpx.text.targets import resolve_continuation, resolve_position, resolve_token
+from lrpx.text.targets import SeveralTokens, resolve_continuation, resolve_position, resolve_token
 from lrpx.text.tokenization import encode
 
 TEXT = tiny_tokenizers.TEXT
@@ -241,15 +241,23 @@ def test_real_tokenizers():
         (
             "byte_level",
             " keyskeys",
-            r"target=' keyskeys' is 2 tokens here: 'Ġkeys', 'keys'. A logit belongs to one token. Pick",
+            r"target=' keyskeys' is 2 tokens here: ' keys', 'keys'. A logit belongs to one token. Pick",
         ),
-        ("byte_level", " keyskeys", r"or explain the first piece: target=\d+ \('Ġkeys'\)\.$"),
-        ("byte_level", "  are", r"is 2 tokens here: 'Ġ', 'Ġare'\. .* Give target=' are', which is one token, or"),
-        ("byte_level", " x", r"is 2 tokens here: 'Ġ', 'x'\. .* Give target='x', which is one token"),
-        ("byte_level", "  are", r"'Ġare'\. Most likely there is a space too many\. Give"),
+        ("byte_level", " keyskeys", r"or explain the first piece: target=\d+ \(' keys'\)\.$"),
+        ("byte_level", "  are", r"is 2 tokens here: ' ', ' are'\. Most likely there is a space too many\. Give"),
+        (
+            "byte_level",
+            "  are",
+            r"Give target=' are', which is one token, or give the ids of these: target=\[\[\d+, \d+\]\]",
+        ),
+        (
+            "byte_level",
+            " x",
+            r"is 2 tokens here: ' ', 'x'\. A logit belongs to one token\. Pick a word",
+        ),  # ``x`` is one
         ("byte_level", "🤗", r"is 4 tokens here: "),
         ("byte_level", "", "target='' is no token. Give a word, with its leading space if it starts one."),
-        ("metaspace", " keyskeys", r"is 2 tokens here: '▁keys', 'keys'"),
+        ("metaspace", " keyskeys", r"is 2 tokens here: ' keys', 'keys'"),
         (
             "metaspace",
             "é",
@@ -260,6 +268,34 @@ def test_real_tokenizers():
 def test_says_what_the_string_is(tokenizers, kind, given, message):
     with pytest.raises(InputError, match=message):
         token(tokenizers[kind], TEXT, given)
+
+
+@needs_shared(SHARED / "tokenizers")
+@pytest.mark.parametrize(
+    ("text", "given", "count"),
+    [
+        ("привет мир", " и", 2),  # GPT-2 has ``и`` as one token, the end of a word such as ``мири``
+        ("привет мир", " ж", 2),
+        ("我喜欢", "狗", 2),
+        ("The rec", " ipe", 2),  # ``ipe`` is one token
+    ],
+)
+def test_takes_a_string_with_its_space_as_it_is(text, given, count):
+    gpt2 = AutoTokenizer.from_pretrained(SHARED / "tokenizers" / "gpt2")
+    (encoded,) = encode(gpt2, text)
+    with pytest.raises(SeveralTokens) as raised:
+        resolve_token(given, "target", encoded, len(encoded.token_ids) - 1, gpt2, len(gpt2), "causal")
+    assert len(raised.value.ids) == count
+    assert gpt2.decode(raised.value.ids) == given
+    assert "space" not in str(raised.value)
+
+
+@needs_shared(SHARED / "tokenizers")
+def test_gives_no_list_of_ids_where_one_token_is_asked_for():
+    gpt2 = AutoTokenizer.from_pretrained(SHARED / "tokenizers" / "gpt2")
+    (encoded,) = encode(gpt2, "She plays the")
+    with pytest.raises(InputError, match=r"Give target=' piano', which is one token\.$"):
+        resolve_token("piano", "target", encoded, 2, gpt2, len(gpt2), "causal", several=False)
 
 
 @needs_shared(SHARED / "tokenizers")

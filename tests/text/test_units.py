@@ -8,7 +8,7 @@ from support import SHARED, needs_shared
 from transformers import AutoTokenizer
 
 from lrpx.text.tokenization import encode
-from lrpx.text.units import predicted_token
+from lrpx.text.units import pieces_shown, predicted_token
 
 
 @pytest.fixture(scope="module")
@@ -88,3 +88,23 @@ def test_a_predicted_token_reads_as_in_its_context(gpt2, bert):
     assert predicted_token(None, 7, ()) == (7, "7", "7")
     metaspace = tiny_tokenizers.metaspace()
     assert shown(metaspace, "▁are") == " are"
+
+
+@needs_shared(SHARED / "tokenizers")
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (" keyskeys", "' keys', 'keys'"),
+        (" и", "' и' (2 tokens)"),
+        ("घर", "'घ' (2 tokens), 'र' (2 tokens)"),
+    ],
+)
+def test_pieces_of_a_target(gpt2, text, shown):
+    assert pieces_shown(gpt2, gpt2(text)["input_ids"], ()) == shown
+
+
+@needs_shared(SHARED / "tokenizers")
+def test_pieces_that_begin_or_end_within_a_character(gpt2):
+    first, last = gpt2("狗")["input_ids"]
+    assert pieces_shown(gpt2, [last, 11], [first]) == "'狗', ','"
+    assert pieces_shown(gpt2, [11, first], ()) == r"',', '\xe7\x8b'"  # each backslash once

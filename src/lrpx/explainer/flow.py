@@ -73,7 +73,7 @@ def explain_flow(
         encoded = encoded.without_closing()
     given = {"target": asked.target, "contrast": asked.contrast, "position": asked.position}
     try:
-        item = item_of(signature, tokenizer, encoded, **given)
+        item = item_of(signature, tokenizer, encoded, **given, several=False)
     except SeveralTokens as error:
         raise InputError(f"{error} flow() follows the relevance of one token's logit.") from None
     batch = pad([item], model, likeliest=LIKELIEST if signature.task == "causal" else 0)

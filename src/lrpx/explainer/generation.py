@@ -237,7 +237,9 @@ def _contrast(
         first, side = target_side(prompt, tokenizer)
         before = replace(prompt, text=None, token_ids=tuple(ids[: len(prompt.token_ids) + i]))
         context = first if i == 0 else before
-        chosen = resolve_token(one, "contrast", context, len(context.token_ids) - 1, side, vocabulary, "causal")
+        chosen = resolve_token(
+            one, "contrast", context, len(context.token_ids) - 1, side, vocabulary, "causal", several=False
+        )
         if chosen is None:
             raise InputError("a contrast is None: give one for each generated token.")
         if chosen == targets[i]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import InputError
+from ..heatmap.text import as_string
 from ..methods import Method
 from ..results.explanation import Explanation
 from ..results.tokens import Prediction, Token
@@ -84,9 +85,11 @@ def ends_with_space(encoded: Encoded, position: int, tokenizer: Any) -> list[str
 
 def likeliest_is_contrast(likeliest: Token, second: Token | None) -> InputError:
     """The error about a contrast that is the top prediction, which is explained where no target is given."""
-    example = "" if second is None else f", such as target={second.id} ({second.shown!r}), the second likeliest"
+    example = (
+        "" if second is None else f", such as target={second.id} ({as_string(second.shown)}), the second likeliest"
+    )
     return InputError(
-        f"the model's top prediction is the contrast itself, {likeliest.shown!r}: their difference is 0.",
+        f"the model's top prediction is the contrast itself, {as_string(likeliest.shown)}: their difference is 0.",
         python=f"Say which target{example}." if example else "Say which target, such as target=' are'.",
         app="Choose another one in “Explain”.",
     )

@@ -30,7 +30,7 @@ from ..text.batching import Attribution, Item, pad
 from ..text.items import item_of
 from ..text.targets import SeveralTokens, resolve_tokens
 from ..text.tokenization import Encoded, encode
-from ..text.units import predicted_token
+from ..text.units import pieces_shown, predicted_token
 
 
 @dataclass(frozen=True)
@@ -176,11 +176,11 @@ def described(e: Explanation, found: Found, tokenizer: Any) -> Explanation:
     def entry(role: str, ids: tuple[int, ...]) -> Token:
         begin = next((part.start for part in e.segments if part.name == "target"), 0)
         before, tokens = list(e.token_ids[begin : e.position + 1]), []
+        pieces = pieces_shown(tokenizer, ids, before)
         for i in ids:
             tokens.append(predicted_token(tokenizer, i, before))
             before.append(i)
         if len(ids) > 1:
-            pieces = ", ".join(repr(token.shown or token.text) for token in tokens)
             notes.append(f"the {role} is {len(ids)} tokens, which are explained together: {pieces}.")
         whole = "" if tokenizer is None else "".join(unit.text for unit in encode(tokenizer, list(ids))[0].units)
         # A character may be split over tokens; one that is cut off is shown by its bytes.

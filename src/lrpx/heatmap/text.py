@@ -17,6 +17,7 @@ _BYTES = {chr(b): b for b in _BYTE_CHARS}  # byte-level BPE: printable bytes sta
 _BYTES |= {chr(256 + i): b for i, b in enumerate(sorted(set(range(256)) - set(_BYTE_CHARS)))}  # the rest from U+0100
 
 _UNSEEN = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")  # controls, formats, surrogates, private use, separators
+_UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}]")
 _LONGEST_CHARACTER = 40  # code points; a family of four with skin tones has eleven
 _QUOTED = regex.compile(r"""("[^"]*"+|(?<!\w)'[^']*'(?!\w))""")
 BYTES = regex.compile(r"(\\x[0-9a-f]{2})+")  # of a character that is not complete, as ``readable`` writes them
@@ -32,6 +33,11 @@ def in_quotes(text: str) -> str:
     """A token in double quotes; in single ones if it has double ones and no single one."""
     mark = "'" if '"' in text and "'" not in text else '"'
     return f"{mark}{text}{mark}"
+
+
+def as_string(text: str) -> str:
+    r"""A token as a string of Python for an error: ``' are'``; bytes of half a character as ``readable`` has them: ``'\xd0'``."""
+    return regex.sub(r"\\\\(x[0-9a-f]{2})", r"\\\1", repr(text))  # type: ignore[no-any-return]
 
 
 SAME = "(n): the token at position n, where several read the same"
@@ -96,6 +102,11 @@ def continues_character(before: str, text: str) -> bool:
         return False
     last = characters(before[-_LONGEST_CHARACTER:])[-1]
     return len(characters(last + text[0])) == 1
+
+
+def without_spaces(text: str) -> bool:
+    """Whether ``text`` begins in a script that puts no spaces between words, such as Chinese, Japanese or Thai."""
+    return _UNSPACED.match(text) is not None
 
 
 def characters(text: str) -> list[str]:

@@ -20,6 +20,7 @@ import numpy as np
 from ..errors import InputError, NonFiniteError, counted, import_optional
 from ..files import check_ending, json_line, save_output
 from ..heatmap.shown import TOP, ShownPairs
+from ..heatmap.text import as_string
 from .images import ImagePatches, check_images, plain_images, read_images
 from .inside import INSIDE, columns_of, relevance_of_head, strongest_neurons
 from .saved import WROTE, read_saved
@@ -156,7 +157,7 @@ class Explanation(ShownPairs):
 
     def __repr__(self) -> str:
         tokens = [token.shown or token.text for token in (self.target, self.contrast) if token]
-        what = " - ".join(map(repr, filter(None, tokens)))
+        what = " - ".join(map(as_string, filter(None, tokens)))
         what = f"{self.explains} {what}".rstrip() if self.explains else what
         if self.measures == "mixture":  # not about the target, whatever it is
             return f"<Explanation {self.method} of position {self.position}, {counted(len(self.tokens), 'token')}>"

@@ -16,7 +16,7 @@ import numpy as np
 from .. import heatmap
 from ..errors import InputError, NonFiniteError, import_optional, names_checked
 from ..files import check_ending, json_line, save_output
-from ..heatmap.text import readable
+from ..heatmap.text import as_string, readable
 from .saved import fields_of, read_object
 from .table import DataTable
 from .tokens import Token, Unit, readable_texts
@@ -254,7 +254,7 @@ class RelevanceFlow:
         return heatmap.html_of_flow(self, fragment=True)
 
     def __repr__(self) -> str:
-        what = " - ".join(repr(token.shown or token.text) for token in (self.target, self.contrast) if token)
+        what = " - ".join(as_string(token.shown or token.text) for token in (self.target, self.contrast) if token)
         return (
             f"<RelevanceFlow {self.method} of {what}: value {self.value:.4g}, {len(self.tokens)} tokens, "
             f"{len(self.places)} places, {self.edge_count} edges>"

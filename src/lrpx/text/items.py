@@ -21,8 +21,9 @@ def item_of(
     target: Any = None,
     contrast: Any = None,
     position: Any = None,
+    several: bool = True,
 ) -> Item:
-    """One tokenised input as an item to explain, with everything checked; see ``Explainer``.
+    """One tokenised input as an item to explain, with everything checked; see ``Explainer`` and ``resolve_token``.
 
     Raises:
         InputError: The text is too long or of another vocabulary, or target, contrast or position cannot be used.
@@ -45,7 +46,7 @@ def item_of(
         images = encoded.image_inputs
         return Item(ids, where, extras=extras, notes=notes, function=function, source=encoded.source, images=images)
     chosen, other = (
-        resolve_token(given, role, encoded, where, tokenizer, signature.vocabulary, signature.task)
+        resolve_token(given, role, encoded, where, tokenizer, signature.vocabulary, signature.task, several=several)
         for role, given in (("target", target), ("contrast", contrast))
     )
     if chosen is not None and chosen == other:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..errors import InputError, counted
+from ..heatmap.text import as_string, without_spaces
 from ..models.signature import goes_on
 from .given import as_python
 from .tokenization import Encoded, check_unicode
-from .units import predicted_token
+from .units import pieces_shown, predicted_token
 
 TokenChoice = Any  # a token id (also of numpy or torch), a string, or None
 
@@ -54,16 +56,27 @@ def resolve_position(encoded: Encoded, position: Any, task: str, mask_id: int | 
 
 
 def resolve_token(
-    given: TokenChoice, role: str, encoded: Encoded, position: int, tokenizer: Any, vocabulary: int, task: str
+    given: TokenChoice,
+    role: str,
+    encoded: Encoded,
+    position: int,
+    tokenizer: Any,
+    vocabulary: int,
+    task: str,
+    *,
+    several: bool = True,
 ) -> int | None:
     """A target or contrast as a token id; ``None`` stays ``None``.
 
     A string must be exactly one token in its context: after the text up to ``position`` (causal), or in place of the
     token at ``position`` (masked). If the text is not known, or its tokens would change, the string is tokenised alone.
 
+    ``several``: the caller can explain several tokens, so an error may say to give their ids.
+
     Raises:
-        SeveralTokens: Ids, or a string of several tokens, for a causal model. Not if the string without its leading space, or
-            with one, is one token: that is likely what was meant.
+        SeveralTokens: Ids, or a string of several tokens, for a causal model. Not if the string with exactly one leading space
+            is one token: that is likely what was meant. A string that has its space is taken as it is, also where it is one
+            token without the space: in many scripts that is the end of a longer word.
         InputError: An id outside the vocabulary, or a string of no token or of several; the error shows them.
     """
     given = as_python(given)
@@ -87,10 +100,10 @@ def resolve_token(
     if _is_one_token(ids, given, tokenizer):
         return ids[0]
     # The most common mistake is a missing or superfluous leading space.
-    word = given.lstrip(" ")
-    near = [w for w in (" " + word, word) if w != given and word]
+    near = _other_spaces(given, task)
     close = next((w for w in near if _is_one_token(_ids_of(w, encoded, position, tokenizer, task), w, tokenizer)), None)
-    not_one = _not_one_token(f"{role}={given!r}", role, ids, close, tokenizer, task)
+    before_it = encoded.token_ids[: position + 1]
+    not_one = _not_one_token(given, role, ids, close, tokenizer, task, before_it, several=several)
     before = encoded.text if goes_on(task) and position == len(encoded.token_ids) - 1 else None
     if before is not None and before.endswith(" ") and len(ids) > 1:
         spaced = _with_one_space(given, before, tokenizer)
@@ -174,7 +187,7 @@ def _changes_its_context(given: str, role: str, text: str, tokenizer: Any) -> In
 
 def _shown(ids: list[int], start: int, tokenizer: Any) -> str:
     """The tokens from ``start`` on, as text."""
-    return ", ".join(repr(predicted_token(tokenizer, ids[i], ids[:i]).shown) for i in range(start, len(ids)))
+    return pieces_shown(tokenizer, ids[start:], ids[:start])
 
 
 def _with_one_space(given: str, text: str, tokenizer: Any) -> tuple[str, list[int]] | None:
@@ -189,6 +202,14 @@ def _move_space(role: str, spaced: str) -> dict[str, str]:
     """What to do if the space before a word stands at the end of the text."""
     why = "The text ends with a space, which belongs to the next token: leave it out there, and give"
     return {"python": f"{why} {role}={spaced!r}.", "app": f"{why} {spaced!r}."}
+
+
+def _other_spaces(given: str, task: str) -> list[str]:
+    """What may have been meant by a string of several tokens: the same with another space before it."""
+    word = given.lstrip(" ")
+    if not goes_on(task):
+        return [other for other in (" " + word, word) if other != given and word]
+    return [] if not word or given == " " + word or without_spaces(word) else [" " + word]
 
 
 def _ids_of(given: str, encoded: Encoded, position: int, tokenizer: Any, task: str) -> list[int]:
@@ -268,21 +289,33 @@ def _plain(text: str, tokenizer: Any) -> list[int]:
     return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
 
-def _not_one_token(what: str, role: str, ids: list[int], close: str | None, tokenizer: Any, task: str) -> InputError:
+def _not_one_token(
+    given: str,
+    role: str,
+    ids: list[int],
+    close: str | None,
+    tokenizer: Any,
+    task: str,
+    before: Sequence[int],
+    *,
+    several: bool,
+) -> InputError:
     """The error that says why a string cannot be a target, and what to give instead."""
+    what = f"{role}={given!r}"
     if not ids:
         return InputError(f"{what} is no token. Give a word, with its leading space if it starts one.")
-    pieces = tokenizer.convert_ids_to_tokens(ids)
-    shown = ", ".join(repr(p) for p in pieces)
+    shown = pieces_shown(tokenizer, ids, before if goes_on(task) else ())
     hint = "Pick a word that is one token" if close is None else f"Give {role}={close!r}, which is one token"
     if len(ids) == 1:
-        problem, other = f"{what} is not in the vocabulary: the tokenizer reads it as {shown}.", "give a token id"
-    else:
-        problem = f"{what} is {len(ids)} tokens here: {shown}."
-        if close is None or not goes_on(task):
-            hint = f"A logit belongs to one token. {hint}"
-        else:
-            space = "a space was forgotten" if what.count(" ") < close.count(" ") else "there is a space too many"
-            hint = f"Most likely {space}. {hint}"
-        other = f"explain the first piece: {role}={ids[0]} ({pieces[0]!r})"
-    return InputError(problem, python=f"{hint}, or {other}.", app=f"{hint}, or choose one in the list.")
+        problem = f"{what} is not in the vocabulary: the tokenizer reads it as {shown}."
+        return InputError(problem, python=f"{hint}, or give a token id.", app=f"{hint}, or choose one in the list.")
+    problem = f"{what} is {len(ids)} tokens here: {shown}."
+    app = f"{hint}, or choose one in the list."
+    if close is None or not goes_on(task):
+        first = as_string(predicted_token(tokenizer, ids[0], before).shown)
+        hint = f"A logit belongs to one token. {hint}"
+        return InputError(problem, python=f"{hint}, or explain the first piece: {role}={ids[0]} ({first}).", app=app)
+    space = "there is a space too many" if given.startswith(" ") else "a space was forgotten"
+    hint = f"Most likely {space}. {hint}"
+    python = f"{hint}, or give the ids of these: {role}={[ids]}." if several else f"{hint}."
+    return InputError(problem, python=python, app=f"{hint}, or choose one in the list.", command=f"{hint}.")

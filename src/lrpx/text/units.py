@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from ..heatmap.text import continues_character, readable
+from ..heatmap.text import as_string, continues_character, readable
 from ..results.tokens import Token, Unit
 
 Decode = Callable[[tuple[int, ...]], str]
@@ -156,6 +156,27 @@ def predicted_token(tokenizer: Any, token: int, before: Sequence[int]) -> Token:
         if _BROKEN not in whole:
             return Token(token, raw, whole.removeprefix(decode(context).rstrip(_BROKEN)) or whole)
     return Token(token, raw, readable(raw, byte_level=True))
+
+
+def pieces_shown(tokenizer: Any, ids: Sequence[int], before: Sequence[int]) -> str:
+    """Tokens as text, for a sentence: ``' keys', 'keys'``; ``' и' (2 tokens)`` where a character is split over several.
+
+    Args:
+        tokenizer: The tokenizer, or ``None``.
+        ids: Of the tokens.
+        before: The ids before them: the first token may complete a character.
+    """
+    if tokenizer is None:
+        return ", ".join(map(str, ids))
+    tokens = tokenizer.convert_ids_to_tokens(list(ids))
+    if _is_wordpiece(tokenizer):
+        return ", ".join(map(repr, tokens))  # ``##s`` says that it continues a word
+    found = []
+    for start, end, text in units_of(tokenizer, tuple(ids), tokens, decoder(tokenizer)):
+        if end - start == 1:
+            text = predicted_token(tokenizer, ids[start], [*before, *ids[:start]]).shown
+        found.append(as_string(text) + f" ({end - start} tokens)" * (end - start > 1))
+    return ", ".join(found)
 
 
 def _is_wordpiece(tokenizer: Any) -> bool:
