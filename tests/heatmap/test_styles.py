@@ -36,3 +36,9 @@ def test_a_class_of_two_sheets_is_found():
         {"flow", "c", "grid"},
         {"flow", "grid"},
     )
+
+
+def test_no_map_is_cut_in_print_where_it_fits_on_a_page():
+    assert re.search(
+        r"@media print\{[^@]*\.lrpx,[^{}]*\{break-inside:avoid\}\.lrpx \.what\{break-after:avoid\}", html.STYLE
+    )

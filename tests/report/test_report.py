@@ -1020,6 +1020,11 @@ def test_a_column_that_there_is_not_is_refused(run):
         run.table(["sample_id", "relevances"])
 
 
-def test_heatmaps_are_not_cut_in_print(run):
+def test_heatmaps_charts_and_rows_are_not_cut_in_print_and_headings_stay_with_what_follows(run):
     page = report([run.path], format="html")
-    assert re.search(r"@media print\{[^@]*\.example\{break-inside:avoid\}", page)
+    printed = page[page.index("@media print{body") : page.index("</style>")]
+    whole = re.search(r"\n([^\n{}]*)\{break-inside:avoid\}", printed)[1].split(",")
+    assert {".example", ".grid2>div", "svg", "table.t", "tr"} <= set(whole)
+    joined = re.search(r"\n([^\n{}]*)\{break-after:avoid\}", printed)[1].split(",")
+    assert {"h1", "h2", "h3", ".sentence", ".legend"} <= set(joined)
+    assert ".scroll{overflow:visible}" in printed  # a page has no scrollbar

@@ -68,6 +68,7 @@ background:linear-gradient(90deg,var(--lrpx-low,#{hex_colour(BLUE)}),#fff,var(--
 .lrpx .bar .high{{background:var(--lrpx-above,#{hex_colour(BEYOND_RED)})}}
 .lrpx .bar span{{display:flex;justify-content:space-between}}
 .lrpx details{{margin-top:8px}}
+@media print{{.lrpx,.lrpx figure,.lrpx tr{{break-inside:avoid}}.lrpx .what{{break-after:avoid}}.lrpx .scroll{{max-height:none}}}}
 .lrpx summary{{cursor:pointer}}
 .lrpx .scroll{{max-height:24em;overflow:auto;margin-top:6px}}
 .lrpx table{{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums;margin:0;color:inherit;background:none}}
