@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from .errors import InputError, LrpxError, nearest
 
@@ -173,6 +173,18 @@ def save_output(path: Path, content: str | bytes) -> None:
         return
     with atomic_write(path, "What was there before is kept.") as temporary:
         temporary.write_bytes(whole)
+
+
+@overload
+def written(text: str, path: None, kind: str) -> str: ...
+@overload
+def written(text: str, path: str | os.PathLike[str], kind: str) -> None: ...
+def written(text: str, path: str | os.PathLike[str] | None, kind: str) -> str | None:
+    """``text``, or nothing where it is written to a file of the format ``kind``: a notebook would print it."""
+    if path is None:
+        return text
+    save_output(check_ending(path, kind), text)
+    return None
 
 
 def flush_to_disk(path: Path) -> None:

@@ -171,6 +171,11 @@ def test_every_kind_of_picture_with_and_without_a_header(kind, start, tmp_path):
     assert sizes[1] < sizes[0]
 
 
+def test_the_page_is_written_or_returned(tmp_path):
+    assert made().to_html(tmp_path / "flow.html") is None
+    assert (tmp_path / "flow.html").read_text(encoding="utf-8") == made().to_html()
+
+
 def test_the_page_is_the_same_when_read_back():
     flow = made()
     again = RelevanceFlow.from_dict(json.loads(json.dumps(flow.to_dict())))

@@ -90,7 +90,8 @@ def test_a_page_has_the_numbers_for_its_script():
 
 def test_a_page_can_be_read_without_its_script(tmp_path):
     g = generation()
-    page = g.to_html(tmp_path / "x.html")
+    page = g.to_html()
+    assert g.to_html(tmp_path / "x.html") is None
     assert (tmp_path / "x.html").read_text(encoding="utf-8") == page
     static = re.sub(r"<script.*?</script>", "", page, flags=re.S)
     whole = g.span(0)

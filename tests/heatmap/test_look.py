@@ -277,7 +277,8 @@ def test_a_target_that_is_half_a_character_is_said_to_be():
 
 def test_several_have_the_views_of_one(tmp_path):
     both = Explanations([chat(), long()])
-    assert both.to_html(tmp_path / "x.html", scale="max") == (tmp_path / "x.html").read_text(encoding="utf-8")
+    assert both.to_html(tmp_path / "x.html", scale="max") is None
+    assert both.to_html(scale="max") == (tmp_path / "x.html").read_text(encoding="utf-8")
     assert both.to_latex(group="words").count(r"\textbf{attnlrp}") == 2
     assert both._repr_html_().count("<section") == 2
 

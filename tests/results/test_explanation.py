@@ -306,8 +306,7 @@ def test_frame_without_pandas(monkeypatch):
 
 def test_views_are_those_of_the_heatmap(tmp_path, capsys):
     e = explanation(method="attnlrp", components={}, by_layer=None, by_head=None)
-    assert "🤗" in e.to_html(tmp_path / "x.html") == (tmp_path / "x.html").read_text(encoding="utf-8")
-    assert e.to_latex(tmp_path / "x.tex") == (tmp_path / "x.tex").read_text(encoding="utf-8")
+    assert "🤗" in e.to_html()
     assert e._repr_html_() in e.to_html()
     e.show()
     assert "are" in capsys.readouterr().out

@@ -199,7 +199,7 @@ def write(
     elif kind is Format.html:
         write_result((heatmap.html_fragment if fragment else heatmap.to_html)(drawn, look=look, of=of), output)
     elif kind is Format.latex:
-        written = heatmap.to_latex(drawn, None, look, of, fragment=fragment, engine=cast("Any", engine))
+        written = heatmap.to_latex(drawn, look, of, fragment=fragment, engine=cast("Any", engine))
         write_result(written, output)
     else:
         write_result(plain_text(heatmap.render(drawn, look=look, of=of)), output)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from ..errors import InputError
-from ..files import check_ending, save_output
+from ..files import check_ending
 from .drawable import Drawable, FlowLike, Generated
 from .look import Look
 from .matrix import MatrixView, layers_by_heads, tokens_by_layers
@@ -88,14 +88,11 @@ def html_fragment(explanations: Drawables, look: Look = _LOOK, of: str = "tokens
     return page.fragment(_parts(explanations, look, of))
 
 
-def to_html(
-    explanations: Drawables, path: str | os.PathLike[str] | None = None, look: Look = _LOOK, of: str = "tokens"
-) -> str:
-    """The heatmap as a self-contained HTML page; also written to ``path`` if given.
+def to_html(explanations: Drawables, look: Look = _LOOK, of: str = "tokens") -> str:
+    """The heatmap as a self-contained HTML page.
 
     Raises:
-        InputError: The list is empty or holds something other than explanations; ``path`` cannot be written, or ends as files
-            of another format do.
+        InputError: The list is empty or holds something other than explanations.
     """
     from . import page
     from .explorer import explorer
@@ -106,19 +103,18 @@ def to_html(
     drawn, each = _parts(explanations, look, of), checked(explanations)
     # A map has tables of its layers and heads, a grid has none.
     matrices_of = known_matrices(each, look) if any(isinstance(part, Grid) for part in drawn) else []
-    return _written(page.page(drawn, explorer(each, look, of), matrices_of), path, "html")
+    return page.page(drawn, explorer(each, look, of), matrices_of)
 
 
 def to_latex(
     explanations: Drawables,
-    path: str | os.PathLike[str] | None = None,
     look: Look = _LOOK,
     of: str = "tokens",
     *,
     fragment: bool = False,
     engine: Literal["pdflatex", "lualatex"] = "pdflatex",
 ) -> str:
-    r"""The heatmap as a LaTeX document; also written to ``path`` if given.
+    r"""The heatmap as a LaTeX document.
 
     For ``pdflatex`` it needs ``xcolor`` and nothing else beyond a basic TeX installation. That engine has no glyphs for most
     scripts: a character outside Latin (and some symbols) is printed as its code point in small type, ``U+4E2D`` for 中.
@@ -126,22 +122,20 @@ def to_latex(
 
     Args:
         explanations: One explanation or several.
-        path: File to write.
         look: How it is drawn.
         of: ``"tokens"``.
         fragment: Not a document, but a file to ``\input`` in one. A comment at its top says what that needs in its preamble.
         engine: The program that will compile it.
 
     Raises:
-        InputError: The list is empty or holds something other than explanations; another engine; ``path`` cannot be written,
-            or ends as files of another format do.
+        InputError: The list is empty or holds something other than explanations; another engine.
     """
     from . import latex
     from .grid import parts
 
     if of != "tokens":
         raise InputError(f'LaTeX draws tokens, and this is of={of!r}. Type: e.to_pdf("{of}.pdf", of="{of}")')
-    return _written(latex.source(parts(explanations, look), fragment=fragment, engine=engine), path, "latex")
+    return latex.source(parts(explanations, look), fragment=fragment, engine=engine)
 
 
 def to_png(explanations: Drawables, path: str | os.PathLike[str], look: Look = _LOOK, of: str = "tokens") -> None:
@@ -188,23 +182,12 @@ def render_generated(generated: Generated) -> RenderableType:
     return TerminalGenerated(generated_view(generated))
 
 
-def html_of_generated(
-    generated: Generated, path: str | os.PathLike[str] | None = None, *, fragment: bool = False
-) -> str:
-    """Generated text as a page in which one marks a token or a span; also written to ``path`` if given.
-
-    Args:
-        generated: A ``GenerationExplanation``.
-        path: File to write.
-        fragment: Not a page, but a part of one, without the script.
-
-    Raises:
-        InputError: ``path`` cannot be written, or ends as files of another format do.
-    """
+def html_of_generated(generated: Generated, *, fragment: bool = False) -> str:
+    """Generated text as a page in which one marks a token or a span; ``fragment``: as a part of a page, without the script."""
     from . import generated_html as renderer
     from .generated import generated_view
 
-    return _written((renderer.fragment if fragment else renderer.page)(generated_view(generated)), path, "html")
+    return (renderer.fragment if fragment else renderer.page)(generated_view(generated))
 
 
 def draw_generated(generated: Generated, path: str | os.PathLike[str], kind: str, look: Look = _LOOK) -> None:
@@ -233,21 +216,15 @@ def render_flow(flow: FlowLike) -> RenderableType:
     return TerminalFlow(flow_view(flow))
 
 
-def html_of_flow(flow: FlowLike, path: str | os.PathLike[str] | None = None, *, fragment: bool = False) -> str:
-    """A flow of relevance as a page with its graph, a row per place and a column per token; also written to ``path`` if given.
+def html_of_flow(flow: FlowLike, *, fragment: bool = False) -> str:
+    """A flow of relevance as a page with its graph, a row per place and a column per token.
 
-    Args:
-        flow: A ``RelevanceFlow``.
-        path: File to write.
-        fragment: Not a page, but a part of one, without the script.
-
-    Raises:
-        InputError: ``path`` cannot be written, or ends as files of another format do.
+    ``fragment``: as a part of a page, without the script.
     """
     from . import flow_html
     from .flow import flow_view
 
-    return _written((flow_html.fragment if fragment else flow_html.page)(flow_view(flow)), path, "html")
+    return (flow_html.fragment if fragment else flow_html.page)(flow_view(flow))
 
 
 def draw_flow(flow: FlowLike, path: str | os.PathLike[str], kind: str, look: Look = _LOOK) -> None:
@@ -301,9 +278,3 @@ def _draw(explanations: Drawables, path: str | os.PathLike[str], look: Look, of:
             f"a picture holds one matrix, and there are {len(found)} explanations. Type: es[0].to_{kind}(...)"
         )
     generated_matrix.draw(found[0], check_ending(path, kind), kind, look)
-
-
-def _written(text: str, path: str | os.PathLike[str] | None, kind: str) -> str:
-    if path is not None:
-        save_output(check_ending(path, kind), text)
-    return text

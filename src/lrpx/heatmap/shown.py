@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args, overload
 
 import numpy as np
 
 from ..errors import InputError, check_names, nearest
+from ..files import written
 from . import html_fragment, show, to_html, to_latex, to_pdf, to_png, to_svg
 from .colours import Palette
 from .look import Group, Hide, Look, Scale
@@ -59,17 +60,41 @@ class Shown:
         """
         show(*self._asked(of, options))
 
+    @overload
+    def to_html(self, path: None = None, *, of: Of = "tokens", **options: Unpack[ViewOptions]) -> str: ...
+    @overload
+    def to_html(self, path: str | os.PathLike[str], *, of: Of = "tokens", **options: Unpack[ViewOptions]) -> None: ...
     def to_html(
         self, path: str | os.PathLike[str] | None = None, *, of: Of = "tokens", **options: Unpack[ViewOptions]
-    ) -> str:
-        """A self-contained HTML page; also written to ``path`` if given.
+    ) -> str | None:
+        """A self-contained HTML page, written to ``path`` if given, otherwise returned.
 
         If the relevance of layers or heads is known, the page has a script, with which one chooses text, method, layer, head and
         token. Without the script, and in notebooks, it shows ``of``, which is as of ``show``, and so are the options.
         """
         drawn, look, what = self._asked(of, options)
-        return to_html(drawn, path, look, what)
+        return written(to_html(drawn, look, what), path, "html")
 
+    @overload
+    def to_latex(
+        self,
+        path: None = None,
+        *,
+        fragment: bool = False,
+        engine: Literal["pdflatex", "lualatex"] = "pdflatex",
+        of: Of = "tokens",
+        **options: Unpack[ViewOptions],
+    ) -> str: ...
+    @overload
+    def to_latex(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        fragment: bool = False,
+        engine: Literal["pdflatex", "lualatex"] = "pdflatex",
+        of: Of = "tokens",
+        **options: Unpack[ViewOptions],
+    ) -> None: ...
     def to_latex(
         self,
         path: str | os.PathLike[str] | None = None,
@@ -78,8 +103,8 @@ class Shown:
         engine: Literal["pdflatex", "lualatex"] = "pdflatex",
         of: Of = "tokens",
         **options: Unpack[ViewOptions],
-    ) -> str:
-        r"""A LaTeX document; also written to ``path`` if given.
+    ) -> str | None:
+        r"""A LaTeX document, written to ``path`` if given, otherwise returned.
 
         Args:
             path: File to write.
@@ -89,7 +114,7 @@ class Shown:
             **options: As of ``show``.
         """
         drawn, look, what = self._asked(of, options)
-        return to_latex(drawn, path, look, what, fragment=fragment, engine=engine)
+        return written(to_latex(drawn, look, what, fragment=fragment, engine=engine), path, "latex")
 
     def to_png(self, path: str | os.PathLike[str], *, of: Of = "tokens", **options: Unpack[ViewOptions]) -> None:
         """Draw the heatmap into a PNG file (needs the extra ``viz``); ``of`` and options as of ``show``."""

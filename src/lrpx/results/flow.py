@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 import os
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 from .. import heatmap
 from ..errors import InputError, NonFiniteError, import_optional, names_checked
-from ..files import check_ending, json_line, save_output
+from ..files import check_ending, json_line, save_output, written
 from ..heatmap.text import as_string, readable
 from .saved import fields_of, read_object
 from .table import DataTable
@@ -230,10 +230,17 @@ class RelevanceFlow:
         """Print what is kept at every place, and the strongest edges between tokens; or display the graph in a notebook."""
         heatmap.show_flow(self)
 
+    @overload
+    def to_html(self, path: None = None) -> str: ...
+    @overload
+    def to_html(self, path: str | os.PathLike[str]) -> None: ...
     @names_checked()
-    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The graph as a self-contained page: a row per place, a column per token; also written to ``path`` if given."""
-        return heatmap.html_of_flow(self, path)
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str | None:
+        """The graph as a self-contained page: a row per place, a column per token.
+
+        It is written to ``path`` if given, otherwise returned.
+        """
+        return written(heatmap.html_of_flow(self), path, "html")
 
     @names_checked()
     def to_png(self, path: str | os.PathLike[str], *, header: bool = True) -> None:

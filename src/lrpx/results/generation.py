@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import heatmap
 from ..errors import InputError, NonFiniteError, counted, names_checked
-from ..files import check_ending, json_line, save_output
+from ..files import check_ending, json_line, save_output, written
 from .explanation import Explanation, Measures
 from .explanations import Explanations
 from .images import ImagePatches, check_images, plain_images, read_images
@@ -228,10 +228,17 @@ class GenerationExplanation:
         """Print the text, with what was strongest for each token, to the terminal; or display it in a notebook."""
         heatmap.show_generated(self)
 
+    @overload
+    def to_html(self, path: None = None) -> str: ...
+    @overload
+    def to_html(self, path: str | os.PathLike[str]) -> None: ...
     @names_checked()
-    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """A self-contained page in which one marks generated tokens and sees their map; also written to ``path`` if given."""
-        return heatmap.html_of_generated(self, path)
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str | None:
+        """A self-contained page in which one marks generated tokens and sees their map.
+
+        It is written to ``path`` if given, otherwise returned.
+        """
+        return written(heatmap.html_of_generated(self), path, "html")
 
     @names_checked()
     def to_png(self, path: str | os.PathLike[str], *, header: bool = True) -> None:
