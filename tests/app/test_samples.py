@@ -119,7 +119,7 @@ def test_a_long_text_is_shown_around_its_needle(tmp_path):
     build_haystack(tmp_path / "hay", sentences=80, needles=2, samples=3)
     tokenize(tmp_path / "hay", tokenizer, name="tiny", progress=False)
     found = Samples(lrpx.Explainer(model, tokenizer), tmp_path / "hay").find(Filter(attractors=1))
-    assert (found["count"], found["truth"]) == (3, "needle")
+    assert (found["count"], found["truth"]) == (3, "needle value")
     for shown in found["samples"]:
         text = "".join(text for text, _ in shown["pieces"])
         assert len(shown["pieces"]) <= LONG

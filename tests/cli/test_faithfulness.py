@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -105,7 +106,9 @@ def test_intervals_stay_in_one_piece(monkeypatch, capsys, width):
 
 
 def test_one_text_has_no_intervals(monkeypatch, capsys):
-    found = SimpleNamespace(mean=lambda: {"lrp": dict.fromkeys(command._HEADS, (0.25, 0.25, 0.25))}, agreement=dict)
+    found = SimpleNamespace(
+        mean=lambda: {"lrp": dict.fromkeys(command._HEADS, (0.25, math.nan, math.nan))}, agreement=dict
+    )
     monkeypatch.setenv("COLUMNS", "80")
     command._show(found, 1, "tokens")
     shown = capsys.readouterr().out

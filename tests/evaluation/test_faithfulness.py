@@ -141,5 +141,5 @@ def test_one_explanation_and_what_is_found_in_a_line():
     explainer = lrpx.Explainer(tiny.build("causal:llama"))
     e = explainer(IDS, **ASKED)
     one, same = (lrpx.faithfulness(explainer, given) for given in (e, [e]))
-    assert one.mean() == same.mean()
+    assert repr(one.mean()) == repr(same.mean())  # with NaN: one text has no interval
     assert repr(one) == "<Faithfulness of 1 text: attnlrp>"

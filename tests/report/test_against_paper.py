@@ -30,7 +30,8 @@ def packed(run, tmp_path_factory):
 def test_the_standard_error_is_that_of_a_mean():
     values = np.random.default_rng(0).random(400)
     assert standard_error(values) == pytest.approx(values.std() / 20, rel=0.1)
-    assert standard_error(np.ones(5)) == 0
+    assert standard_error(np.ones(6)) == 0
+    assert np.isnan(standard_error(np.ones(5)))
 
 
 def test_every_figure_of_the_paper_has_ours(run, packed):

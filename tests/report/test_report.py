@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -905,10 +904,25 @@ def test_notes_are_paragraphs_of_their_own_in_markdown(tmp_path):
     assert text.endswith(f"> a: {told}\n\n> b: {told}\n")
 
 
-def test_one_sample_has_no_interval(result):
-    one = replace(result, methods={name: replace(scored, samples=1) for name, scored in result.methods.items()})
-    assert all(cell.interval == "" for _, [cells] in tables.scores([one]).rows for cell in cells)
-    assert any(cell.interval for _, [cells] in tables.scores([result]).rows for cell in cells)
+@pytest.mark.parametrize("samples", [1, 5])
+def test_few_samples_have_neither_interval_nor_best(tmp_path, samples):
+    """With five samples, even five differences of one sign could be chance."""
+    right = tmp_path / "right"
+    made_up(right, ["lrp", "attnlrp"], samples=samples, change=lambda record: record._replace(correct=True))
+    (few,) = results_of(find_runs([right]))
+    for table in tables.all_tables([few]):
+        for _, [cells] in table.rows:
+            assert not any(cell.interval or cell.rank for cell in cells)
+    assert "Of fewer than 6 samples there is no interval, and no best." in tables.scores([few]).caption
+    assert all(row["low"] is None for row in package.numbers.rows([few]))
+    assert "nan" not in report([right], format="html").split("<body>")[1]
+    assert package.charts.metric_bars([few], "mrr").count("whisker") == 3  # the three lines of chance
+
+
+def test_six_samples_have_an_interval_and_a_best(result):
+    shown = [cell for _, [cells] in tables.scores([result]).rows for cell in cells]
+    assert any(cell.interval for cell in shown)
+    assert any(cell.rank for cell in shown)
     caption = tables.scores([result]).caption
     assert f"correctly predicted samples ({result.correct} of 30 for {result.label}); best" in caption
 

@@ -14,7 +14,8 @@ from lrpx.evaluation.condensed import find_condensed
 from lrpx.evaluation.metrics import bootstrap
 from lrpx.evaluation.packing import pack
 from lrpx.evaluation.records import METRICS
-from lrpx.report.results_page import _processor, _table, results_page, write_results
+from lrpx.report.results_cells import table_of
+from lrpx.report.results_page import _processor, results_page, write_results
 
 ROOT = Path(__file__).resolve().parents[2]
 GATED = ["lrp", "lrp-uniform-gate", "attnlrp", "alti-logit", "gradient-l1", "gradient-l2", "gradient-x-input", "random"]
@@ -174,6 +175,36 @@ def test_records_without_a_correct_prediction(tmp_path):
         results_page([pack(run, tmp_path / "packed").path])
 
 
+def test_few_samples_have_neither_interval_nor_best_nor_verdict(tmp_path):
+    run = made_up(tmp_path / "run", GATED, samples=5, change=lambda record: record._replace(correct=True))
+    page = results_page([pack(run, tmp_path / "packed").path])
+    assert "±" not in "".join(page.split("## What the figures are from")[1])
+    assert "nan" not in page
+    (rows,) = tables(section(page, "made-up"))
+    assert not any("**" in cell for row in rows for cell in row)
+    (verdicts,) = tables(section(page, "Which findings of the paper hold"))
+    assert {row[2].strip(" *") for row in verdicts[1:]} == {"open"}
+
+
+@pytest.mark.parametrize(("truth", "name"), [("the value in the needle", "needle value"), ("the needle", "needle")])
+def test_records_of_another_task_are_spoken_of_as_what_they_are(tmp_path, truth, name):
+    hay = {"task": "haystack", "ground_truth": truth, "source": "haystack of 3 sentences"}
+    run = made_up(tmp_path / "run", GATED, benchmark=hay)
+    page = results_page([pack(run, tmp_path / "packed").path])
+    told = " ".join(page.split())
+    assert f"How well do the methods find the {name}, on" in told
+    assert "Attractors are values of the other needles." in told
+    assert f"| top: {name} |" in told
+    assert "| sentences | ground truth |" in told
+    assert "subject" not in told
+    assert "Which findings of the paper hold" not in told  # which are about subject-verb agreement
+
+
+def test_one_number_of_attractors_makes_no_table_per_number(tmp_path):
+    run = made_up(tmp_path / "run", ["lrp"], change=lambda record: record._replace(attractors=1))
+    assert "Per number of attractors" not in results_page([pack(run, tmp_path / "packed").path])
+
+
 def test_a_module_inside_a_block_is_not_called_by_the_block(tmp_path):
     for n, at in enumerate(("input", "model.layers.6", "model.layers.6.mlp")):
         pack(made_up(tmp_path / f"run{n}", ["lrp"], samples=5, options={"at": at}), tmp_path / "packed" / str(n))
@@ -194,5 +225,5 @@ def test_texts_are_aligned_to_the_left_and_numbers_to_the_right():
         ["LRP", "3,394", "**0.770 ± 0.011**", "< .001", "3 of 4 (75.0%)", "2.11.0", "Gradient, L1"],
         ["Random", "953", "-0.006 ± 0.022", "", "1 of 4 (25.0%)", "2.11.0", ""],
     ]
-    line = _table([head, *rows]).split("\n")[1]
+    line = table_of([head, *rows]).split("\n")[1]
     assert line == "| --- | ---: | ---: | ---: | ---: | --- | --- |"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..benchmark import TokenizedSample, TokenizedSet, load_benchmark
-from ..benchmark.kinds import kind_of
+from ..benchmark.kinds import kind_of, task_and_truth
 from ..errors import InputError, check_names, nearest
 from ..evaluation.records import METRICS, Run, find_runs
 from ..evaluation.selection import tokenized_set
@@ -74,7 +74,7 @@ class Samples:
         self.set = tokenized_set(benchmark, None, explainer.model, explainer.tokenizer)
         self.by_id = {sample.sample_id: sample for sample in self.set.samples}
         whole = load_benchmark(benchmark)
-        self.truth = kind_of([whole.manifest.get("task")]).truth
+        self.truth = kind_of([task_and_truth(whole.manifest)]).truth
         table = whole.samples
         ids, attractors = (table.column(name).to_pylist() for name in ("sample_id", "attractors"))
         self.attractors: dict[int, int | None] = {

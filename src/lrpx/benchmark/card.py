@@ -14,7 +14,7 @@ import numpy as np
 from .card_figures import distribution, percentage, spread, table_lines
 from .card_tasks import about_blimp, about_haystack
 from .folder import Benchmark, TokenizedSet
-from .kinds import kind_of
+from .kinds import kind_of, task_and_truth
 
 PAPER = "Arras, Puri, Kahardipraja, Lapuschkin and Samek (2025)"
 PAPER_ROWS = 29985
@@ -57,7 +57,7 @@ def _header(benchmark: Benchmark, sets: Sequence[TokenizedSet]) -> list[str]:
     files = {"samples": "samples.parquet", "dropped": "dropped.parquet"}
     files |= {f"tokenized-{s.name}": f"tokenized/{s.name}/samples.parquet" for s in sets}
     data = DatasetCardData(
-        pretty_name=kind_of([task]).title,
+        pretty_name=kind_of([task_and_truth(benchmark.manifest)]).title,
         language=["en"],
         size_categories=[next((name for bound, name in bounds.items() if len(benchmark) < bound), "n>1M")],
         tags=["explainability", "attribution", _TAGS.get(task or "", "subject-verb-agreement")],

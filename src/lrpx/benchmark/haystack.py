@@ -22,6 +22,7 @@ from ..files import not_utf8
 from .builder import write_benchmark
 from .folder import Benchmark, load_benchmark
 from .ground_truth import Truth
+from .kinds import VALUE_TRUTH
 from .sources import SourceRow
 from .storage import SCHEMA, check_claim, check_place, claim, count
 
@@ -143,7 +144,7 @@ def build_haystack(
             "sha256": hashlib.sha256("\n".join(lines).encode("utf-8")).hexdigest(),  # of the filler
         },
         "options": {"size": label, "needles": needles, "samples": samples, "seed": seed, "truth": truth},
-        "ground_truth": {"rule": {"name": "the value in the needle" if truth == "value" else "the needle"}},
+        "ground_truth": {"rule": {"name": VALUE_TRUTH if truth == "value" else "the needle"}},
     }
     check_claim(out, manifest, what="benchmark")
     if (out / "counts.json").exists():

@@ -6,8 +6,10 @@ the word that decides it. What people read says what these are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+VALUE_TRUTH = "the value in the needle"  # the name of that ground truth, in manifests
 
 
 class Kind(NamedTuple):
@@ -55,6 +57,10 @@ KINDS = {
         idea="Which value a language model predicts is decided by the sentence of the text that states it.",
     ),
 }
+_VALUE = KINDS["haystack"]._replace(
+    truth="needle value",
+    idea="Which value a language model predicts is decided by where a sentence of the text, the needle, states it.",
+)
 _MIXED = Kind(
     title="Ground truth for attributions",
     word="word",
@@ -66,7 +72,21 @@ _MIXED = Kind(
 )
 
 
-def kind_of(tasks: Iterable[str | None]) -> Kind:
-    """The kind of benchmarks, by the ``task`` in their manifests (``None``: subject-verb agreement, which does not say)."""
-    kinds = {KINDS[task or "subject-verb"] for task in tasks}
+def kind_of(benchmarks: Iterable[tuple[str | None, str]]) -> Kind:
+    """The kind of benchmarks, by task and name of the ground truth: ``task_and_truth``."""
+    kinds = {
+        _VALUE if (task, truth) == ("haystack", VALUE_TRUTH) else KINDS[task or "subject-verb"]
+        for task, truth in benchmarks
+    }
     return kinds.pop() if len(kinds) == 1 else _MIXED
+
+
+def kind_in_records(manifests: Iterable[Mapping[str, Any]]) -> Kind:
+    """The kind of the benchmarks that runs are of, by the runs' manifests."""
+    benchmarks = [manifest["benchmark"] for manifest in manifests]
+    return kind_of([(each.get("task"), each["ground_truth"]) for each in benchmarks] or [(None, "")])
+
+
+def task_and_truth(manifest: Mapping[str, Any]) -> tuple[str | None, str]:
+    """Of a benchmark's manifest: the task (``None``: subject-verb agreement, which does not say) and where the truth is from."""
+    return manifest.get("task"), next(iter(manifest["ground_truth"].values()))["name"]

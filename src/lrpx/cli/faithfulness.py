@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ..errors import InputError
+from ..evaluation.metrics import FEWEST
 from ..files import check_output
 from ..methods.options import methods_with_options
 from . import options
@@ -150,18 +152,17 @@ def _show(found: Any, texts: int, of: str) -> None:
     for head in _HEADS.values():
         table.add_column(head, justify="right", no_wrap=True)
     for name, measures in found.mean().items():
-        table.add_row(
-            name, *(f"{mean:+.2f}" + _interval(low, high, texts, "\n") for mean, low, high in measures.values())
-        )
+        table.add_row(name, *(f"{mean:+.2f}" + _interval(low, high, "\n") for mean, low, high in measures.values()))
     if Measurement.get(console, console.options.update(max_width=WIDEST), table).maximum > console.width:
         table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=False)
         for name, measures in found.mean().items():
             table.add_row(name)
             for measure, (mean, low, high) in measures.items():
                 head = _HEADS[measure].replace("-\n", "")
-                table.add_row(f"  {head}", f"{mean:+.2f}", _interval(low, high, texts, ""))
+                table.add_row(f"  {head}", f"{mean:+.2f}", _interval(low, high, ""))
     console.print(table)
-    told = "Of one text" if texts == 1 else f"Means over {texts} texts with 95 % bootstrap intervals"
+    told = "Of one text" if texts == 1 else f"Means over {texts} texts"
+    told += " with 95 % bootstrap intervals" * (texts >= FEWEST)
     console.print(
         f"{told}, in logits. Better: a large area with the most relevant {of}"
         " removed first, a small one with the least, large comprehensiveness, small sufficiency.",
@@ -171,5 +172,5 @@ def _show(found: Any, texts: int, of: str) -> None:
         console.print(f"rank correlation of {first} and {second}: {value:+.2f}")
 
 
-def _interval(low: float, high: float, texts: int, before: str) -> str:
-    return f"{before}{low:+.2f} to {high:+.2f}" if texts > 1 else ""  # that of one text is a point
+def _interval(low: float, high: float, before: str) -> str:
+    return "" if math.isnan(low) else f"{before}{low:+.2f} to {high:+.2f}"

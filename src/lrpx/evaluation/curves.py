@@ -87,7 +87,7 @@ class Faithfulness:
         return list(dict.fromkeys(one.method for one in self.each))
 
     def mean(self) -> dict[str, dict[str, tuple[float, float, float]]]:
-        """Method -> measure -> its mean over the texts, and the ends of a bootstrap interval of 95 %, in logits."""
+        """Method -> measure -> its mean over the texts, and the ends of a bootstrap interval of 95 % (NaN of few), in logits."""
         found = {}
         for method in self.methods:
             rows = np.array([[getattr(one, name) for name in NAMES] for one in self.each if one.method == method])

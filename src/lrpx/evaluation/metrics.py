@@ -65,12 +65,23 @@ class Scores:
         return {name: float(values[chosen].mean()) for name, values in self.to_dict().items()}
 
 
+FEWEST = 6  # samples for an interval or a comparison: even if all of 5 agree in sign, p = 2 / 2^5 > .05
+
+
 class Interval(NamedTuple):
-    """A mean and its bootstrap confidence interval; numbers, or one array per column of the input."""
+    """A mean and its bootstrap confidence interval; numbers, or one array per column of the input.
+
+    The ends are NaN where fewer than ``FEWEST`` samples say too little about others.
+    """
 
     mean: Any
     low: Any
     high: Any
+
+    @property
+    def known(self) -> bool:
+        """Whether there are ends; of one mean."""
+        return not np.isnan(self.low)
 
 
 class Baseline(NamedTuple):
@@ -150,7 +161,8 @@ def bootstrap(values: Any, *, n: int = 1000, seed: int = 0, level: float = 0.95)
         level: Coverage of the interval.
 
     Returns:
-        ``(mean, low, high)``: floats for ``[N]``, arrays ``[M]`` for ``[N, M]``.
+        ``(mean, low, high)``: floats for ``[N]``, arrays ``[M]`` for ``[N, M]``. Of fewer than ``FEWEST`` samples, ``low`` and
+        ``high`` are NaN.
 
     Raises:
         InputError: There are no values, or ``n`` or ``level`` makes no sense.
@@ -169,6 +181,8 @@ def bootstrap(values: Any, *, n: int = 1000, seed: int = 0, level: float = 0.95)
     for i in range(n):  # one resample at a time: n x N indices would not fit in memory
         means[i] = columns[rng.integers(len(columns), size=len(columns))].mean(axis=0)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    if len(array) < FEWEST:
+        low, high = np.full((2, columns.shape[1]), np.nan)
     if array.ndim == 1:
         return Interval(float(array.mean()), float(low[0]), float(high[0]))
     return Interval(array.mean(axis=0), low, high)

@@ -26,6 +26,7 @@ from tqdm.auto import tqdm
 
 from ..benchmark import Benchmark, TokenizedSample, TokenizedSet, load_benchmark
 from ..benchmark.folder import set_name
+from ..benchmark.kinds import task_and_truth
 from ..benchmark.storage import claim
 from ..errors import InputError
 from ..files import sha256
@@ -301,13 +302,14 @@ def _with_relevance(
 
 def _benchmark_facts(benchmark: Benchmark, tokenized: TokenizedSet) -> dict[str, Any]:
     origin = benchmark.manifest["ground_truth"]
+    task, truth = task_and_truth(benchmark.manifest)
     return {
         "source": benchmark.manifest["source"]["name"],
         # The file that its authors published, if it is one.
         "published": (benchmark.counts["published"] or {}).get("title"),
-        "ground_truth": next(iter(origin.values()))["name"],
+        "ground_truth": truth,
         "parser": origin.get("parser"),
-        **({"task": task} if (task := benchmark.manifest.get("task")) else {}),  # subject-verb agreement does not say
+        **({"task": task} if task else {}),  # subject-verb agreement does not say
         "tokenized": tokenized.name,
         "input": tokenized.input,
         "tokenizer": tokenized.manifest["tokenizer"]["sha256"],

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..evaluation.condensed import Condensed
+from ..evaluation.metrics import FEWEST
 from ..evaluation.records import METRICS, Run
 from .measured import Measured, measured
 from .paired import resamples
@@ -67,7 +68,9 @@ def parameter_count(model: PaperModel) -> int:
 
 
 def standard_error(values: np.ndarray) -> float:
-    """The standard deviation of the bootstrap means of ``values [N]``."""
+    """The standard deviation of the bootstrap means of ``values [N]``; NaN of too few."""
+    if len(values) < FEWEST:
+        return float("nan")
     return float((resamples(len(values)) @ values.astype(np.float64) / len(values)).std())
 
 
@@ -121,6 +124,7 @@ def _table(rows: Sequence[Beside]) -> str:
         name = f"{method_label(row.method)}, {row.metric.upper()}" if row.method else "Accuracy of the predictions"
         apart = f"{round(row.errors, 1) + 0.0:+.1f}" if np.isfinite(row.errors) else "–"
         difference = round(row.ours - row.paper, 3) + 0.0  # not -0.0
-        numbers = f"{row.ours:.3f} | {row.error:.3f} | {row.paper:.3f} | {difference:+.3f} | {apart}"
+        error = f"{row.error:.3f}" if np.isfinite(row.error) else "–"
+        numbers = f"{row.ours:.3f} | {error} | {row.paper:.3f} | {difference:+.3f} | {apart}"
         lines.append(f"| {name} | {numbers} |")
     return "\n".join(lines)

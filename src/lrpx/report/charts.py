@@ -65,8 +65,9 @@ def _bar(
         scored = result.reported(method)
         if scored is None or metric not in scored.scores:
             return
-        mean, low, high = scored.scores[metric]
-        told = "" if result.of_paper else f"{low:.3f}–{high:.3f}"
+        found = scored.scores[metric]
+        mean, low, high = found if found.known else (found.mean,) * 3
+        told = f"{low:.3f}–{high:.3f}" if found.known else ""
     kind += " random" * (method is None)
     middle = top + _BAR / 2
     name = CHANCE if method is None else method_label(method)

@@ -2,7 +2,7 @@
 
 A finding is about one kind of model and says of pairs of methods that one is ahead of the other in a metric. It holds for a
 model if the 95 % interval of every difference lies above 0, it does not if that of some difference lies below 0, and else it is
-open. ``gradient`` is the better norm, as in the paper, and ``random`` the method of that name.
+open, also for want of samples. ``gradient`` is the better norm, as in the paper, and ``random`` the method of that name.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..benchmark.kinds import KINDS
 from ..evaluation.metrics import Interval
 from .measured import Measured, difference
 from .paired import intervals
@@ -103,10 +104,13 @@ FINDINGS = (
 
 
 def verdicts(models: Sequence[Measured]) -> Iterator[Verdict]:
-    """What the records say to each finding, for each model that it is about; ALTI-Logit of masked models is not the paper's."""
+    """What the records say to each finding, for each model that it is about.
+
+    Only those of subject-verb agreement, as in the paper; ALTI-Logit of masked models is not the paper's.
+    """
     for finding in FINDINGS:
         for model in models:
-            if model.kind in finding.kinds:
+            if model.kind in finding.kinds and model.benchmark is KINDS["subject-verb"]:
                 known = [p for p in finding.pairs if not (model.kind == "masked" and "alti-logit" in p)]
                 sides = [(p, model.method(p.ahead), model.method(p.behind)) for p in known]
                 found = [(p, difference(a, b, p.metric)) for p, a, b in sides if a is not None and b is not None]

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..evaluation.condensed import TOPS
-from ..evaluation.metrics import Interval
+from ..evaluation.metrics import FEWEST, Interval
 from .measured import Columns, Measured, common, values_of
 from .paired import intervals, resamples
 
@@ -52,11 +52,11 @@ def _gap(metric: str, steps: list[np.ndarray]) -> Gap:
 
 
 def _share(part: np.ndarray, whole: np.ndarray) -> Interval:
-    """``mean(part) / mean(whole)`` with a bootstrap interval; NaN where there is no gap."""
+    """``mean(part) / mean(whole)`` with a bootstrap interval; NaN where there is no gap, or where samples are few."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = (resamples(len(part)) @ part) / (resamples(len(whole)) @ whole)
         mean = part.sum() / whole.sum()
-    if not np.isfinite(ratios).all():
+    if len(part) < FEWEST or not np.isfinite(ratios).all():
         return Interval(float("nan"), float("nan"), float("nan"))
     low, high = np.quantile(ratios, [0.025, 0.975])
     return Interval(float(mean), float(low), float(high))

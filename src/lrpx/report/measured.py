@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ..benchmark.kinds import Kind, kind_in_records
 from ..errors import InputError
 from ..evaluation.condensed import Condensed
 from ..evaluation.records import METRICS
@@ -50,6 +51,11 @@ class Measured:
     sources: tuple[Condensed, ...]
 
     @property
+    def benchmark(self) -> Kind:
+        """How to speak of what it was evaluated on."""
+        return benchmark_of([self])
+
+    @property
     def methods(self) -> dict[str, Columns]:
         """The methods at the input."""
         return self.places.get("input", {})
@@ -66,6 +72,11 @@ class Measured:
         own = np.array([self.attractors.get(int(i), -1) for i in columns["sample_id"]])
         keep = own >= number if or_more else own == number
         return {name: values[keep] for name, values in columns.items()}
+
+
+def benchmark_of(models: Sequence[Measured]) -> Kind:
+    """How to speak of what all of them were evaluated on."""
+    return kind_in_records(source.manifest for model in models for source in model.sources)
 
 
 def measured(found: Sequence[Condensed]) -> list[Measured]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..benchmark.folder import ROLES
 from ..errors import import_optional
+from ..evaluation.metrics import Interval
 from .results import Result
 
 COLUMNS = ("model", "source", "method", "metric", "mean", "low", "high", "std", "samples", "text")
@@ -31,8 +32,8 @@ def rows(results: Sequence[Result]) -> Iterator[dict[str, Any]]:
 
 
 def _of(r: Result) -> Iterator[dict[str, Any]]:
-    def interval(found: tuple[float, float, float]) -> dict[str, float]:
-        return {"mean": found[0]} if r.of_paper else dict(zip(("mean", "low", "high"), found, strict=True))
+    def interval(found: Interval) -> dict[str, float]:
+        return found._asdict() if found.known else {"mean": found.mean}
 
     yield {"metric": "accuracy", **interval(r.accuracy), "samples": r.samples}
     for name in ("correct", "failed") if not r.of_paper else ():

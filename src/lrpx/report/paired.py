@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..evaluation.metrics import Interval
+from ..evaluation.metrics import FEWEST, Interval
 from .measured import Columns, common, difference
 
 EXACT_BELOW = 16  # samples that differ: 2^15 signs at most
@@ -54,6 +54,8 @@ def intervals(columns: Sequence[np.ndarray]) -> list[Interval]:
         places = [n for n, values in enumerate(columns) if len(values) == size]
         together = np.column_stack([columns[n] for n in places]).astype(np.float64)
         low, high = np.quantile(resamples(size) @ together / size, [0.025, 0.975], axis=0)
+        if size < FEWEST:
+            low, high = np.full((2, len(places)), np.nan)
         ends = zip(together.mean(axis=0), low, high, strict=True)
         found |= {n: Interval(*map(float, each)) for n, each in zip(places, ends, strict=True)}
     return [found[n] for n in range(len(columns))]

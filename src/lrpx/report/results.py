@@ -9,6 +9,7 @@ same rules, become one ``Result``, so methods can be added by another run.
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..benchmark.kinds import Kind, kind_of
+from ..benchmark.kinds import Kind, kind_in_records
 from ..errors import InputError, import_optional
 from ..evaluation.metrics import Interval, bootstrap, random_baseline
 from ..evaluation.records import METRICS, Run
@@ -122,7 +123,7 @@ def notes(results: Sequence[Result]) -> list[str]:
 
 def kind_in(results: Sequence[Result]) -> Kind:
     """The kind of benchmark that the results are of, which says what predicted word and ground truth are called."""
-    return kind_of({run.manifest["benchmark"].get("task") for result in results for run in result.runs} or {None})
+    return kind_in_records(run.manifest for result in results for run in result.runs)
 
 
 def method_label(method: str) -> str:
@@ -238,7 +239,7 @@ def _of_paper(model: PaperModel, k: int) -> Result:
     """The paper's numbers; its pointing game is PG2, so that another PGk is not known."""
 
     def exact(value: float) -> Interval:
-        return Interval(value, value, value)
+        return Interval(value, math.nan, math.nan)
 
     means, deviations = model.random
 

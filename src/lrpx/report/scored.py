@@ -23,7 +23,7 @@ class Scored:
     Attributes:
         samples: How many correctly predicted samples it explained.
         failed: How many of all samples it did not.
-        scores: Metric -> mean with interval (of the paper: the mean alone, as both ends).
+        scores: Metric -> mean with interval (of the paper, or of few samples: the mean alone).
         roles: Role -> mean over samples of the share of positive and of negative relevance in all absolute relevance;
             empty if not known.
         measures: Measure of faithfulness -> mean with interval, those that were asked for.

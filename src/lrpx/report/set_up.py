@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..benchmark.kinds import kind_of
+from ..benchmark.kinds import kind_in_records
 from ..evaluation.records import Run
 from .paper import SET_UP, twin
 
@@ -64,8 +64,8 @@ def _differences(manifest: dict[str, Any], samples: int) -> Iterator[str]:
         yield f"sentences of {benchmark['source']} (paper: {SET_UP['source']})"
     theirs = f"{SET_UP['parser']}, spaCy {SET_UP['spacy']}"
     parser = benchmark["parser"]
-    if task := benchmark.get("task"):
-        yield f"ground truth: the {kind_of([task]).truth} (paper: the subject)"
+    if benchmark.get("task"):
+        yield f"ground truth: the {kind_in_records([manifest]).truth} (paper: the subject)"
     elif parser is None:
         yield f"subjects from {benchmark['ground_truth']} (paper: by {theirs})"
     elif (parser["name"], parser["spacy"]) != (SET_UP["parser"], SET_UP["spacy"]):

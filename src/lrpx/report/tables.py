@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..benchmark.folder import ROLES
-from ..evaluation.metrics import Interval
+from ..evaluation.metrics import FEWEST, Interval
 from .paper import SOURCE
 from .results import CHANCE, NORMS, Result, kind_in, method_label, methods_in
 
@@ -27,6 +27,7 @@ class TableCell:
         low: Ends of the confidence interval, or ``None``.
         high: See ``low``.
         mark: A sign after the text that the caption explains, or nothing.
+        few: Whether it is of too few samples to be the best of its column.
     """
 
     text: str
@@ -34,6 +35,7 @@ class TableCell:
     low: float | None = None
     high: float | None = None
     mark: str = ""
+    few: bool = False
 
     @property
     def interval(self) -> str:
@@ -112,6 +114,8 @@ def scores(results: Sequence[Result]) -> Table:
     )
     if "random" in methods:
         caption += " Random is a method: one draw from a normal distribution, on the samples of the others."
+    if any(0 < scored.samples < FEWEST for r in results for scored in r.methods.values()):
+        caption += f" Of fewer than {FEWEST} samples there is no interval, and no best."
     if chosen:
         caption += f" Gradient: the better norm, {', '.join(chosen)}."
     if any(r.of_paper for r in results):
@@ -169,7 +173,7 @@ def faithfulness_table(results: Sequence[Result]) -> Table | None:
     def cells(result: Result, method: str) -> list[TableCell]:
         scored = result.reported(method)
         means = [scored.measures.get(name) if scored else None for name in names]
-        return [NONE if mean is None or scored is None else _mean(mean, scored.samples > 1) for mean in means]
+        return [NONE if mean is None or scored is None else _mean(mean, scored.samples) for mean in means]
 
     lower = [names.index(name) for name in _LOW_IS_BETTER if name in names]
     body = _ranked([(method_label(m), [cells(r, m) for r in own]) for m in methods_in(own)], lower=lower)
@@ -212,7 +216,7 @@ def accuracy(results: Sequence[Result]) -> Table:
         parameters = facts["parameters"]
         size = _rounded(parameters) if isinstance(parameters, int) else str(parameters)
         rest = [facts["layers"], facts["heads"], facts["width"], facts["vocabulary"], facts["tokenizer"]]
-        first = [_mean(r.accuracy, not r.of_paper and r.samples > 1), TableCell(f"{r.samples:,}")]
+        first = [_mean(r.accuracy, r.samples), TableCell(f"{r.samples:,}")]
         if failed:
             first.append(NONE if r.of_paper else TableCell(f"{r.failed:,}"))
         return [*first, TableCell(size), *(NONE if value is None else TableCell(str(value)) for value in rest)]
@@ -244,16 +248,17 @@ def _scores(result: Result, method: str) -> list[TableCell]:
         return [NONE] * len(result.metrics)
     mark = EXTENSION if result.is_extension(method) else ""
     means = [scored.scores.get(m) for m in result.metrics]
-    return [NONE if mean is None else replace(_mean(mean, scored.samples > 1), mark=mark) for mean in means]
+    return [NONE if mean is None else replace(_mean(mean, scored.samples), mark=mark) for mean in means]
 
 
 def _known(pair: tuple[float, float] | None, place: int) -> TableCell:
     return NONE if pair is None else TableCell(f"{pair[place]:.3f}")
 
 
-def _mean(interval: Interval, has_interval: bool) -> TableCell:
-    ends = (interval.low, interval.high) if has_interval else (None, None)
-    return TableCell(f"{interval.mean:.3f}", 0, *ends)
+def _mean(interval: Interval, samples: int) -> TableCell:
+    """Of so many samples; 0: not known."""
+    low, high = (interval.low, interval.high) if interval.known else (None, None)
+    return TableCell(f"{interval.mean:.3f}", low=low, high=high, few=0 < samples < FEWEST)
 
 
 def _role_cells(result: Result, method: str) -> list[TableCell]:
@@ -274,14 +279,15 @@ Body = list[tuple[str, list[list[TableCell]]]]
 def _ranked(body: Body, *, second: bool = True, lower: Sequence[int] = ()) -> Body:
     """Mark the best and the second best of each column, by the printed numbers.
 
-    Equal numbers share their place; a number that stands alone has none. In the columns ``lower``, the lowest is the best.
+    Equal numbers share their place; a number that stands alone has none, nor has one of few samples. In the
+    columns ``lower``, the lowest is the best.
     """
 
     def ranked(group: int, column: int) -> Callable[[TableCell], TableCell]:
-        values = [float(cells[group][column].text) for _, cells in body if cells[group][column] is not NONE]
+        values = [float(cells[group][column].text) for _, cells in body if not _no_rank(cells[group][column])]
 
         def mark(cell: TableCell) -> TableCell:
-            if cell is NONE or len(values) < 2:
+            if _no_rank(cell) or len(values) < 2:
                 return cell
             sign = -1 if column in lower else 1
             rank = 1 + sum(sign * value > sign * float(cell.text) for value in values)
@@ -295,6 +301,10 @@ def _ranked(body: Body, *, second: bool = True, lower: Sequence[int] = ()) -> Bo
         (name, [[mark(c) for mark, c in zip(ms, group, strict=True)] for ms, group in zip(marks, cells, strict=True)])
         for name, cells in body
     ]
+
+
+def _no_rank(cell: TableCell) -> bool:
+    return cell is NONE or cell.few
 
 
 def _rounded(count: int) -> str:
