@@ -228,7 +228,10 @@ def test_it_is_neither_captured_nor_compiled():
         ({"target": some, "contrast": " is"}, "the target is the function some, which takes no contrast"),
         ({"target": " are", "contrast": some}, "the contrast is the function some. Subtract it in a function"),
         ({"target": some, "objective": "logprob"}, "Leave out objective='logprob', and use logits.log_softmax"),
-        ({"target": some, "method": "alti-logit"}, "alti-logit explains tokens, and the target is the function some"),
+        (
+            {"target": some, "method": "alti-logit"},
+            "alti-logit explains one score, .* the target is the function some",
+        ),
         ({"target": some, "method": "alti"}, "Functions are explained by lrp, attnlrp"),
         ({"target": " are", "explains": "x"}, "explains='x': a name for the function"),
         ({"target": some, "explains": 3}, "explains=3: a name"),

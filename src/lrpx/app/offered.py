@@ -11,8 +11,7 @@ from importlib.util import find_spec
 from transformers import PreTrainedModel
 
 from ..errors import UnsupportedModelError, install_command
-from ..methods import METHODS, Method
-from ..methods.alti.families import find_family
+from ..methods import METHODS, SIGNED, Method
 from ..models.heads import IMAGE_TASKS, TEXT2TEXT
 from ..models.signature import task_of
 from .wording import on_page
@@ -30,17 +29,14 @@ def why_not(method: Method, model: PreTrainedModel, *, images: bool) -> str:
         return "explains texts without images"
     if images and task == TEXT2TEXT and not method.goes_to_any_place:
         return "does not explain images that an encoder reads"
-    if task not in ("causal", "masked", TEXT2TEXT, *IMAGE_TASKS) and not method.has_passes:
+    if task not in ("causal", "masked", TEXT2TEXT, *IMAGE_TASKS) and method.needs_family:
         return f"is for language models, and {type(model).__name__} is for {task}"
-    if task == "multiple-choice" and method.measures != "parts":
-        return "does not decompose a logit, so what it gives for two choices cannot be subtracted"
-    if method.name == "leave-one-out" and task != "causal":
-        return "makes texts shorter, which only a causal language model reads like any other"
+    if task == "multiple-choice" and method.measures not in SIGNED:
+        return "has no sign, so what it gives for two choices cannot be subtracted"
     if method.needs and find_spec(method.needs) is None:
         return f"needs {method.needs}: {install_command(method.needs)}"
-    if isinstance(method.function, str) and method.function.startswith("alti."):
-        try:
-            find_family(model)
-        except UnsupportedModelError as error:
-            return on_page(error)
+    try:
+        method.check_model(model)
+    except UnsupportedModelError as error:
+        return on_page(error)
     return ""

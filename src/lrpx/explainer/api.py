@@ -245,6 +245,8 @@ class Explainer(Questions):
             collect=errors == "collect",
             batch_tokens=self.batch_tokens,
         )
+        for one in chosen:
+            texts.check_method(*one)
         by_method = [texts.explained_by(*one, self._runner, self.batch_tokens, progress) for one in chosen]
         if not texts.several and not several_methods:
             return by_method[0][0]

@@ -30,7 +30,7 @@ from ..passes.spec import PassSpec
 from ..results.generation import GenerationExplanation
 from ..results.spans import checked_spans, checked_weights, hop, hop_notes
 from ..results.tokens import Token
-from ..tasks.image_text import check_method
+from ..tasks.image_text import check_images
 from ..tasks.text2text import target_side
 from ..text.batching import Item, pad
 from ..text.given import as_python
@@ -93,7 +93,7 @@ def explain_continuation(
     read = replace(prompt, text=None, token_ids=ids[:-1], extras=extras)
     item = item_of(signature, tokenizer, read, target=ids[-1])
     item = replace(item, images=item.lengthened(ids[:-1], item.position, ids[-1]).images)
-    check_method(model, item, method, settings)
+    check_images(model, item, method, settings)
     if item.images and method.changes_pixels:
         raise InputError(
             f"{method.name} explains one prediction of a text with images, and no generated text.",

@@ -13,7 +13,7 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from ..errors import InputError, UnsupportedModelError
-from ..methods import Method
+from ..methods import METHODS, SIGNED, Method
 from ..models.pooling import finds_padding
 from ..models.stacks import encoder_of
 from ..passes.dispatch import PassRunner
@@ -116,25 +116,27 @@ class HeadTexts(Texts):
             found[i].append(scores)
         return found
 
-    def explained_by(self, method: Method, *rest: Any) -> dict[int, Explanation]:
-        """The explanation of each text by one method.
+    def check_method(self, method: Method, settings: dict[str, Any]) -> None:
+        """Refuse a method that cannot explain the task.
 
         Raises:
-            UnsupportedModelError: The method is for language models.
+            UnsupportedModelError: It is for language models, or for other tasks.
+            InputError: It cannot explain the difference of two choices.
         """
-        if not method.has_passes:
+        if method.needs_family:
+            others = ", ".join(each.name for each in METHODS.values() if not each.check)
             raise UnsupportedModelError(
-                f"{method.name} is for language models, and {type(self.runner.model).__name__} is for {self.task.name}.",
-                python='Type: method="attnlrp".',
+                f"{method.name} is for language models, and {type(self.model).__name__} is for {self.task.name}.",
+                python=f'Type: method="attnlrp". These can: {others}.',
                 app="Choose another method, such as attnlrp.",
             )
-        if method.measures != "parts" and any(asked.weights for asked in self.asked.values()):
+        super().check_method(method, settings)
+        if method.measures not in SIGNED and any(asked.weights for asked in self.asked.values()):
             raise InputError(
-                f"{method.name} does not decompose the logit, so what it gives for two choices cannot be subtracted.",
+                f"{method.name} has no sign, so what it gives for two choices cannot be subtracted.",
                 python='Type: method="gradient-x-input", or give one choice.',
                 app="Choose another method, such as gradient-x-input, or leave “and not” empty.",
             )
-        return super().explained_by(method, *rest)
 
     def _takes_one_pass(self, method: Method, settings: dict[str, Any], runner: PassRunner) -> bool:
         return False
@@ -172,7 +174,8 @@ class HeadTexts(Texts):
         everything = [row for own in rows.values() for row in own]
         batch = pad(everything, self.model, likeliest=self.task.likeliest, readout=readout)
         results = iter(map(_of_the_text, function(batch, **settings), everything))
-        return [_together([next(results) for _ in own], self.asked[i]) for i, own in rows.items()]
+        drawn = method.name == "random"
+        return [_together([next(results) for _ in own], self.asked[i], drawn=drawn) for i, own in rows.items()]
 
     def _explanation(
         self, i: int, result: Attribution, method: Method, settings: dict[str, Any], about: dict[str, Any]
@@ -229,28 +232,34 @@ def _of_the_text(result: Attribution, item: Item) -> Attribution:
     )
 
 
-def _together(results: list[Attribution], asked: AskedScore) -> Attribution:
-    """What the rows give, times their weights, added up; their first tokens may be those of all."""
+def _together(results: list[Attribution], asked: AskedScore, *, drawn: bool = False) -> Attribution:
+    """What the rows give, times their weights, added up; their first tokens may be those of all.
+
+    Of numbers that were ``drawn``, each token has one as it was drawn: a sum of two would be larger than the others.
+    """
     if len(results) == 1 and not asked.weights:
         return results[0]
     shared, weighted = asked.shared or len(results[0].relevance), list(zip(asked.weights, results, strict=True))
 
     def joined(name: str, of: str | None = None, axis: int = -1) -> np.ndarray:
         each = [getattr(r, name) if of is None else getattr(r, name)[of] for _, r in weighted]
-        parts = [weight * np.moveaxis(one, axis, 0) for weight, one in zip(asked.weights, each, strict=True)]
-        all_of_all = sum(part[:shared] for part in parts)
+        weights = [1.0] * len(each) if drawn else asked.weights
+        parts = [weight * np.moveaxis(one, axis, 0) for weight, one in zip(weights, each, strict=True)]
+        all_of_all = parts[0][:shared] if drawn else sum(part[:shared] for part in parts)
         return np.moveaxis(np.concatenate([all_of_all, *(part[shared:] for part in parts)]), 0, axis)
 
     def if_known(name: str) -> np.ndarray | None:
         return None if any(getattr(r, name) is None for r in results) else joined(name)
 
     residuals = [r.residual for r in results if r.residual is not None]
-    assert len(residuals) == len(results)
+    residual = sum(w * part for w, part in zip(asked.weights, residuals, strict=True)) if residuals else None
+    components = {name: sum(weight * r.components[name] for weight, r in weighted) for name in results[0].components}
     return replace(
         results[0],
         relevance=joined("relevance"),
         value=sum(weight * r.value for weight, r in weighted) + asked.constant,
-        residual=sum(w * part for w, part in zip(asked.weights, residuals, strict=True)) + asked.constant,
+        residual=None if residual is None else residual + asked.constant,
+        components=components,
         layers={name: joined("layers", name, 0) for name in results[0].layers},
         by_layer=if_known("by_layer"),
         by_attention=if_known("by_attention"),

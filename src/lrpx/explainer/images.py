@@ -119,13 +119,11 @@ class Images(Collected):
         """
         return (None, None) if function_of(target, contrast) is not None else self.labels.pair(target, contrast)
 
-    def explained_by(
-        self, method: Method, settings: dict[str, Any], runner: PassRunner, batch_tokens: int, progress: bool | None
-    ) -> dict[int, Explanation]:
-        """The explanation of each image by one method.
+    def check_method(self, method: Method, settings: dict[str, Any]) -> None:
+        """Refuse a method that reads no images, before anything is computed.
 
         Raises:
-            UnsupportedModelError: The method is for language models, or the model's tokens are no patches.
+            UnsupportedModelError: It is for language models.
         """
         if not method.reads_images:
             raise UnsupportedModelError(
@@ -133,6 +131,15 @@ class Images(Collected):
                 python='Type: method="attnlrp".',
                 app="Choose another method, such as attnlrp.",
             )
+
+    def explained_by(
+        self, method: Method, settings: dict[str, Any], runner: PassRunner, batch_tokens: int, progress: bool | None
+    ) -> dict[int, Explanation]:
+        """The explanation of each image by one method.
+
+        Raises:
+            UnsupportedModelError: The model's tokens are no patches.
+        """
         if method.changes_pixels:
             if (at := settings.get("at")) != method.options.get("at") and place_first(at or ()) != ["pixels"]:
                 raise InputError(

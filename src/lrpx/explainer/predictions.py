@@ -13,10 +13,11 @@ from typing import Any
 
 from ..errors import InputError
 from ..heatmap.text import as_string
-from ..methods import Method
+from ..methods import METHODS, Method
 from ..results.explanation import Explanation
 from ..results.tokens import Prediction, Token
-from ..text.batching import Predictions
+from ..text.batching import Item, Predictions
+from ..text.given import name_of
 from ..text.targets import other_spelling
 from ..text.tokenization import Encoded
 
@@ -120,3 +121,17 @@ def other_rules(method: Method, settings: dict[str, Any]) -> list[str]:
     if rules == method.options.get("rules"):
         return []
     return [f"the rules are {rules}." if isinstance(rules, str) else "the rules are the caller's own."]
+
+
+def check_function(item: Item, method: Method) -> None:
+    """Refuse a function of the scores for a method that does not go backwards from a value.
+
+    Raises:
+        InputError: The item has one.
+    """
+    if item.function is not None and not method.has_passes:
+        others = ", ".join(name for name, each in METHODS.items() if each.has_passes)
+        raise InputError(
+            f"{method.name} explains one score, or the difference of two, and the target is the function "
+            f"{name_of(item.function)}. Functions are explained by {others}."
+        )

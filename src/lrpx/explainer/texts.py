@@ -13,8 +13,8 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from ..errors import InputError, LrpxError
-from ..methods import METHODS, Method
+from ..errors import LrpxError
+from ..methods import Method
 from ..methods.together import explain_together, takes_one_pass
 from ..models.reader import image_processor_of, tokenizer_of
 from ..models.signature import ModelSignature, padding_id
@@ -27,7 +27,7 @@ from ..results.tokens import NO_TOKEN, Token
 from ..tasks.changed_images import images_in
 from ..tasks.image_row import with_images
 from ..tasks.image_text import (
-    check_method,
+    check_images,
     encode_with_images,
     images_of_each,
     places_with_images,
@@ -47,6 +47,7 @@ from .heads import with_heads, without_heads
 from .predictions import (
     LIKELIEST,
     SHOWN,
+    check_function,
     ends_with_space,
     likeliest_is_contrast,
     likelihoods,
@@ -156,6 +157,22 @@ class Texts(Collected):
         padding = padding_id(model, self.tokenizer)
         return notes_of(read, self.tokenizer, padding, self.signature, others=others)
 
+    def check_method(self, method: Method, settings: dict[str, Any]) -> None:
+        """Refuse a method that cannot explain the model, or what is asked of a text, before anything is computed.
+
+        Raises:
+            InputError: It cannot explain what is asked.
+            UnsupportedModelError: It cannot explain the model.
+            ImportError: A package that it needs is not installed.
+        """
+        pixels = "pixels" in place_first(settings.get("at") or "input")
+        for i, item in self.items.items():
+            if item.images or pixels or item.function is not None:
+                with self._trying(i):
+                    check_images(self.model, item, method, settings)
+                    check_function(item, method)
+        method.check_model(self.model)
+
     def explained_by(
         self,
         method: Method,
@@ -165,12 +182,6 @@ class Texts(Collected):
         progress: bool | None,
     ) -> dict[int, Explanation]:
         """The explanation of each text by one method."""
-        pixels = "pixels" in place_first(settings.get("at") or "input")
-        for i, item in self.items.items():
-            if item.images or pixels:
-                with self._trying(i):
-                    check_method(runner.model, item, method, settings)
-        self._check_functions(method)
         about: dict[str, Any] = {}
         one = self._takes_one_pass(method, settings, runner)
         together = one or self.objective == "logprob"
@@ -252,17 +263,6 @@ class Texts(Collected):
         """What is probably a mistake, to warn of, and what says little, to note."""
         plain = self.objective == "logit" and self.items[i].function is None
         return mistakes(self.encoded[i], e, result.predictions, self.tokenizer), remarks(e) if plain else ()
-
-    def _check_functions(self, method: Method) -> None:
-        """Refuse a function of the logits for a method that does not go backwards from a value."""
-        for i, item in self.items.items():
-            if item.function is not None and not method.has_passes:
-                others = ", ".join(name for name, each in METHODS.items() if each.has_passes)
-                with self._trying(i):
-                    raise InputError(
-                        f"{method.name} explains tokens, and the target is the function {name_of(item.function)}. "
-                        f"Functions are explained by {others}."
-                    )
 
     def _groups(self, model: PreTrainedModel, batch_tokens: int, *, together: bool, one: bool) -> list[list[int]]:
         """Indices of texts to explain in one batch, or ``together``: of ``one`` text all, of several each by itself."""

@@ -5,129 +5,15 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-from ..errors import InputError, counted, nearest
-from ..models.lock import lock_of
+from ..errors import InputError, nearest
 from ..results.explanation import MEASURES, Measures
-
-if TYPE_CHECKING:
-    from ..passes.dispatch import PassRunner
-    from ..text.batching import Attribution, Batch
-
-
-@dataclass(frozen=True)
-class Traits:
-    """What a method assumes, costs and gives: the columns of Table 1 of Arras et al. 2025.
-
-    Attributes:
-        granularity: The parts of a model that get relevance of their own.
-        cost: Passes through the model.
-        linear_norms: Norms are treated as linear, their deviation as a constant. ``None``: norms are not looked at.
-        constant_attention: Attention weights are treated as constants.
-        through_mlps: What MLPs do is followed back to their inputs.
-        decomposes: Relevance is a decomposition of the logit: its parts add up, but for what biases and softmax absorb.
-        in_paper: The method is one of those in that table.
-    """
-
-    granularity: str
-    cost: str
-    linear_norms: bool | None
-    constant_attention: bool
-    through_mlps: bool
-    decomposes: bool
-    in_paper: bool = True
-
-
-@dataclass(frozen=True)
-class Method:
-    """A method's entry in the table: what it is, where it comes from and the function that computes it."""
-
-    name: str
-    summary: str  # one line
-    source: str  # paper
-    # "module:function" below lrpx.methods, imported on use; or one of the user's own.
-    function: str | Callable[..., Any]
-    options: dict[str, Any] = field(default_factory=dict)  # what the function takes, with defaults
-    traits: Traits | None = None  # None: not told, for a method of one's own
-    measures: Measures = "parts"  # what its numbers are; see ``Explanation``
-    needs: str = ""  # a package that an extra of this name installs
-    changes_pixels: bool = False  # it reads images too, alone or in a text: it changes their pixels, or features
-
-    @property
-    def goes_to_any_place(self) -> bool:
-        """Whether it goes backwards to other places than word embeddings, so that it reads images beside a text too."""
-        return self.has_passes and "embedding" not in self.options.get("at", ())
-
-    @property
-    def reads_images(self) -> bool:
-        """Whether it explains what an image alone contributes."""
-        return self.changes_pixels or self.goes_to_any_place
-
-    def load(self) -> Callable[..., Any]:
-        """The function ``(model, batch, **options) -> Sequence[Attribution]``."""
-        if callable(self.function):
-            return self.function
-        module, function = self.function.split(":")
-        return getattr(importlib.import_module(f"{__name__}.{module}"), function)
-
-    @property
-    def has_passes(self) -> bool:
-        """Whether it goes backwards through the model, so that a ``PassRunner`` says how."""
-        return _takes_runner(self.load())
-
-    def run_by(self, runner: PassRunner) -> Callable[..., Sequence[Attribution]]:
-        """The function as ``(batch, **options) -> Sequence[Attribution]``, for the runner's model and by its passes.
-
-        It holds the model's lock meanwhile. A method without a backward pass has its own way.
-
-        Raises:
-            UnsupportedModelError: When called: the model cannot be explained correctly.
-        """
-        from ..models.positions import fresh_rotations
-        from ..passes.validation import check_model
-
-        model, function, has_passes = runner.model, self.load(), self.has_passes
-        checked = self._checked if callable(self.function) else lambda found, batch: found
-
-        def run(batch: Batch, **options: Any) -> Sequence[Attribution]:
-            with lock_of(model):
-                if has_passes:
-                    return checked(function(model, batch, runner=runner, **options), batch)
-                check_model(model, {})
-                with fresh_rotations(model):
-                    return checked(function(model, batch, **options), batch)
-
-        return run
-
-    def _checked(self, found: Any, batch: Batch) -> Sequence[Attribution]:
-        """What a registered function returned, if it is an ``Attribution`` for each item of the batch."""
-        from ..text.batching import Attribution
-
-        count = len(batch.places)
-        given = f"{type(found).__name__}"
-        if isinstance(found, list | tuple):
-            wrong = [type(one).__name__ for one in found if not isinstance(one, Attribution)]
-            if len(found) == count and not wrong and all(one.target is not None for one in found):
-                return found
-            given = f"a list of {counted(len(found), 'item')}"
-            given += f", one of them of type {wrong[0]}" if wrong else ", with target=None" * (len(found) == count)
-        raise InputError(
-            f"the method {self.name!r} returned {given}. Expected: a list of {counted(count, 'item')}, one Attribution for each "
-            "text of the batch, its target a token id.",
-            python="See docs/add_a_method.md.",
-        )
-
-
-@cache
-def _takes_runner(function: Callable[..., Any]) -> bool:
-    return "runner" in inspect.signature(function).parameters
-
+from .method import FAMILY
+from .method import Method as Method
+from .method import Traits as Traits
 
 _ARRAS = "Arras et al. 2025"
 _BACKWARD = ("neuron, layer", "forward + backward")  # granularity and cost of what goes backwards
@@ -181,6 +67,7 @@ _TABLE = [
         "alti.logit:explain",
         {"direct": False},
         Traits("token, head, layer", "2 x forward", True, True, False, True),
+        check=FAMILY,
     ),
     Method(
         "alti",
@@ -189,6 +76,7 @@ _TABLE = [
         "alti.logit:alti",
         measures="mixture",
         traits=Traits("token", "2 x forward", True, True, False, False, in_paper=False),
+        check=FAMILY,
     ),
     Method(
         "attention-rollout",
@@ -197,6 +85,7 @@ _TABLE = [
         "alti.logit:attention_rollout",
         measures="mixture",
         traits=Traits("token", "forward", None, True, False, False, in_paper=False),
+        check=FAMILY,
     ),
     Method(
         "integrated-gradients",
@@ -229,11 +118,12 @@ _TABLE = [
     ),
     Method(
         "leave-one-out",
-        "What the value loses in the text without the token (causal language models).",
+        "What the value loses in the text without the token (causal language models, classifiers of texts, multiple choice).",
         "Li et al. 2016b",
         "occlusion:leave_one_out",
         traits=Traits("token", "a forward for each token", None, False, True, False, in_paper=False),
         measures="scores",
+        check="occlusion:check_can_be_shorter",
     ),
     Method(
         "lime",
@@ -264,6 +154,7 @@ _TABLE = [
         measures="scores",
     ),
 ]
+SIGNED: tuple[Measures, ...] = ("parts", "scores")  # what can be subtracted
 METHODS: dict[str, Method] = {m.name: m for m in _TABLE}
 """Every method by its name, which is what ``method=`` takes; those that you register are added."""
 

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from ..errors import InputError, UnsupportedModelError
 from ..models.signature import task_of
+from ..models.stacks import encoder_of
 from ..passes.attribution import Pass, run, scored
 from ..passes.edits import at_once, decided, selected_items, values, values_without, width_of
 from ..passes.hidden_states import place_first
@@ -55,11 +56,12 @@ def occlusion(
         )
     b = baseline_of(model, baseline)
     plain, batch = as_it_is(model, batch)
-    lengths = [len(indices_of(place)) for place in batch.places]
+    tokens = hidden_with(batch)
+    lengths = [len(own) for own in tokens]
     starts = [(i, start) for i, n in enumerate(lengths) for start in range(max(1, n - window + 1))]
     hidden = np.zeros((len(starts), width_of(batch)), bool)
     for row, (i, start) in enumerate(starts):
-        hidden[row, indices_of(batch.places[i])[start : start + window]] = True
+        hidden[row, np.concatenate(tokens[i][start : start + window])] = True
     found = values_without(model, batch, [i for i, _ in starts], hidden, b)
     scores = [np.zeros(n) for n in lengths]
     windows = [np.zeros(n) for n in lengths]
@@ -68,23 +70,23 @@ def occlusion(
         share = min(window, lengths[i])
         scores[i][inside] += (plain.values[i] - value) / share
         windows[i][inside] += 1
-    return scored(plain, [score / many for score, many in zip(scores, windows, strict=True)])
+    return scored(plain, in_places(batch, [score / many for score, many in zip(scores, windows, strict=True)]))
 
 
 def leave_one_out(model: PreTrainedModel, batch: Batch) -> list[Attribution]:
     """Per token, what the value loses in the text without it, which is a token shorter.
 
-    For causal language models. The tokens after it move forward by one; without the token at the explained position, the
-    prediction after the token before it is taken. The only token of a text cannot be left out, and has the score 0.
+    The tokens after it move forward by one; without the token at the explained position, the prediction after the token before
+    it is taken. A classifier reads the label where it does in any text. The only token of a text cannot be left out, and has the
+    score 0.
 
     Raises:
-        UnsupportedModelError: The model is no causal language model, or cannot be explained correctly.
+        UnsupportedModelError: See ``check_can_be_shorter``; or the model cannot be explained correctly.
         NonFiniteError: NaN or infinity appeared.
     """
-    if task_of(model) != "causal" or batch.with_images or batch.readout is not None:
-        raise UnsupportedModelError(
-            "leave-one-out makes texts shorter, which only a causal language model of texts reads like any other. Use occlusion."
-        )
+    check_can_be_shorter(model)
+    if batch.with_images:
+        raise UnsupportedModelError("leave-one-out makes texts shorter, and this one has images. Use occlusion.")
     plain, batch = as_it_is(model, batch)
     gaps = [
         (i, t) for i, span in enumerate(batch.spans) if span.stop - span.start > 1 for t in range(span.start, span.stop)
@@ -111,6 +113,20 @@ def leave_one_out(model: PreTrainedModel, batch: Batch) -> list[Attribution]:
     return scored(plain, scores)
 
 
+def check_can_be_shorter(model: PreTrainedModel) -> None:
+    """Refuse a model of which the explained score is not known any more if a token of the text is left out.
+
+    Raises:
+        UnsupportedModelError: The score is read at a token that may be the one left out (a mask, a labelled token, the ends of
+            an answer), or an encoder and a decoder read the text.
+    """
+    if task_of(model) not in ("causal", "text-classification", "multiple-choice") or encoder_of(model) is not None:
+        raise UnsupportedModelError(
+            "leave-one-out makes texts shorter, which only causal language models, and classifiers of a whole text without a "
+            f"decoder behind an encoder, read like any other; not {type(model).__name__}. Use occlusion."
+        )
+
+
 def random_scores(model: PreTrainedModel, batch: Batch, *, seed: int = 0) -> list[Attribution]:
     """Per token, a number from the standard normal distribution: what a method has to beat.
 
@@ -124,10 +140,10 @@ def random_scores(model: PreTrainedModel, batch: Batch, *, seed: int = 0) -> lis
         raise InputError(f"seed={seed!r}: give a whole number, 0 or more.")
     plain, batch = as_it_is(model, batch)
     found = []
-    for i, place in enumerate(batch.places):
+    for i, hidden in enumerate(hidden_with(batch)):
         known = zlib.crc32(batch.ids[i, batch.spans[i]].cpu().numpy().tobytes())
-        found.append(np.random.default_rng([known, seed]).standard_normal(len(indices_of(place))))
-    return scored(plain, found)
+        found.append(np.random.default_rng([known, seed]).standard_normal(len(hidden)))
+    return scored(plain, in_places(batch, found))
 
 
 def as_it_is(model: PreTrainedModel, batch: Batch) -> tuple[Pass, Batch]:
@@ -144,6 +160,28 @@ def as_it_is(model: PreTrainedModel, batch: Batch) -> tuple[Pass, Batch]:
     return plain, decided(batch, plain.targets)
 
 
-def indices_of(place: slice | np.ndarray) -> np.ndarray:
-    """A place of ``Batch.places`` as indices."""
-    return np.arange(place.start, place.stop) if isinstance(place, slice) else place
+def hidden_with(batch: Batch) -> list[list[np.ndarray]]:
+    """Of each token of each item: the indices, in a row of all tokens, that are hidden together.
+
+    A text that encoder and decoder both read (a classifier's) has each token twice, in the decoder one place later. The decoder's
+    start token is none of the text, and is never hidden.
+    """
+    if not batch.sources:
+        return [[np.array([t]) for t in range(span.start, span.stop)] for span in batch.spans]
+    if batch.readout is None:
+        return [[np.array([t]) for t in place] for place in batch.places]
+    width, found = batch.shapes[0][1], []
+    for source, span in zip(batch.sources, batch.spans, strict=True):
+        both = [[source.start + n, width + span.start + n + 1] for n in range(span.stop - span.start)]
+        found.append([np.array(places) for places in (*both[:-1], both[-1][:1])])
+    return found
+
+
+def in_places(batch: Batch, scores: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The scores of ``hidden_with``'s tokens as one for each of ``Batch.places``: a text that is read twice has them once."""
+    if not batch.sources or batch.readout is None:
+        return list(scores)
+    return [
+        np.concatenate([score, np.zeros(span.stop - span.start)])
+        for score, span in zip(scores, batch.spans, strict=True)
+    ]

@@ -26,7 +26,7 @@ from ..passes.attribution import scored
 from ..passes.edits import values_without, width_of
 from ..text.batching import Attribution, Batch
 from .baselines import Baseline, baseline_of, positive, seed_of
-from .occlusion import as_it_is, indices_of
+from .occlusion import as_it_is, hidden_with, in_places
 
 ValueOf = Callable[[np.ndarray], np.ndarray]  # bool [R, n], which of n tokens are shown -> the values [R]
 _ENDS = 1e6  # weight of the whole text and of none of it, which is infinite in theory
@@ -143,23 +143,24 @@ def _explained(
     samples, b = positive("samples", samples), baseline_of(model, baseline)
     plain, batch = as_it_is(model, batch)
     found, hidden = [], []
-    for i, place in enumerate(batch.places):
-        indices = indices_of(place)
-        if samples < len(indices) + 2:
-            fewest = len(indices) + 2
+    for i, tokens in enumerate(hidden_with(batch)):
+        n = len(tokens)
+        if samples < n + 2:
+            fewest = n + 2
             raise InputError(
-                f"{samples} samples are too few: a text of {len(indices)} tokens needs {fewest} at least.",
+                f"{samples} samples are too few: a text of {n} tokens needs {fewest} at least.",
                 python=f"Give samples={fewest}.",
                 app="Shorten the text, or choose another method.",
             )
 
-        def value_of(shown: np.ndarray, i: int = i, indices: np.ndarray = indices) -> np.ndarray:
+        def value_of(shown: np.ndarray, i: int = i, tokens: list[np.ndarray] = tokens) -> np.ndarray:
             masks = np.zeros((len(shown), width_of(batch)), bool)
-            masks[:, indices] = ~shown
+            for places, of_token in zip(tokens, shown.T, strict=True):
+                masks[:, places] = ~of_token[:, None]
             return values_without(model, batch, [i] * len(shown), masks, b)
 
         with torch.random.fork_rng(devices=[]):  # Captum draws from PyTorch's own generator
             torch.default_generator.manual_seed(seed_of(batch, i, seed))
-            found.append(scores(captum, value_of, len(indices), samples))
-        hidden.append(float(value_of(np.zeros((1, len(indices)), bool))[0]))
-    return scored(plain, found), hidden
+            found.append(scores(captum, value_of, n, samples))
+        hidden.append(float(value_of(np.zeros((1, n), bool))[0]))
+    return scored(plain, in_places(batch, found)), hidden

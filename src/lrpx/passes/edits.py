@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..errors import InputError, NonFiniteError
+from ..errors import InputError, NonFiniteError, UnsupportedModelError
 from ..models.stacks import stacks_of, watching_encoder
 from ..propagation.propagate import Propagation
 from ..text.batching import Batch, Item, pad
@@ -39,6 +39,7 @@ def edited(model: PreTrainedModel, batch: Batch, edit: Edit) -> Iterator[None]:
 
     Raises:
         InputError: The batch holds images, or the model reads sound: not all of its input are word embeddings.
+        UnsupportedModelError: When the block ends: the model gave its embeddings of another shape.
     """
     stacks = stacks_of(model)
     images = batch.of_images or batch.with_images or "pixel_values" in batch.inputs
@@ -47,13 +48,19 @@ def edited(model: PreTrainedModel, batch: Batch, edit: Edit) -> Iterator[None]:
             "this method changes word embeddings, so it is for texts alone. Sound, and images that an encoder reads, are "
             "explained by attnlrp, lrp and gradient-x-input."
         )
-    thread = threading.get_ident()
+    thread, shapes = (
+        threading.get_ident(),
+        dict[str, bool](),
+    )  # of each stack that ran, whether its shape was the batch's
     with ExitStack() as hooks:
         encoding = hooks.enter_context(watching_encoder(model))
 
         def changed(name: str, shape: tuple[int, int], _: nn.Module, __: Any, output: Tensor) -> Tensor | None:
             runs = encoding() if name == "encoder" else not encoding()
-            if threading.get_ident() != thread or not runs or output.shape[:2] != shape:
+            if threading.get_ident() != thread or not runs:
+                return None
+            shapes[name] = shapes.get(name, False) or output.shape[:2] == shape
+            if output.shape[:2] != shape:
                 return None
             # The gradient of what was noted before this hook is that at the changed embeddings, not that of the change.
             return output + (edit(name, output.detach()) - output).detach()
@@ -62,6 +69,11 @@ def edited(model: PreTrainedModel, batch: Batch, edit: Edit) -> Iterator[None]:
             assert stack.embedding is not None
             hooks.callback(stack.embedding.register_forward_hook(partial(changed, stack.name, shape)).remove)
         yield
+    if not all(shapes.values()):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} pads its texts itself, so this method cannot change their word embeddings. The methods lrp, "
+            "attnlrp and gradient-x-input change none."
+        )
 
 
 def selected_items(batch: Batch, indices: Sequence[int]) -> Batch:

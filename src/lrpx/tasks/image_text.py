@@ -52,7 +52,7 @@ def images_of_each(images: Any, several: bool, count: int) -> list[Any]:
     return [list(each) if isinstance(each, list | tuple) else None if each is None else [each] for each in images]
 
 
-def check_method(model: PreTrainedModel, item: Item, method: Method, settings: dict[str, Any]) -> None:
+def check_images(model: PreTrainedModel, item: Item, method: Method, settings: dict[str, Any]) -> None:
     """Refuse a method that images cannot be explained by, or a place where they cannot.
 
     Raises:
