@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+import transformers
 from evaluation_tools import made_up
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
@@ -11,7 +13,7 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 from lrpx.evaluation.packing import pack
 from lrpx.evaluation.records import METRICS
 from lrpx.report import against_paper
-from lrpx.report.against_paper import Beside, EvaluatedModel, beside, comparison, parameter_count, standard_error
+from lrpx.report.against_paper import Beside, EvaluatedModel, beside, comparison, standard_error
 from lrpx.report.paper import MODELS, twin
 
 METHODS = ["alti-logit", "lrp", "attnlrp", "gradient-l1", "gradient-l2"]
@@ -86,10 +88,22 @@ def test_a_model_of_another_size_is_named(run, packed):
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
-def test_checkpoints_are_of_two_or_four_bytes_per_parameter(model):
-    """The Llamas' are bfloat16."""
-    each = model.gigabytes * 1e9 / parameter_count(model)
-    assert each == pytest.approx(2 if "Llama" in model.hub else 4, rel=0.25)
+def test_what_is_downloaded_is_as_large_as_the_model(model):
+    """Beside the models of transformers, without memory; the Llamas are in bfloat16, and GPT-2's files hold its masks."""
+    shape = {"hidden_size": model.width, "num_hidden_layers": model.layers, "num_attention_heads": model.heads}
+    more, each = 0, 4
+    if "Llama" in model.hub:
+        mlp = {"intermediate_size": 8192, "num_key_value_heads": 8, "tie_word_embeddings": True}
+        made, each = transformers.LlamaForCausalLM, 2
+        config = transformers.LlamaConfig(vocab_size=model.vocabulary, **shape, **mlp)
+    elif "gpt2" in model.hub:
+        made, more = transformers.GPT2LMHeadModel, model.layers * 1024**2
+        config = transformers.GPT2Config(**shape)
+    else:
+        made, config = transformers.BertForMaskedLM, transformers.BertConfig(intermediate_size=4 * model.width, **shape)
+    with torch.device("meta"):
+        count = sum(weight.numel() for weight in made(config).parameters())
+    assert model.download == pytest.approx(each * (count + more), rel=0.01)
 
 
 def test_a_difference_that_rounds_to_zero_has_no_minus():

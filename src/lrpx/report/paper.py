@@ -20,7 +20,6 @@ class PaperModel(NamedTuple):
     Attributes:
         name: As the paper writes it.
         hub: Its name on the Hub.
-        gigabytes: The size of its weights there. Not of the paper.
         names: What it is called elsewhere, in lower case and without the owner.
         accuracy: Prediction accuracy on subject-verb agreement.
         parameters: As the paper writes it.
@@ -32,7 +31,6 @@ class PaperModel(NamedTuple):
 
     name: str
     hub: str
-    gigabytes: float
     names: frozenset[str]
     accuracy: float
     parameters: str
@@ -45,6 +43,21 @@ class PaperModel(NamedTuple):
     scores: dict[str, Means]
     random: tuple[Means, Means]
     dtype: str
+
+    @property
+    def download(self) -> int:
+        """About how many bytes its weights are on the Hub: its matrices, without biases and norms, which are 1 % at most.
+
+        From the shape of the model: Devlin et al. (2019), Radford et al. (2019), and the configurations of Llama 3.2, whose MLPs
+        are 8,192 wide and have 8 heads of keys and values.
+        """
+        width, embedded = self.width, self.vocabulary * self.width
+        if "Llama" in self.hub:  # in bfloat16; input and output embeddings are one
+            block = 2 * width**2 + 2 * width * 8 * (width // self.heads) + 3 * width * 8192
+            return 2 * (embedded + self.layers * block)
+        positions = 1024 if "gpt2" in self.hub else 512
+        masks = self.layers * positions**2 if "gpt2" in self.hub else 0  # of attention, which its files hold too
+        return 4 * (embedded + positions * width + self.layers * 12 * width**2 + masks)
 
 
 def _model(entry: dict[str, Any]) -> PaperModel:

@@ -233,7 +233,7 @@ def plan(
     free = shutil.disk_usage(next(p for p in [output.absolute(), *output.absolute().parents] if p.exists())).free
     needed = sum(step.bytes for step in steps)
     if needed > free:
-        steps.append(PlanStep("space on the disk", f"{_gb(needed)} are needed, {_gb(free)} are free", 0, None))
+        steps.append(PlanStep("space on the disk", f"about {_gb(needed)} are needed, {_gb(free)} are free", 0, None))
     return steps
 
 
@@ -282,7 +282,7 @@ def _plan_model(
     lacking = (
         "" if not _is_gated(place) or _token() else "it is gated on the Hub: ask for access there, and `hf auth login`"
     )
-    return PlanStep(what, lacking, round(model.gigabytes * 1e9), seconds)
+    return PlanStep(what, lacking, model.download, seconds)
 
 
 def _is_gated(place: str) -> bool:
@@ -316,13 +316,14 @@ def plan_text(steps: Sequence[PlanStep]) -> str:
     """The plan, line by line, with sums."""
     lines = []
     for n, step in enumerate(steps, 1):
-        parts = [f"download {_gb(step.bytes)}"] if step.bytes else []
+        parts = [f"download about {_gb(step.bytes)}"] if step.bytes else []
         parts += [f"about {_duration(step.seconds)}"] if step.seconds is not None else []
         lines.append(f"{n}. {step.what}" + (f" ({', '.join(parts)})" if parts else ""))
         lines += [f"   MISSING: {step.missing}"] if step.missing else []
     total = sum(step.seconds or 0 for step in steps)
+    size = _gb(sum(step.bytes for step in steps))
     lines.append(
-        f"In all: {_gb(sum(step.bytes for step in steps))} to download, about {_duration(total)} of computing for the models, "
+        f"In all: about {size} to download, about {_duration(total)} of computing for the models, "
         f"estimated from a product of matrices on this device. {sum(bool(step.missing) for step in steps)} missing."
     )
     return "\n".join(lines)
