@@ -209,7 +209,9 @@ def _other_spaces(given: str, task: str) -> list[str]:
     word = given.lstrip(" ")
     if not goes_on(task):
         return [other for other in (" " + word, word) if other != given and word]
-    return [] if not word or given == " " + word or without_spaces(word) else [" " + word]
+    if not word or given == " " + word or without_spaces(word):
+        return []
+    return [" " + word, *[word] * given.startswith("  ")]
 
 
 def _ids_of(given: str, encoded: Encoded, position: int, tokenizer: Any, task: str) -> list[int]:
