@@ -1,5 +1,7 @@
 """What is read quickly off a configuration, over all that transformers has."""
 
+import ast
+import re
 import warnings
 from types import SimpleNamespace
 
@@ -7,6 +9,8 @@ import pytest
 import tiny
 from transformers import CONFIG_MAPPING
 
+import lrpx
+from lrpx.errors import InputError
 from lrpx.models.modules import held, neuron_pattern, text_config
 from lrpx.models.signature import _PLACEHOLDERS
 
@@ -49,3 +53,14 @@ def test_quick_reading_finds_what_transformers_finds():
 )
 def test_where_neurons_are(family, pattern):
     assert neuron_pattern(tiny.build(family)) == pattern
+
+
+@pytest.mark.parametrize("family", ["causal:gpt2", "causal:llama", "masked:bert"])
+def test_the_error_about_neurons_names_modules_that_the_model_has(family):
+    explainer = lrpx.Explainer(tiny.build(family))
+    ids = [5, 6, 7]
+    where = {"position": 1}
+    with pytest.raises(InputError, match="no relevance of neurons") as raised:
+        explainer(ids, target=20, **where).show("neurons")
+    (advised,) = re.findall(r"at=(\[.*\])\)", str(raised.value))
+    assert explainer(ids, target=20, at=ast.literal_eval(advised), **where).neurons(top=1)

@@ -17,6 +17,7 @@ from ..errors import InputError
 from ..heatmap.matrix import missing
 from ..passes.units import Changed, Units, heads_changed, neurons_changed, values_without_units, watch_units
 from ..results.explanation import Explanation
+from ..results.inside import no_neurons
 from ..text.batching import Batch
 from .curves import Faithfulness, perturbed
 
@@ -109,10 +110,7 @@ def _changed(of: str, explanations: Sequence[Explanation]) -> Changed:
     names = list(known[0].layers)
     for e in known:
         if not e.layers:
-            raise InputError(
-                f"the explanation by {e.method} has no relevance of neurons. Ask for that of modules by their names: "
-                'explainer(texts, at=["input", "model.layers.*.mlp.up_proj"]).'
-            )
+            raise no_neurons(e)
         if list(e.layers) != names:
             raise InputError(
                 f"relevance of neurons of {', '.join(names)}, and of {', '.join(e.layers)}: give the same ones."

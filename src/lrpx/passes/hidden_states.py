@@ -179,7 +179,7 @@ def taps_of(
             raise InputError(
                 f"at={name!r}: this module returns shape {list(state.shape)}, or runs more than once; "
                 f"expected one hidden state [batch, tokens, width] = {[shape[0], shape[1] or 'tokens', 'width']}. Name "
-                "modules that return one, such as at='model.layers.*'."
+                "modules that return one, such as the blocks."
             )
         taps[name] = view  # a constant, such as a router's softmax under LRP, has relevance 0
         new = taps[name].clone().reshape(state.shape)  # a later in-place operation must not touch what was noted

@@ -180,9 +180,9 @@ class Explanation(ShownPairs):
             top: How many of each module: those of the largest absolute relevance, summed over the tokens.
 
         Raises:
-            InputError: There is no relevance of neurons (``explainer(text, at=["input", "model.layers.*.mlp"])`` gives it).
+            InputError: There is no relevance of neurons ; the error says how to ask for it.
         """
-        found = strongest_neurons(self.layers, module, top)
+        found = strongest_neurons(self.layers, module, top, self)
         return [self._part(f"{name}, neuron {i}", numbers) for name, i, numbers in found]
 
     def _part(self, name: str, relevance: np.ndarray) -> Explanation:

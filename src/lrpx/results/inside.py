@@ -57,13 +57,25 @@ def relevance_of_head(by_head: np.ndarray | None, head: tuple[int, int], made: M
     return np.asarray(by_head[head[0], head[1]])
 
 
-def strongest_neurons(layers: dict[str, np.ndarray], module: str | None, top: int) -> list[tuple[str, int, np.ndarray]]:
+def no_neurons(made: Made) -> InputError:
+    """The error about an explanation without relevance of neurons; it names modules that the explained model has."""
+    names = made.provenance.get("neurons") or "NAME.*.OF.MODULES"
+    problem = f"the explanation by {made.method} has no relevance of neurons. Ask for that of modules by their names:"
+    return InputError(
+        problem, python=f'explainer(text, at=["input", "{names}"]).', command=f"--at input --at '{names}'."
+    )
+
+
+def strongest_neurons(
+    layers: dict[str, np.ndarray], module: str | None, top: int, made: Made
+) -> list[tuple[str, int, np.ndarray]]:
     """The neurons of the largest absolute relevance, summed over the tokens: module, index, and relevance ``[T]``.
 
     Args:
         layers: Module name -> ``[T, width]``.
         module: Of these modules only, as a name or glob; ``None``: of each.
         top: How many of each module.
+        made: How they were made, for the error.
 
     Raises:
         InputError: There is no relevance of neurons, or of no such module; or ``top`` is no number from 1.
@@ -71,10 +83,7 @@ def strongest_neurons(layers: dict[str, np.ndarray], module: str | None, top: in
     if not isinstance(top, int) or isinstance(top, bool) or top < 1:
         raise InputError(f"top={top!r}: give a number of neurons from 1.")
     if not layers:
-        raise InputError(
-            "this explanation has no relevance of neurons. Ask for that of modules by their names: "
-            'explainer(text, at=["input", "model.layers.*.mlp"]).'
-        )
+        raise no_neurons(made)
     names = [name for name in layers if module is None or fits(name, module)]
     if not names:
         raise InputError(f"module={module!r}: this explanation has no such module. {nearest(module, layers)}")
