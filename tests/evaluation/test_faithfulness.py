@@ -74,7 +74,7 @@ def test_the_best_order_beats_random_and_its_reverse():
     found = lrpx.faithfulness(explainer, explainer(texts, method=["occlusion", "random"], **ASKED))
     mean = found.mean()
     assert mean["occlusion"]["difference"][0] > 2 * abs(mean["random"]["difference"][0])
-    low, high = mean["occlusion"]["difference"][1:]
+    low, high = mean["occlusion"]["difference"].low, mean["occlusion"]["difference"].high
     assert low < mean["occlusion"]["difference"][0] < high
     assert found.methods == ["occlusion", "random"]
     frame = found.to_frame()

@@ -162,7 +162,7 @@ def _show(found: Any, texts: int, of: str) -> None:
                 table.add_row(f"  {head}", f"{mean:+.2f}", _interval(low, high, ""))
     console.print(table)
     told = "Of one text" if texts == 1 else f"Means over {texts} texts"
-    told += " with 95 % bootstrap intervals" * (texts >= FEWEST)
+    told += " with 95 % bootstrap intervals" if texts >= FEWEST else f" (there are intervals from {FEWEST} texts on)"
     console.print(
         f"{told}, in logits. Better: a large area with the most relevant {of}"
         " removed first, a small one with the least, large comprehensiveness, small sufficiency.",

@@ -22,7 +22,7 @@ import numpy as np
 from ..errors import counted
 from ..results.agreement import agreements
 from ..results.table import DataTable
-from .metrics import bootstrap
+from .metrics import Interval, bootstrap
 
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)  # of the tokens, for comprehensiveness and sufficiency
 NAMES = ("area_most", "area_least", "difference", "comprehensiveness", "sufficiency")
@@ -86,14 +86,17 @@ class Faithfulness:
         """Their methods, each once."""
         return list(dict.fromkeys(one.method for one in self.each))
 
-    def mean(self) -> dict[str, dict[str, tuple[float, float, float]]]:
-        """Method -> measure -> its mean over the texts, and the ends of a bootstrap interval of 95 % (NaN of few), in logits."""
-        found = {}
+    def mean(self) -> dict[str, dict[str, Interval]]:
+        """Method -> measure -> ``(mean, low, high)``, in logits: the mean over the texts, and its 95 % bootstrap interval.
+
+        The ends of the interval are NaN for fewer than six texts, and it is too narrow for a dozen (``docs/faithfulness.md``).
+        """
+        found: dict[str, dict[str, Interval]] = {}
         for method in self.methods:
             rows = np.array([[getattr(one, name) for name in NAMES] for one in self.each if one.method == method])
             intervals = np.array(bootstrap(rows)).reshape(3, len(NAMES))
-            found[method] = {name: tuple(map(float, intervals[:, i])) for i, name in enumerate(NAMES)}
-        return found  # type: ignore[return-value]
+            found[method] = {name: Interval(*map(float, intervals[:, i])) for i, name in enumerate(NAMES)}
+        return found
 
     def agreement(self) -> dict[tuple[str, str], float]:
         """Spearman's rank correlation of the relevances of every two methods, averaged over the texts that both explain.
