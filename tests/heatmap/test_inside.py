@@ -16,11 +16,12 @@ from rich.console import Console
 
 from lrpx import Explanation, Explanations, heatmap
 from lrpx.errors import InputError
-from lrpx.heatmap import Look
+from lrpx.heatmap import Look, render
 from lrpx.heatmap.colours import PALETTES, colour
 from lrpx.heatmap.explorer import explorer, packed
 from lrpx.heatmap.matrix import layers_by_heads, tokens_by_layers
 from lrpx.heatmap.matrix_html import png
+from lrpx.heatmap.shown import chosen
 
 
 def printed(e, of, *, width=80, colours="truecolor", look=None):
@@ -122,19 +123,41 @@ def test_terminal_shows_the_tokens_of_a_head_and_of_neurons(capsys):
     assert capsys.readouterr().out.count("what each layer adds") == 2
 
 
-def test_without_a_module_the_strongest_neurons_of_all_are_shown(capsys):
+@pytest.mark.parametrize("top", [None, 4])
+def test_the_strongest_neurons_are_those_of_all_modules(capsys, top):
     random = np.random.default_rng(0)
-    e = made(layers={f"block.{n}.mlp": random.normal(size=(5, 6)) for n in range(3)})
-    e.show("neurons", header=True)
-    out = capsys.readouterr().out
-    of_all = sorted(e.neurons(), key=lambda x: -np.abs(x.relevance).sum())
+    e = made(layers={f"model.layers.{n}.mlp": random.normal(size=(5, 6)) for n in range(3)})
+    e.show("neurons", **({} if top is None else {"top": top}))
+    out = " ".join(capsys.readouterr().out.split())
+    of_all = sorted(e.neurons(top=6), key=lambda x: -np.abs(x.relevance).sum())
     assert len(of_all) == 18
-    assert [x.method.removeprefix("attnlrp, ") in out for x in of_all] == [True] * 10 + [False] * 8
-    assert "note: of the neurons of all modules, the 10 with the most relevance are shown." in " ".join(out.split())
-    e.show("neurons", top=6)
-    out = capsys.readouterr().out
-    assert all(x.method.removeprefix("attnlrp, ") in out for x in of_all)
-    assert "of the neurons of all modules" not in out
+    most, names = top or 10, [x.method.removeprefix("attnlrp, model.layers.") for x in of_all]
+    assert [name in out for name in names] == [True] * most + [False] * (18 - most)
+    assert out.startswith("attnlrp, model.layers.*: ")
+    assert f"note: the {most} neurons with the most relevance are shown, of all modules together" in out
+
+
+def test_of_the_modules_that_fit_a_glob(capsys):
+    random = np.random.default_rng(0)
+    e = made(layers={f"block.{n}.{part}": random.normal(size=(5, 6)) for n in range(3) for part in ("mlp", "attn")})
+    drawn, _, _ = chosen(e, "neurons", Look(), module="*.*.mlp", top=3)
+    of_these = sorted(e.neurons("*.*.mlp", 6), key=lambda x: -np.abs(x.relevance).sum())[:3]
+    assert {x.method for x in drawn} == {x.method for x in of_these}
+    one, _, _ = chosen(e, "neurons", Look(), module="block.1.mlp", top=3)
+    assert [x.notes for x in one] == [e.notes] * 3
+
+
+def test_many_long_names_of_rows_stand_in_few_lines():
+    random = np.random.default_rng(0)
+    names = ("a_long_name_of_a_module", "another_long_name_of_one")
+    e = made(layers={name: random.normal(size=(5, 6)) for name in names})
+    drawn, look, _ = chosen(e, "neurons", Look())
+    for colours in ("truecolor", None):
+        console = Console(width=80, file=io.StringIO(), color_system=colours, force_terminal=bool(colours))
+        console.print(render(drawn, look=look))
+        out = console.file.getvalue()
+        assert sum("neuron" in line for line in out.splitlines()) <= 8
+        assert "10: another_long_name_of_one, neuron" in " ".join(out.split())
 
 
 def test_an_image_has_a_pixel_for_each_number():

@@ -68,7 +68,8 @@ class Grid:
     def method(self) -> str:
         """The method of all rows, or what their methods begin with, or ``""``."""
         methods = [row.view.method for row in self.rows]
-        return _common(methods) or _beginning(methods).removesuffix(", ")
+        beginning = _beginning(methods)
+        return _common(methods) or beginning.removesuffix(", ") + "*" * beginning.endswith(".")
 
     def explains(self, sign: str = "-") -> str:
         """What all rows explain, with its value if they share that too, or ``""``."""
@@ -230,10 +231,18 @@ def _beyond(v: View) -> str:
 
 
 def _beginning(methods: Sequence[str]) -> str:
-    """The parts with which all begin, with a comma behind each: of neurons, the method and perhaps the module."""
-    named = [method.split(", ")[:-1] for method in methods]
-    same = itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*named, strict=False))
-    return "".join(f"{parts[0]}, " for parts in same)
+    """What all begin with: of neurons, the method and the module, or what the names of several modules begin with."""
+    named = [method.split(", ") for method in methods]
+    begun = "".join(f"{part}, " for part in _same([parts[:-1] for parts in named]))
+    rest = [parts[begun.count(", ") :] for parts in named]
+    of_modules = begun and all(len(parts) == 2 for parts in rest)
+    return begun + "".join(f"{part}." for part in _same([parts[0].split(".")[:-1] for parts in rest]) if of_modules)
+
+
+def _same(several: Sequence[Sequence[str]]) -> list[str]:
+    """The first parts that are the same in all."""
+    same = itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*several, strict=False))
+    return [parts[0] for parts in same]
 
 
 def _is_part(v: View) -> bool:

@@ -21,6 +21,7 @@ from .numbers import MINUS
 from .terminal import BAR, NO_BREAK, encodable, in_encoding, signs, style_for, unbroken, wrapped
 
 LABEL = 24  # columns of a row's label at most
+LINES = 5  # of which each says what the number of a row stands for
 BETWEEN = 2  # columns between the label and the text, and before the numbers at the end
 
 
@@ -100,7 +101,7 @@ class _ColouredGrid:
         below = grid.below(self.minus, self.dot, labels) if shown else []
         lines = [
             *[title] * bool(head and shown),
-            *(Text(unbroken(line, width), "dim") for line in [*explained, *below]),
+            *(Text(unbroken(line, width), "dim") for line in [*_few_lines(explained, self.dot), *below]),
         ]
         lines += [Text()] * bool(lines)
         for columns in self._wrapped(width - max(map(cell_len, labels)) - BETWEEN):
@@ -184,6 +185,7 @@ def _plain(grid: Grid, width: int) -> list[Text]:
     head = ": ".join(text for text in (grid.method(), grid.explains()) if text)
     longest = max(cell_len(cell.quoted) for cell in grid.columns)
     labels, explained = grid.short_labels(max(8, min(LABEL, width - longest - 15)))  # 15: the position, and spaces
+    explained = _few_lines(explained, "; ")
     header = [*[head] * bool(head), *explained, *grid.below(dot=", ", labels=labels)] if grid.look.header else explained
     lines = [*(unbroken(line, width) for line in header), f"*: {grid.marked()}"]
     left = ["position"]
@@ -214,6 +216,11 @@ def _plain(grid: Grid, width: int) -> list[Text]:
         lines += ["  ".join([*cells, text]) for *cells, text in zip(*padded, right, strict=True)]
         lines += [""] * bool(columns)
     return [Text(line) for line in lines]
+
+
+def _few_lines(explained: list[str], dot: str) -> list[str]:
+    """What the numbers of the rows stand for: a line each, or of many rows one after the other."""
+    return explained if len(explained) <= LINES else [dot.join(explained)]
 
 
 def _aligned_right(column: Sequence[str]) -> list[str]:

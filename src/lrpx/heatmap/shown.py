@@ -46,14 +46,14 @@ class Shown:
 
         Args:
             of: What is shown: the ``"tokens"``; ``"layers"``, a matrix of tokens and layers; ``"heads"``, one of layers and
-                heads; ``"neurons"``, the strongest ones of each module of ``Explanation.layers`` with their tokens; or
+                heads; ``"neurons"``, the strongest ones of the modules in ``Explanation.layers`` with their tokens; or
                 ``"pairs"``, a matrix of the tokens of two texts whose similarity is explained.
             **options: ``scale``: where the colours end (``"robust"``, ``"max"`` or a number). ``hide``: which tokens stay without
                 colour (``"special"``, ``"first"`` or both). ``group``: ``"tokens"``, or joined to ``"words"``. ``numbers``:
                 whether each has its number. ``palette``: ``"red and blue"`` or ``"orange and purple"``. ``header``: whether
                 there are lines above the map. ``lrpx.heatmap.Look`` says more of these. ``head``: of heads, the tokens of this
                 one, as ``(layer, head)``. ``module`` and ``top``: of neurons, only those of modules of this name or glob, and
-                how many of each (10); by default the 10 strongest of all.
+                how many, of all these modules together (10).
 
         Raises:
             InputError: An option that is none, or numbers that the explanation does not have.
@@ -194,20 +194,19 @@ def chosen(
             raise InputError(f"head={head!r}: give (layer, head), such as (3, 5).")
         return [e.head(*head) for e in several], look, "tokens"
     if of == "neurons":
-        of_each = [e.neurons(module, TOP if top is None else top) for e in several]
-        of_each = [_strongest(found) for found in of_each] if module is None and top is None else of_each
-        found = [neuron for neurons in of_each for neuron in neurons]
+        most = TOP if top is None else top
+        found = [neuron for e in several for neuron in _strongest(e.neurons(module, most), most)]
         return found, _on_one_scale(found, look), "tokens"
     return explanations, look, of
 
 
-def _strongest(neurons: Sequence[Any]) -> list[Any]:
-    """Those with the most relevance of the neurons of all modules: ten of each would fill several screens."""
-    if len(neurons) <= TOP:
+def _strongest(neurons: Sequence[Any], most: int) -> list[Any]:
+    """Those with the most relevance of the strongest neurons of several modules: all of these would fill several screens."""
+    if len(neurons) <= most:
         return list(neurons)
-    most = sorted(range(len(neurons)), key=lambda n: -float(np.abs(neurons[n].relevance).sum()))[:TOP]
-    told = [f"of the neurons of all modules, the {TOP} with the most relevance are shown."]
-    return [neurons[n].noted(told) for n in sorted(most)]
+    chosen = sorted(range(len(neurons)), key=lambda n: -float(np.abs(neurons[n].relevance).sum()))[:most]
+    told = [f"the {most} neurons with the most relevance are shown, of all modules together."]
+    return [neurons[n].noted(told) for n in sorted(chosen)]
 
 
 def _on_one_scale(found: Sequence[Any], look: Look) -> Look:
