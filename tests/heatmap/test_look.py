@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import math
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -309,3 +311,54 @@ def test_what_is_no_list_of_explanations(tmp_path, content, message):
 def _file(folder, content):
     (folder / "x.json").write_text(content)
     return folder / "x.json"
+
+
+def plain(e, width=80, look=None):
+    return printed(e, look or Look(), None, width)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_header_names_the_strongest_token_where_the_colours_end_before_it(sign):
+    e = explanation([f" w{i}" for i in range(100)], [*np.linspace(0.5, 1, 60), sign * 22.0, *np.linspace(0.5, 1, 39)])
+    (said,) = view(e).holds()
+    number = "+22.0000" if sign > 0 else "-22.0000"
+    assert said == f'" w60" at position 60 has {number}, the most: 22 times where the colours end'
+    assert said in plain(e, 200)
+    assert "at position 60 has" in heatmap.to_html(e)
+    assert view(e, Look("max")).holds() == []
+    assert (
+        "has +9.000, the most: 1.8 times"
+        in view(explanation([" a", " b", " c"], [9.0, 8.0, 8.0]), Look(5.0)).holds()[0]
+    )
+
+
+def test_of_a_long_text_a_table_without_colours_has_the_strongest_tokens_in_the_text():
+    values = np.random.default_rng(0).normal(size=100)
+    e = explanation([f" w{i}" for i in range(100)], values.tolist())
+    strongest = sorted(np.argsort(-np.abs(values))[:20])
+    for width in (80, 45):
+        lines = plain(e, width).splitlines()
+        assert max(map(len, lines)) <= width
+        rows = [line for line in lines if re.match(r" *\d+\*? +\d+ ", line)]
+        assert [int(row.split()[0].rstrip("*")) for row in rows] == strongest
+        assert "the 20 strongest of 100 tokens. All: numbers=True" in " ".join(" ".join(lines).split())
+        middle = next(row for row in rows if f'" w{strongest[9]}"' in row)
+        beside = f"w{strongest[9] - 1} [w{strongest[9]}] w{strongest[9] + 1}"
+        assert (beside in middle) is (width == 80)
+    everything = plain(e, look=Look(numbers=True))
+    assert all(f' w{i}"' in everything.replace('"w0', '" w0') for i in range(100))
+    assert "strongest of" not in everything
+    assert "strongest of" not in plain(explanation([f" w{i}" for i in range(40)], values[:40].tolist()))
+    assert "…" not in plain(e)  # which not every encoding has
+
+
+def test_of_a_long_text_a_grid_without_colours_has_the_strongest_of_each_row():
+    one, other = np.random.default_rng(0).normal(size=(2, 100))
+    other[7], one[50] = -9.0, 900.0
+    tokens = [f" w{i}" for i in range(100)]
+    several = [explanation(tokens, one.tolist()), explanation(tokens, other.tolist())]
+    out = plain([several[0], replace(several[1], method="lrp")])
+    assert '" w7"' in out
+    assert '" w50"' in out
+    assert len(re.findall(r'" w\d+"\n', out)) == 20
+    assert "the 20 strongest of 100 tokens" in out

@@ -16,9 +16,11 @@ from rich.text import Text
 
 from .cells import Cell
 from .colours import HIDDEN, ink
+from .excerpt import printed_cells, told
 from .grid import Grid, GridRow
 from .numbers import MINUS
 from .terminal import BAR, NO_BREAK, encodable, in_encoding, signs, style_for, unbroken, wrapped
+from .view import WITH_NUMBERS
 
 LABEL = 24  # columns of a row's label at most
 LINES = 5  # of which each says what the number of a row stands for
@@ -183,6 +185,8 @@ class _ColouredGrid:
 def _plain(grid: Grid, width: int) -> list[Text]:
     """A header and one line per column of the grid; ``*`` marks the explained position. Rows that do not fit stand below."""
     head = ": ".join(text for text in (grid.method(), grid.explains()) if text)
+    sizes = [[row.view.share(cell.size) if cell else 0.0 for cell in row.cells] for row in grid.rows]
+    kept = printed_cells(sizes, whole=bool(grid.look.numbers) or len(grid.columns) <= WITH_NUMBERS)
     longest = max(cell_len(cell.quoted) for cell in grid.columns)
     labels, explained = grid.short_labels(max(8, min(LABEL, width - longest - 15)))  # 15: the position, and spaces
     explained = _few_lines(explained, "; ")
@@ -191,7 +195,8 @@ def _plain(grid: Grid, width: int) -> list[Text]:
     left = ["position"]
     right = ["text"]
     columns = [[label] for label in labels]
-    for n, cell in enumerate(grid.columns):
+    for n in kept:
+        cell = grid.columns[n]
         places = [str(token[0]) for token in cell.tokens]
         if cell.segment:
             left, right = [*left, ""], [*right, f"{cell.segment}:"]
@@ -215,6 +220,7 @@ def _plain(grid: Grid, width: int) -> list[Text]:
         padded = [_aligned_right(column) for column in (left, *block)]
         lines += ["  ".join([*cells, text]) for *cells, text in zip(*padded, right, strict=True)]
         lines += [""] * bool(columns)
+    lines += [told(len(grid.columns))] * (len(kept) < len(grid.columns))
     return [Text(line) for line in lines]
 
 

@@ -35,7 +35,7 @@ class Look:
         group: ``"tokens"``, or ``"words"``, whose relevance is the sum of their tokens'. Words are those of Unicode (UAX 29): in
             scripts without spaces the tokens stay as they are.
         numbers: Print the relevance below each token or word. ``None``: where there are at most 40, in formats that have no
-            tooltips.
+            tooltips. A terminal without colours prints the 20 strongest of more than 40, or all if this is ``True``.
         palette: ``"red and blue"``, or ``"orange and purple"``, whose ends stay apart for all common kinds of colour blindness.
             Terminals with 16 colours have red and blue.
         header: With the lines above the map: method, what is explained, the model, what it predicts, notes. ``False`` is for

@@ -20,11 +20,12 @@ from rich.text import Text
 
 from .cells import Cell
 from .colours import HIDDEN, IMAGE, ink
+from .excerpt import around, printed_cells, told
 from .images import ImageMap
 from .look import Look
 from .numbers import MINUS
 from .text import around_quotes
-from .view import ALL_ZERO, View
+from .view import ALL_ZERO, WITH_NUMBERS, View
 
 WHOLE = 256  # parts of an image that are all printed without colours
 STRONGEST = 10  # of a larger one
@@ -256,18 +257,23 @@ class _ColouredMap:
 
 
 def _plain(view: View, width: int) -> list[Text]:
-    """A header and one row per unit: position, id, relevance, text; ``*`` marks the explained position."""
+    """A header and one row per unit: position, id, relevance, text; ``*`` marks the explained position.
+
+    Of a long text these are the strongest units, each with the text around it.
+    """
     head = f"{view.method}: {view.explains()}" + f" = {view.equals()}" * bool(view.equals())
     lines = [
         *(unbroken(line, width) for line in (head, *view.below(dot=", ")) if view.look.header),
         *[f"*: {view.marked()}"] * bool(view.marked()),
     ]
     rows = [("position", "id", "relevance", "text")]
-    for cell in view.cells:
+    kept = printed_cells([[cell.size for cell in view.cells]], whole=_is_whole(view))
+    in_short = len(kept) < len(view.cells)
+    for cell in (view.cells[n] for n in kept):
         positions, ids = [str(token[0]) for token in cell.tokens], [str(token[2]) for token in cell.tokens]
         position = "-".join(dict.fromkeys((positions[0], positions[-1]))) + ("*" if cell.explained else "")
         number = "hidden" if cell.hidden else view.number(cell.value)
-        rows += [("", "", "", f"{cell.segment}:")] if cell.segment else []
+        rows += [("", "", "", f"{cell.segment}:")] if cell.segment and not in_short else []
         no_tokens = cell.image or ids[0] == "-1"  # frames of sound have no ids
         rows.append(
             (
@@ -278,13 +284,28 @@ def _plain(view: View, width: int) -> list[Text]:
             )
         )
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    lines += ["  ".join([*(c.rjust(w) for c, w in zip(row, widths, strict=False)), row[3]]) for row in rows]
+    table = ["  ".join([*(c.rjust(w) for c, w in zip(row, widths, strict=False)), row[3]]) for row in rows]
+    if in_short:
+        wide = max(map(cell_len, table)) + 2
+        beside = [around(view.cells, n, width - wide) for n in kept]
+        beside = ["in the text" * any(beside), *beside]
+        table = [
+            line + " " * (wide - cell_len(line)) + text if text else line
+            for line, text in zip(table, beside, strict=True)
+        ]
+        table.append(told(len(view.cells)))
+    lines += table
     for image in view.images:
         lines += ["", view.caption(image)]
         lines += _values(view, image, width)
     if view.components:
         lines.append("outside the tokens: " + ", ".join(view.outside()))
     return [Text(line) for line in lines]
+
+
+def _is_whole(view: View) -> bool:
+    """Whether all units are printed: of up to ``WITH_NUMBERS``, or where numbers are asked for."""
+    return bool(view.look.numbers) or len(view.cells) <= WITH_NUMBERS
 
 
 def _values(view: View, image: ImageMap, width: int) -> Iterator[str]:

@@ -141,11 +141,13 @@ class View:
             return lines
         rest, largest = math.fsum(cell.size for cell in shown), max(shown, key=lambda cell: cell.size)
         if len(shown) > 2 and largest.size > rest / 2:
-            named = largest.text if largest.image else largest.quoted
-            first, last = largest.tokens[0][0], largest.tokens[-1][0]
-            where = f"{named} at position {first}" if first == last else f"{named} at positions {first} to {last}"
             of = "the absolute relevance" + " that is shown" * bool(hidden)
-            lines.append(f"{where} holds {_percent(largest.size, rest)} of {of}")
+            lines.append(f"{_place(largest)} holds {_percent(largest.size, rest)} of {of}")
+        strongest = max((cell for cell in shown if cell.coloured), key=lambda cell: cell.size, default=largest)
+        if strongest.coloured and (times := abs(self.share(strongest.value))) > 1:
+            far = f"{times:.0f}" if times >= 10 else f"{times:.1f}"
+            said = f"{_place(strongest)} has {self.number(strongest.value, sign)}, the most: {far} times where the colours end"
+            lines.append(said)
         return lines
 
     @property
@@ -297,6 +299,12 @@ def _hidden(cells: Sequence[Cell], look: Look) -> str:
     special = sum(cell.special for cell in cells)
     first = f"the first {look.group.removesuffix('s')} and " * (special < len(cells))
     return f"{first}{special} special token" + "s" * (special > 1)
+
+
+def _place(cell: Cell) -> str:
+    """A cell by its text and position."""
+    named, first, last = cell.text if cell.image else cell.quoted, cell.tokens[0][0], cell.tokens[-1][0]
+    return f"{named} at position {first}" if first == last else f"{named} at positions {first} to {last}"
 
 
 def _percent(part: float, whole: float) -> str:
