@@ -168,6 +168,18 @@ def test_errors_are_one_line(ask, name, data, message):
     assert re.search(message, text), text
 
 
+def test_what_the_model_cannot_read_is_not_helped_by_a_larger_limit():
+    """The limit that is told is that of the page's header: the smaller one."""
+    desk = app_tools.desk(limits=Limits(tokens=10**6))
+    most = desk.most_tokens
+    asked = {"text": "The " * (most + 1)}
+    message = app_tools.events(app_tools.client(desk), "explain", asked)[-1]["message"]
+    assert re.search(rf"and this app explains up to {most:,}\. Shorten it\.$", message), message
+    desk = app_tools.desk(limits=Limits(tokens=3))
+    message = app_tools.events(app_tools.client(desk), "explain", {"text": "The The The The The"})[-1]["message"]
+    assert re.search(r"explains up to 3\. Shorten it, or start the app with --max-tokens \d+\.$", message), message
+
+
 def test_a_method_that_cannot_answer_does_not_keep_the_others(ask):
     found = app_tools.one(ask("generate", {"question": {"text": TEXT}, "count": 3}), "generated")
     asked = {"text": TEXT, "continuation": found["ids"], "span": [0, 2], "methods": ["lrp", "alti"]}

@@ -261,10 +261,11 @@ class Desk:
             parts = [given["text"], given.get("question"), given.get("text_pair"), *given.get("choices", ())]
             count = sum(len(encode(self.explainer.tokenizer, part)[0].token_ids) for part in parts if part)
         count += question.span[1] if question.span else 0
-        if count > self.limits.tokens:
+        if count > self.most_tokens:
+            context = ModelSignature.of(self.explainer.model).context
+            more = f", or start the app with --max-tokens {count}" * (context is None or count <= context)
             raise InputError(
-                f"the input has {count:,} tokens, and this app explains up to {self.limits.tokens:,}. Shorten it, or start the "
-                f"app with --max-tokens {count}."
+                f"the input has {count:,} tokens, and this app explains up to {self.most_tokens:,}. Shorten it{more}."
             )
 
 
