@@ -44,6 +44,17 @@ def explanation(**fields) -> Explanation:
     return Explanation(**known | fields)
 
 
+def test_the_header_adds_up_where_parts_are_in_no_token():
+    """Of a target of several tokens, those of it that were read can hold most of the value."""
+    one = view(explanation(value=42.0, components={"target tokens read": 40.0}))
+    assert one.sums() == ["sum +1.75", "target tokens read +40", "residual +0.25"]
+    several = view(explanation(value=4.0, components={"mlp": np.array([1.0, 0.5]), "direct": 0.5}))
+    assert several.sums() == ["sum +1.75", "outside the tokens +2", "residual +0.25"]
+    for write, in_format in WRITERS.values():
+        page = write(explanation(value=42.0, components={"target tokens read": 40.0}))
+        assert page.count(in_format("target tokens read +40")) == 2  # in the header, and below the map
+
+
 def printed(e: Explanation, **settings) -> str:
     console = Console(file=io.StringIO(), width=200, **settings)
     console.print(heatmap.render(e))

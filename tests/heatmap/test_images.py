@@ -59,6 +59,12 @@ def test_patches_and_text_have_one_scale():
     assert "3 of 10" in v.legend()[0]
 
 
+def test_the_legend_says_that_text_and_image_share_one_scale():
+    shared = "text and image share one scale"
+    assert shared in view(explanation_of_image([[1.0, -2.0]]), Look()).legend()
+    assert shared not in " ".join(view(explanation_of_image([[1.0, -2.0]], (), ()), Look()).legend())
+
+
 @pytest.mark.parametrize("look", [Look(), Look(group="words"), Look(hide=("special", "first"))])
 def test_an_image_is_never_joined_or_hidden(look):
     e = explanation_of_image(VALUES, before=(), around=(0.1, 0.2), special=tuple(range(6)))

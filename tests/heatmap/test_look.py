@@ -124,6 +124,8 @@ def test_every_format_says_what_is_beyond_the_scale(colours):
 def test_the_header_names_a_token_that_holds_most_of_the_relevance():
     (line,) = view(chat()).holds()
     assert line == '"<s>" at position 0 holds 70 % of the absolute relevance'
+    (line,) = view(chat(components={"target tokens read": 40.0})).holds()
+    assert line == '"<s>" at position 0 holds 70 % of the absolute relevance of the tokens'
     several = explanation(
         [" a", " b", " c", " d"], [4.0, 4.0, 1.0, 1.0], units=[(0, 2, " ab"), (2, 3, " c"), (3, 4, " d")]
     )

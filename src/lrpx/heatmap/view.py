@@ -29,7 +29,7 @@ _MARKED = {
     "text-classification": "the {what} is read at {where}",
     "multiple-choice": "the logit is read at {where}",
     "token-classification": "the label of {where} is explained",
-    "image-classification": "the label is that of the whole image, which begins at {where}",
+    "image-classification": "the label is that of the whole image; the image begins at {where}",
     "zero-shot-image-classification": "the score is that of the whole image and text; the image begins at {where}",
     "question-answering": "the answer, {where}, is explained",
 }
@@ -117,13 +117,17 @@ class View:
         return min(shares) < -1, max(shares) > 1
 
     def legend(self, sign: str = "-") -> list[str]:
-        """What colours outside the bar mean."""
+        """What colours outside the bar mean, and what has this scale."""
         shown = self.coloured
         beyond = [value for value in shown if abs(self.share(value)) > 1]
         lines = []
         if beyond:
             largest = self.number(max(beyond, key=abs), sign)
             lines.append(f"darkest: beyond the scale ({len(beyond)} of {len(shown)}, up to {largest})")
+        if self.images and any(cell.coloured and not cell.image for cell in self.cells):
+            lines.append(
+                "text and image share one scale" if len(self.images) == 1 else "text and images share one scale"
+            )
         return lines + ["grey: hidden"] * any(cell.hidden for cell in self.cells)
 
     def holds(self, sign: str = "-") -> list[str]:
@@ -131,17 +135,18 @@ class View:
         everything = math.fsum(cell.size for cell in self.cells)
         hidden = [cell for cell in self.cells if cell.hidden]
         shown = [cell for cell in self.cells if not cell.hidden]
+        whole = "the absolute relevance" + " of the tokens" * bool(self.components)  # these are in no token
         lines = []
         if self.look.hidden:
             held = math.fsum(cell.value for cell in hidden)
             part = _percent(math.fsum(cell.size for cell in hidden), everything)
             what = _hidden(hidden, self.look)
-            lines.append(f"hidden: {what}" + f", {short(held, sign)}, {part} of the absolute relevance" * bool(hidden))
+            lines.append(f"hidden: {what}" + f", {short(held, sign)}, {part} of {whole}" * bool(hidden))
         if not shown:
             return lines
         rest, largest = math.fsum(cell.size for cell in shown), max(shown, key=lambda cell: cell.size)
         if len(shown) > 2 and largest.size > rest / 2:
-            of = "the absolute relevance" + " that is shown" * bool(hidden)
+            of = whole + " that is shown" * bool(hidden)
             lines.append(f"{_place(largest)} holds {_percent(largest.size, rest)} of {of}")
         strongest = max((cell for cell in shown if cell.coloured), key=lambda cell: cell.size, default=largest)
         if strongest.coloured and (times := abs(self.share(strongest.value))) > 1:
@@ -190,10 +195,13 @@ class View:
         return f" {sign} ".join(explained)
 
     def sums(self, sign: str = "-") -> list[str]:
-        """Sum and residual, each with its name; none where the relevances are not parts of the value."""
+        """What adds up to the value, each with its name; none where the relevances are not parts of the value."""
         if self.measures != "parts":
             return []
-        named = [("sum", self.total), ("residual", self.residual)]
+        outside = [(name, total) for name, total, _ in self.components]
+        if len(outside) > 1:
+            outside = [("outside the tokens", math.fsum(total for _, total in outside))]
+        named = [("sum", self.total), *outside, ("residual", self.residual)]
         return [f"{name} {short(value, sign)}" for name, value in named if value is not None]
 
     def outside(self, sign: str = "-") -> list[str]:
