@@ -574,7 +574,7 @@ def test_quoted_tokens_of_a_line(line, quoted):
 
 
 @pytest.mark.parametrize(
-    ("text", "quoted"), [(" are", '" are"'), ('"', "'\"'"), ('",', "'\",'"), ("'s", '"\'s"'), ("\"'", '""\'"')]
+    ("text", "quoted"), [(" are", '" are"'), ('"', "'\"'"), ('",', "'\",'"), ("'s", '"\'s"'), (" \"'", "` \"'`")]
 )
 def test_a_token_that_has_quotes_stands_in_others(text, quoted):
     assert in_quotes(text) == quoted
@@ -583,7 +583,15 @@ def test_a_token_that_has_quotes_stands_in_others(text, quoted):
     assert f"logit {quoted} = " in bare(printed(e))
     assert f"likeliest: {quoted} .40, " in bare(printed(e))
     line = f"likeliest: {quoted} .40"
-    assert text == "\"'" or around_quotes(line)[1::2] == [quoted]
+    assert around_quotes(line)[1::2] == [quoted]
+
+
+@pytest.mark.parametrize("width", [30, 40, 80])
+def test_the_colour_bar_fits_one_line(width):
+    e = explanation([("a", ["a"]), ("b", ["b"])], [-2.861, 1.0])
+    lines = bare(printed(e, width=width)).splitlines()
+    (bar,) = [line for line in lines if "−2.861 " in line and "+2.861" in line]
+    assert len(bar) <= width
 
 
 def test_html_gives_quoted_tokens_their_own_direction():

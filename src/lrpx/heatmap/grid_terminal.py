@@ -19,7 +19,7 @@ from .colours import HIDDEN, ink
 from .excerpt import printed_cells, told
 from .grid import Grid, GridRow
 from .numbers import MINUS
-from .terminal import BAR, NO_BREAK, encodable, in_encoding, signs, style_for, unbroken, wrapped
+from .terminal import NO_BREAK, bar_steps, encodable, in_encoding, signs, style_for, unbroken, wrapped
 from .view import WITH_NUMBERS
 
 LABEL = 24  # columns of a row's label at most
@@ -110,8 +110,9 @@ class _ColouredGrid:
             lines += [*self._line(columns, labels), Text()]
         bar = Text("-" if self.minus == "-" else MINUS, "dim")
         one_sided = all(row.view.one_sided for row in grid.rows)
-        for i in range(BAR):
-            share = (i / (BAR - 1)) if one_sided else 2 * i / (BAR - 1) - 1
+        steps = bar_steps(width - 2)
+        for i in range(steps):
+            share = (i / (steps - 1)) if one_sided else 2 * i / (steps - 1) - 1
             bar.append("0" if share == 0 else " ", self.on(share))
         lines.append(bar.append("+", "dim"))
         framed = f"underlined: {grid.marked()}"

@@ -55,6 +55,11 @@ class TerminalMap:
             yield from wrapped(line, console, width)
 
 
+def bar_steps(free: int) -> int:
+    """How many columns of ``free`` ones a colour bar takes: an odd number, so that 0 is one of them."""
+    return max(3, min(BAR, free - 1 + free % 2))
+
+
 def unbroken(line: str, width: int) -> str:
     """A line of a header for ``wrapped``, which breaks no quoted token that fits a line, and not before its probability."""
     words, *rest = around_quotes(line)
@@ -164,7 +169,7 @@ class _ColouredMap:
             *([title, *below, Text()] if view.look.header else []),
             *(self._grid(width) if view.with_numbers else [self._flow(), Text()]),
             *(line for image in view.images for line in self._image(image, width)),
-            self._bar(),
+            self._bar(width),
             Text.assemble(
                 *[("underlined", "dim underline")] * bool(marked), (self.dot.join([*marked, *self._legend()]), "dim")
             ),
@@ -240,14 +245,16 @@ class _ColouredMap:
                 values.append(gap + below.center(columns), "dim")
         return [line for tokens, values in rows if tokens for line in (tokens, values, Text())]
 
-    def _bar(self) -> Text:
+    def _bar(self, width: int) -> Text:
+        """The colour bar between its numbers, of at most ``BAR`` steps, in one line."""
         view = self.view
         if not view.scale:
             return Text(ALL_ZERO, "dim")
         (_, low), *between, (_, high) = view.ticks(self.minus)
         below, above = view.beyond
         bar = Text(f"{low} ").append("  " * below, self.on(-2.0))
-        for share in view.bar(BAR):
+        free = width - cell_len(f"{low}  {high}") - 2 * below - 2 * above
+        for share in view.bar(bar_steps(free)):
             zero = share == 0 and between
             bar.append("0" if zero else "-" if self.on is _few_colours and abs(share) < 0.5 else " ", self.on(share))
         return bar.append("  " * above, self.on(2.0)).append(f" {high}")

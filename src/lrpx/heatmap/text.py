@@ -19,7 +19,7 @@ _BYTES |= {chr(256 + i): b for i, b in enumerate(sorted(set(range(256)) - set(_B
 _UNSEEN = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")  # controls, formats, surrogates, private use, separators
 _UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}]")
 _LONGEST_CHARACTER = 40  # code points; a family of four with skin tones has eleven
-_QUOTED = regex.compile(r"""("[^"]*"+|(?<!\w)'[^']*'(?!\w))""")
+_QUOTED = regex.compile(r"""("[^"]*"+|`[^`]*`|(?<!\w)'[^']*'(?!\w))""")
 BYTES = regex.compile(r"(\\x[0-9a-f]{2})+")  # of a character that is not complete, as ``readable`` writes them
 _JOINERS = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"  # they shape emoji and Persian words
 
@@ -30,8 +30,8 @@ def around_quotes(line: str) -> list[str]:
 
 
 def in_quotes(text: str) -> str:
-    """A token in double quotes; in single ones if it has double ones and no single one."""
-    mark = "'" if '"' in text and "'" not in text else '"'
+    """A token in the first quotes that it does not have itself: double, single or backward ones."""
+    mark = next((mark for mark in "\"'`" if mark not in text), '"')
     return f"{mark}{text}{mark}"
 
 
