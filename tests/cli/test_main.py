@@ -174,7 +174,18 @@ def test_layers_heads_and_neurons(lrpx_command, tmp_path):
         (["--of", "neurons"], "--of neurons needs modules"),
         (["--head", "3"], "--head 3,5"),
         (["--head", "0,1", "--of", "layers"], "--of layers is given"),
-        (["--of", "layers", "--format", "json"], "which holds all numbers"),
+        (
+            ["--of", "layers", "--format", "json"],
+            "--of layers is for what is drawn, and json holds all numbers. Leave it out",
+        ),
+        (
+            ["--head", "0,1", "--format", "json"],
+            "--head 0,1 is for what is drawn, and json holds all numbers. Leave it out",
+        ),
+        (
+            ["--head", "0,1", "--format", "csv"],
+            "--head 0,1 is for what is drawn, and csv has a row for each token. Type",
+        ),
         (["--of", "heads", "--format", "latex"], "--format pdf"),
     ]:
         code, _, err = lrpx_command("explain", TEXT, *given)
@@ -412,7 +423,8 @@ def test_of_several_texts_those_that_can_be_explained_are(lrpx_command, tmp_path
 def test_a_chat(lrpx_command):
     code, out, err = lrpx_command("explain", "the", "--chat")
     assert (code, out) == (2, "")
-    assert err.startswith("lrpx: chat messages need a tokenizer with a chat template; this one has none.")
+    told = "chat messages need a tokenizer with a chat template; this one has none. Give a text, without --chat."
+    assert err.strip() == f"lrpx: {told}"
 
 
 @pytest.mark.filterwarnings("default")

@@ -145,10 +145,16 @@ def view_of(kind: Format, of: str, head: str | None) -> tuple[str, tuple[int, ..
         if not re.fullmatch(r"\d+,\d+", head):
             raise InputError(f"--head {head}: give a layer and a head, both from 0: --head 3,5")
         of, places = "heads", tuple(map(int, head.split(",")))
+    typed = f"--of {of}" if head is None else f"--head {head}"
     if of != "tokens" and kind is Format.csv:
-        raise InputError(f"--of {of} is for what is drawn, and csv has a row for each token.")
+        raise InputError(
+            f"{typed} is for what is drawn, and csv has a row for each token. Type another format: --format html"
+        )
     if of != "tokens" and kind in (Format.json, Format.jsonl):
-        raise InputError(f"--of {of} is for what is drawn, and the format is {kind.name}, which holds all numbers.")
+        raise InputError(
+            f"{typed} is for what is drawn, and {kind.name} holds all numbers. Leave it out, or type another format: "
+            "--format html"
+        )
     if of in ("layers", "heads") and places is None and kind is Format.latex:
         raise InputError(f"--of {of} is no text, which is what latex can show. Type: --format pdf")
     return of, places

@@ -233,6 +233,7 @@ def _templated(reader: Any, chat: Sequence[Mapping[str, Any]]) -> tuple[str, boo
             "chat messages need a processor with a chat template; this one has none.",
             python="Give a text and images=.",
             app="Choose “Text” in place of “Chat”.",
+            command="Give a text and --image, without --chat.",
         )
     from jinja2 import TemplateError  # installed with torch
 

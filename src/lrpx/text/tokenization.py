@@ -197,7 +197,10 @@ def _encode_chat(tokenizer: Any, messages: Sequence[Any], decode: Decode, *, who
             raise InputError(f'{shortened(message)} is no chat message. Give {{"role": "user", "content": "..."}}.')
     if getattr(tokenizer, "chat_template", None) is None:
         raise InputError(
-            "chat messages need a tokenizer with a chat template; this one has none. Give a string instead."
+            "chat messages need a tokenizer with a chat template; this one has none.",
+            python="Give a string instead.",
+            app="Choose “Text” in place of “Chat”.",
+            command="Give a text, without --chat.",
         )
     from jinja2 import TemplateError  # installed with torch
 
