@@ -277,7 +277,7 @@ def test_places_that_are_no_benchmark(tmp_path, source, toy):
     (tmp_path / "mine" / "thesis.tex").write_text("")
     with pytest.raises(InputError, match=r"holds thesis.tex"):
         build(source, tmp_path / "mine", parser=toy)
-    with pytest.raises(InputError, match=r"not a folder made by lrpx benchmark build: it has no manifest\.json"):
+    with pytest.raises(InputError, match=r"benchmark build, blimp or haystack: it has no manifest\.json"):
         load_benchmark(tmp_path / "mine")
     with pytest.raises(InputError, match="is a file"):
         build(source, source, parser=toy)

@@ -114,7 +114,7 @@ def test_a_folder_of_something_else_is_told_by_what_was_given(tmp_path):
     claim(tmp_path / "run", there, what="run")
     for changed, told in [
         ({"options": {"limit": 100}, "plan": {"parts": 1, "selection": "y"}}, "limit is 300 there and 100 now"),
-        ({"methods": ["lrp", "attnlrp"]}, "methods is lrp there and lrp, attnlrp now"),
+        ({"methods": ["lrp", "attnlrp"]}, "methods are lrp there and lrp, attnlrp now"),
         ({"model": {"name": "b", "weights": "y", "layers": 4}}, "model.name is 'a' there and 'b' now"),
         ({"model": {"name": "a", "weights": "y", "layers": 2}}, "model.weights is 'x' there and 'y' now"),
         ({"plan": {"parts": 2, "selection": "x"}}, "plan.parts is 3 there and 2 now"),
@@ -145,6 +145,7 @@ def test_a_folder_that_is_not_there(tmp_path):
         ("sva", "run", "sva is a benchmark. Expected: a run, made by lrpx evaluate. Type: lrpx evaluate sva --out RUN"),
         ("sva/tokenized/gpt2", "benchmark", "is a tokenised set. Expected: a benchmark, made by"),
         ("sva/tokenized/gpt2", "benchmark", "It is in sva: give that folder."),
+        ("sva", "condensed", "Type: lrpx evaluate sva --out RUN, then lrpx records pack RUN --out DIR, and give DIR."),
         ("runs/a", "condensed", "runs/a is a run. Expected: condensed records, made by lrpx records pack. Type: lrpx"),
         ("packed", "run", "Its scores are for: lrpx results packed --output results.md"),
     ],

@@ -37,6 +37,10 @@ def test_one_that_does_not_hold_leaves_the_others(lrpx_command, tmp_path):
     ("arguments", "message"),
     [
         (["records", "check", "nothing"], "nothing has no condensed records"),
+        (
+            ["records", "check", "a/run"],
+            "a/run is a run. Expected: condensed records, made by lrpx records pack. Type: lrpx",
+        ),
         (["records", "pack", "nothing", "--out", "x"], "there is no folder 'nothing'"),
         (["records", "pack", "a/run", "b/run", "--out", "x"], "two runs are called run"),
         (

@@ -155,10 +155,10 @@ def test_what_changes_digits_belongs_to_the_run(sva, tmp_path, passes, name):
 
     assert run("run", True).manifest["options"][name] is True
     assert run("run", True).finished
-    with pytest.raises(InputError, match=f"{name} is True there and None now"):
+    with pytest.raises(InputError, match=f"{name} is True there and not given now"):
         run("run", False)
     assert not {"fast", "compile", "checkpoint", "tf32"} & set(run("plain", False).manifest["options"])
-    with pytest.raises(InputError, match=f"{name} is None there and True now"):
+    with pytest.raises(InputError, match=f"{name} is not given there and True now"):
         run("plain", True)
 
 
@@ -668,8 +668,8 @@ def test_a_full_disk(sva, tmp_path, small_parts, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"methods": ["lrp"]}, r"methods is lrp, gradient-l1, gradient-l2 there and lrp now"),
-        ({"limit": 7}, "limit is None there and 7 now"),
+        ({"methods": ["lrp"]}, r"methods are lrp, gradient-l1, gradient-l2 there and lrp now"),
+        ({"limit": 7}, "limit is not given there and 7 now"),
         ({"seed": 3}, "seed is 0 there and 3 now"),
         ({"batch_tokens": 99}, "batch_tokens is 4096 there and 99 now"),
         ({"pair": (gpt2(seed=2))}, "model.weights is '.*' there and '.*' now"),

@@ -197,7 +197,7 @@ def _load_set(path: Path) -> TokenizedSet:
 
 def _finished(path: Path, kind: str, command: str, counted: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The manifest and the counts of a finished folder."""
-    manifest = read_manifest(path, kind, command)
+    manifest = read_manifest(path, kind, command + ", blimp or haystack" * (kind == "benchmark"))
     if not (path / "counts.json").is_file():
         raise InputError(f"{path} is not finished: run the same {command} again to go on.")
     return manifest, read_counts(path / "counts.json", counted, command)

@@ -211,8 +211,11 @@ def _differences(there: Any, now: Any, name: str = "") -> Iterator[tuple[str, st
                 continue
             yield from _differences(there.get(key), now.get(key), f"{name}.{key}" if name else key)
     elif there != now:
-        yield name, f"{name.removeprefix('options.')} is {_as_typed(there)} there and {_as_typed(now)} now"
+        verb = "are" if isinstance(there, list) or isinstance(now, list) else "is"
+        yield name, f"{name.removeprefix('options.')} {verb} {_as_typed(there)} there and {_as_typed(now)} now"
 
 
 def _as_typed(value: Any) -> str:
+    if value is None or value == []:
+        return "not given"
     return ", ".join(map(str, value)) if isinstance(value, list) else repr(value)

@@ -12,6 +12,7 @@ from ..files import read_json
 NOUNS = {"run": "a run", "benchmark": "a benchmark", "tokenized": "a tokenised set", "condensed": "condensed records"}
 _NEXT = {  # what it is, what was expected -> what to type
     ("benchmark", "run"): "Type: lrpx evaluate {} --out RUN, and give RUN.",
+    ("benchmark", "condensed"): "Type: lrpx evaluate {} --out RUN, then lrpx records pack RUN --out DIR, and give DIR.",
     ("run", "condensed"): "Type: lrpx records pack {} --out DIR, and give DIR.",
     ("condensed", "run"): "Its scores are for: lrpx results {} --output results.md",
 }
@@ -44,7 +45,7 @@ def not_ours(folder: Path, kind: str, command: str) -> InputError:
 def _around(folder: Path, kind: str) -> str:
     """Which folder was meant: one that this one is in, or those in it."""
     for parent in list(folder.parents)[:3]:
-        if _kind(parent) == kind:
+        if kind_of_folder(parent) == kind:
             return f"It is in {parent}: give that folder."
     inside = list(_inside(folder, kind))
     return f"In it are: {listed(inside, _LISTED)}. Give one of them." if inside else ""
@@ -53,10 +54,11 @@ def _around(folder: Path, kind: str) -> str:
 def _inside(folder: Path, kind: str) -> Iterator[str]:
     """The folders of this kind in a folder, or in those in it."""
     for pattern in ("*/manifest.json", "*/*/manifest.json"):
-        yield from (str(found.parent) for found in sorted(folder.glob(pattern)) if _kind(found.parent) == kind)
+        yield from (str(found.parent) for found in sorted(folder.glob(pattern)) if kind_of_folder(found.parent) == kind)
 
 
-def _kind(folder: Path) -> Any:
+def kind_of_folder(folder: Path) -> Any:
+    """What the manifest says that it is; ``None`` without one that can be read."""
     try:
         return read_json(folder / "manifest.json").get("kind")
     except (InputError, OSError):

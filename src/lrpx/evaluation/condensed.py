@@ -22,7 +22,7 @@ import numpy as np
 
 from ..benchmark.folder import load_benchmark
 from ..benchmark.storage import read_manifest, read_table
-from ..benchmark.wrong_folder import not_ours
+from ..benchmark.wrong_folder import NOUNS, kind_of_folder, not_ours, of_another_kind
 from ..errors import InputError, import_optional
 from ..files import sha256
 from .records import METRICS
@@ -111,7 +111,7 @@ def condensed_folders(paths: Sequence[str | Path]) -> list[Path]:
     """The folders in or below the given ones that have a manifest, in the order of their paths.
 
     Raises:
-        InputError: A folder has none.
+        InputError: A folder has none, or is a run or a benchmark itself.
     """
     found = []
     for path in map(Path, paths):
@@ -122,6 +122,8 @@ def condensed_folders(paths: Sequence[str | Path]) -> list[Path]:
             raise InputError(
                 f"{path} has no condensed records. Make them from a run: lrpx records pack RUN --out {path}"
             )
+        if inside[0] == path and (kind := kind_of_folder(path)) in NOUNS and kind != "condensed":
+            raise of_another_kind(path, kind, "condensed", "lrpx records pack")
         found += inside
     return found
 
