@@ -139,35 +139,13 @@ def explain(
 
     [b]lrpx explain "The keys to the cabinet" --target " are" --contrast " is"[/b]
 
-    Several predictions of one text:
-
-    [b]lrpx explain "The keys to the cabinet" --target " are" --target " were" --contrast " is"[/b]
-
-    A picture, by another method, for a model of the Hub:
-
     [b]lrpx explain "The keys to the cabinet" --method lrp -m gpt2 -o keys.png[/b]
-
-    Why a translation model writes this:
-
-    [b]lrpx explain "translate English to German: The house" --target "Das Haus" -m google-t5/t5-small[/b]
-
-    What a chat model answers, and many texts, one per line, to JSON lines:
-
-    [b]lrpx explain "Is Paris in France?" --chat -m Qwen/Qwen3-0.6B[/b]
 
     [b]cat texts.txt | lrpx explain --format jsonl > explained.jsonl[/b]
 
-    An image classifier, and how well an image and a text fit:
-
     [b]lrpx explain --image cat.png --target "tabby, tabby cat" -m google/vit-base-patch16-224[/b]
 
-    [b]lrpx explain --image cat.png --target "a cat" --contrast "a dog" -m openai/clip-vit-base-patch32[/b]
-
-    A classifier, and a model that answers questions:
-
-    [b]lrpx explain "A great film" --contrast NEGATIVE -m distilbert/distilbert-base-uncased-finetuned-sst-2-english[/b]
-
-    [b]lrpx explain "Ada is in Rome." --question "Who is in Rome?" -m distilbert/distilbert-base-cased-distilled-squad[/b]
+    Chats, translation, classifiers, questions, images with text: docs/command_line.md.
 
     Exit status: 0 all was explained; 1 some of several texts were not; 2 nothing was.
     """
