@@ -146,6 +146,27 @@ def test_the_plan(folder, tmp_path, monkeypatch):
     assert (step.missing, step.bytes) == (f"{tmp_path / 'nothing'} does not exist", 0)
 
 
+def test_a_model_of_another_architecture_is_refused(folder, tmp_path, monkeypatch):
+    """It would be hours of work for figures that cannot be compared."""
+    other = {"models": [f"bert-base-uncased={folder / 'gpt2'}"], "benchmark": folder / "sva"}
+    (step,) = plan(tmp_path / "out", **other, rate=lambda *_: TERA)[1:]
+    assert step.missing.endswith("is of the architecture gpt2, and bert-base-uncased is bert: give another place")
+    assert "is of the architecture gpt2" in reproduce(tmp_path / "out", **other).missing["bert-base-uncased"]
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: str(folder / "gpt2" / "config.json"))
+    (step,) = plan(
+        tmp_path / "out", models=["bert-base-uncased=some/name"], benchmark=folder / "sva", rate=lambda *_: TERA
+    )[1:]
+    assert "some/name is of the architecture gpt2" in step.missing
+
+
+def test_the_data_is_counted_among_what_is_downloaded(folder, tmp_path):
+    steps = plan(tmp_path / "out", models=[f"gpt2={folder / 'gpt2'}"], rate=lambda *_: TERA)
+    assert "In all: about 9 MB to download" in plan_text(steps)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "lgd_dataset.tsv").write_text("")
+    assert plan(tmp_path / "out", models=[f"gpt2={folder / 'gpt2'}"], rate=lambda *_: TERA)[0].bytes == 0
+
+
 def test_what_the_benchmark_needs(tmp_path, monkeypatch):
     (step, *_) = plan(tmp_path / "out", models=["gpt2"], benchmark=tmp_path / "sva", rate=lambda *_: TERA)
     assert step.missing == "it is not there, or not finished"

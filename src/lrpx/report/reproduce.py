@@ -12,6 +12,7 @@ says what would be done and what is missing, and loads nothing.
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 from collections.abc import Callable, Sequence
@@ -30,6 +31,7 @@ from .paper import MODELS, SET_UP, PaperModel, twin
 
 logger = logging.getLogger("lrpx")
 
+LGD_SIZE = 8_900_000  # bytes of lgd_dataset.tsv, about
 LENGTHS = {"causal": 11, "masked": 30}  # tokens per sample, on average (App. B)
 
 
@@ -110,6 +112,8 @@ def reproduce(
         folder = _folder(model)
         logger.info("%s from %s", model.name, place)
         try:
+            if other := _another_architecture(model, place):
+                raise InputError(f"{other}.")
             methods, kind = list(model.scores), dtype or model.dtype
             run = evaluate(sva, place, methods, output / "runs" / folder, limit=samples, dtype=kind, **options)
             done.append(EvaluatedModel(model, place, run, pack(run, output / "records" / folder)))
@@ -252,7 +256,8 @@ def _plan_benchmark(output: Path, benchmark: str | Path | None, source: str | Pa
     if source is not None and not Path(source).exists():
         lacking.append(f"{source} does not exist")
     from_ = "lgd_dataset.tsv, downloaded" if source is None else str(source)
-    return PlanStep(f"build the benchmark from {from_}, subjects by {parser}", "; ".join(lacking), 0, None)
+    size = LGD_SIZE if source is None and not (output / "lgd_dataset.tsv").exists() else 0
+    return PlanStep(f"build the benchmark from {from_}, subjects by {parser}", "; ".join(lacking), size, None)
 
 
 def _plan_model(
@@ -278,11 +283,24 @@ def _plan_model(
     if Path(place).is_absolute() and not Path(place).exists():  # no name on the Hub
         return PlanStep(what, f"{place} does not exist", 0, seconds)
     if Path(place).exists() or _cached(place):
-        return PlanStep(what, "", 0, seconds)
+        return PlanStep(what, _another_architecture(model, place), 0, seconds)
     lacking = (
         "" if not _is_gated(place) or _token() else "it is gated on the Hub: ask for access there, and `hf auth login`"
     )
     return PlanStep(what, lacking, model.download, seconds)
+
+
+def _another_architecture(model: PaperModel, place: str) -> str:
+    """Why what is at ``place`` cannot be the paper's model, or nothing if it can, or if its configuration is not there."""
+    try:
+        file = Path(place) / "config.json" if Path(place).exists() else _cached(place)
+        there = json.loads(Path(file).read_text(encoding="utf-8")).get("model_type") if file else None
+    except (OSError, ValueError, AttributeError):
+        return ""  # loading it says what is wrong
+    expected = next(kind for kind in ("bert", "gpt2", "llama") if kind in model.hub.lower())
+    if there in (None, expected):
+        return ""
+    return f"{place} is of the architecture {there}, and {model.name} is {expected}: give another place"
 
 
 def _is_gated(place: str) -> bool:
@@ -295,10 +313,12 @@ def _token() -> bool:
     return huggingface_hub.get_token() is not None
 
 
-def _cached(place: str) -> bool:
+def _cached(place: str) -> str:
+    """Where the configuration of a model of the Hub was downloaded to, or nothing."""
     import huggingface_hub
 
-    return isinstance(huggingface_hub.try_to_load_from_cache(place, "config.json"), str)
+    found = huggingface_hub.try_to_load_from_cache(place, "config.json")
+    return found if isinstance(found, str) else ""
 
 
 def _rate(dtype: str, device: str | None) -> float:
@@ -309,7 +329,7 @@ def _rate(dtype: str, device: str | None) -> float:
 
 
 def _gb(size: float) -> str:
-    return f"{size / 1e9:.1f} GB"
+    return f"{size / 1e6:.0f} MB" if 0 < size < 1e8 else f"{size / 1e9:.1f} GB"
 
 
 def plan_text(steps: Sequence[PlanStep]) -> str:
