@@ -104,6 +104,17 @@ def test_names_stand_at_every_line_of_a_narrow_grid(new_page, url):
     assert sorted(tops) == sorted(cells)
 
 
+def test_every_line_of_a_grid_begins_at_the_same_place(new_page, url):
+    """A space is not at the beginning of a line."""
+    page = explained(new_page(browser.PHONE), url, "The keys to the cabinet the keys to the cabinet")
+    firsts = page.evaluate(
+        """[...new Map([...document.querySelectorAll('.column')].map(c => [c.offsetTop, c]).reverse()).values()]
+        .map(c => c.offsetLeft)"""
+    )
+    assert len(firsts) > 1
+    assert len(set(firsts)) == 1
+
+
 def test_downloads(new_page, url, tmp_path):
     page = explained(new_page(), url)
     for kind, name in (("json", "lrpx.json"), ("html", "lrpx.html"), ("csv", "lrpx.csv"), ("latex", "lrpx.tex")):

@@ -58,7 +58,9 @@ export function grid(data, truth, pick) {
     if (column.segment) line.append(el("bdi", { class: "segment" }, `${column.segment}:`));
     const text = column.pieces.join(""), underlined = column.positions.some(i => marked.has(i));
     const told = data.rows.map(row => `${several ? row.method + " " : ""}${row.numbers[n] || "hidden"}`).join(", ");
-    const classes = ["column", column.gap && !turns && "gap", column.explained && "explained", column.hidden && "hidden", underlined && "truth",
+    // A space is the margin of the column before it, so that it does not indent a line.
+    const next = data.columns[n + 1], gap = next && next.gap && next.level === column.level;
+    const classes = ["column", gap && "gap", column.explained && "explained", column.hidden && "hidden", underlined && "truth",
       column.image && "image"].filter(Boolean).join(" ");
     const more = [underlined && "ground truth", column.explained && "explained position"].filter(Boolean).join(", ");
     const button = el("button", {
