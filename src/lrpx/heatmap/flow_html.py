@@ -23,7 +23,7 @@ STRONGEST = 200  # edges in the table
 
 _STYLE = f"""
 .lrpx .flow{{background:#fff;color:#1b1c1f;border:1px solid var(--lrpx-line);border-radius:6px;margin:10px 0;overflow:auto;
-position:relative;-webkit-overflow-scrolling:touch}}
+position:relative;-webkit-overflow-scrolling:touch;width:fit-content;max-width:100%;box-sizing:border-box}}
 .lrpx .flow .sheet{{display:grid;width:max-content;grid-template-columns:auto auto}}
 .lrpx .flow .places,.lrpx .flow .names{{position:sticky;background:#fff;z-index:1}}
 .lrpx .flow .places{{left:0}}
