@@ -103,6 +103,12 @@ class Elements(HTMLParser):
         self.found.append((tag, dict(attributes)))
 
 
+def test_the_frame_is_no_wider_than_the_flow():
+    """That of a short text would be blank for two thirds."""
+    [style] = re.findall(r"\.lrpx \.flow\{(.*?)\}", made().to_html(), re.DOTALL)[:1]
+    assert "width:fit-content;max-width:100%" in style
+
+
 def test_the_page_has_every_edge_and_node():
     page = made().to_html()
     parser = Elements()
