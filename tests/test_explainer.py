@@ -298,7 +298,7 @@ def test_ids_need_no_tokenizer(gpt2):
     assert np.array_equal(e.relevance, lrpx.explain(model, tokenizer, TEXT, target=3, contrast=4).relevance)
 
 
-def test_layers_and_places(gpt2):
+def test_layers_and_places(gpt2, tmp_path):
     blocks = ["transformer.h.0", "transformer.h.1"]
     e = lrpx.explain(*gpt2, TEXT, at=["embedding", *blocks])
     assert e.at == "embedding"
@@ -306,6 +306,8 @@ def test_layers_and_places(gpt2):
     assert np.allclose(e.relevance, lrpx.explain(*gpt2, TEXT, at="embedding").relevance, rtol=1e-12)
     both = lrpx.explain(*gpt2, TEXT, at=("input", "embedding"))
     assert (both.at, list(both.layers)) == ("input", ["embedding"])
+    both.save(tmp_path / "e.json")
+    assert lrpx.Explanation.load(tmp_path / "e.json").provenance == both.provenance
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -313,7 +315,8 @@ def test_every_method_has_defaults(gpt2, method):
     e = lrpx.explain(*gpt2, TEXT, method=method)
     assert e.method == method
     assert e.relevance.shape == (5,)
-    assert e.provenance["options"] == METHODS[method].options
+    options = METHODS[method].options
+    assert e.provenance["options"] == {k: list(v) if isinstance(v, tuple) else v for k, v in options.items()}
 
 
 def test_provenance(gpt2):
@@ -544,7 +547,7 @@ def test_a_rule_set_of_ones_own_is_recorded_by_the_names_of_its_rules():
     model = tiny.build("causal:llama")
     rules = {"softmax": lrpx_rules.constant, "linear": lrpx_rules.alpha1beta0}
     settings = provenance(model, "lrp", {"rules": rules, "at": ("input",)})["options"]
-    assert settings == {"rules": "{'softmax': 'constant', 'linear': 'alpha_beta(1, 0)'}", "at": ("input",)}
+    assert settings == {"rules": "{'softmax': 'constant', 'linear': 'alpha_beta(1, 0)'}", "at": ["input"]}
 
 
 # Texts that cannot be explained, among others
@@ -609,6 +612,10 @@ def test_an_unknown_keyword_names_all_options(gpt2):
         ) as caught:
             call()
         assert "contrast" in str(caught.value)
+    with pytest.raises(
+        lrpx.InputError, match=r"unknown option 'group'\. It belongs to show\(\.\.\.\): explainer\(text\)\.show\(group="
+    ):
+        lrpx.Explainer(*gpt2)(TEXT, group="words")
     with pytest.raises(lrpx.InputError, match=r"unknown option 'batch_token'\. Did you mean 'batch_tokens'"):
         lrpx.explain(*gpt2, TEXT, batch_token=1)
     with pytest.raises(lrpx.InputError, match="attnlrp takes no option 'norm'"):

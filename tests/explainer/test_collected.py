@@ -3,7 +3,9 @@
 import gc
 
 import pytest
+import tiny
 
+import lrpx
 from lrpx.errors import InputError
 from lrpx.explainer.collected import NEVER, Collected, without_collections, without_full_collections
 
@@ -50,3 +52,22 @@ def test_only_full_collections_are_put_off_while_passes_run_and_thresholds_come_
     with pytest.raises(InputError), without_full_collections():
         raise InputError("it is empty.")
     assert gc.get_threshold() == before
+
+
+def test_explanations_know_their_place_among_all_texts_given():
+    """Where a text could not be explained, and by several methods, the place in the sequence is another one."""
+    explainer = lrpx.Explainer(tiny.build("causal:gpt2"))
+    es = explainer([[5, 6, 7], [], [8, 9]], target=20, contrast=21, method=["lrp", "random"], errors="collect")
+    assert [failure.index for failure in es.failures] == [1]
+    assert [e.index for e in es] == [0, 0, 2, 2]
+    frame = es.to_frame()
+    assert dict(zip(frame["explanation"], frame["input"], strict=True)) == {0: 0, 1: 0, 2: 2, 3: 2}
+    assert lrpx.faithfulness(explainer, es).to_frame()["text"].tolist() == [0, 0, 2, 2]
+    assert [e.index for e in (lrpx.Explanation.from_dict(es[2].to_dict()), explainer([5, 6]))] == [2, None]
+
+
+def test_texts_of_several_calls_are_counted_where_they_are_perturbed():
+    explainer = lrpx.Explainer(tiny.build("causal:gpt2"))
+    first, second = (explainer([ids], target=20, contrast=21)[0] for ids in ([5, 6, 7], [8, 9]))
+    assert first.index == second.index == 0
+    assert [one.text for one in lrpx.faithfulness(explainer, [first, second]).each] == [0, 1]

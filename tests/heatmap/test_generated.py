@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 
@@ -356,3 +357,9 @@ def test_the_page_has_the_images_of_the_prompt():
     assert "image: 2 x 2 patches" in page
     assert "for &quot;A cat&quot;, colours to ±" in page
     assert "data:image/png" not in generation().to_html()
+
+
+def test_sums_of_a_row_have_four_digits():
+    view = generated_view(generation())
+    row = replace(view.rows[0], residual=15.0, relevance=np.array([43.94]))
+    assert view.sums(row)[-2:] == ["sum +43.94", "residual +15.00"]

@@ -191,7 +191,7 @@ def test_integrated_gradients_are_the_sum_written_out(family):
     assert e.components["baseline"] == pytest.approx(start, rel=1e-5, abs=1e-6)
     gap = value - start - sum(each.sum().item() for each in expected.values())
     assert e.residual == pytest.approx(gap, abs=1e-5 * abs(e.relevance).sum())
-    assert (e.at, e.provenance["options"]["at"]) == ("input", ("input",))
+    assert (e.at, e.provenance["options"]["at"]) == ("input", ["input"])
 
 
 @pytest.mark.parametrize("baseline", ["zero", 12])

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from lrpx import Explanation
+from lrpx import Explanation, Explanations, RelevanceFlow
 from lrpx.errors import InputError, NonFiniteError
 from lrpx.results.explanation import SCHEMA
 from lrpx.results.tokens import Prediction, Token, Unit
@@ -228,8 +228,6 @@ def test_loading_what_is_not_json(tmp_path):
         path.write_bytes(content)
         with pytest.raises(InputError, match=r"x.json is not JSON: .*Give a file written by Explanation.save\(\)"):
             Explanation.load(path)
-    with pytest.raises(FileNotFoundError):
-        Explanation.load(tmp_path / "none.json")
 
 
 def test_loading_nan(tmp_path):
@@ -302,6 +300,12 @@ def test_frame_without_pandas(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match=r"to_frame\(\) needs pandas: pip install matplotlib pandas networkx"):
         explanation().to_frame()
+
+
+def test_a_file_that_is_not_there():
+    for load in (Explanation.load, Explanations.load, RelevanceFlow.load):
+        with pytest.raises(InputError, match=r"'nowhere\.json' is no file\. Give one that "):
+            load("nowhere.json")
 
 
 def test_views_are_those_of_the_heatmap(tmp_path, capsys):

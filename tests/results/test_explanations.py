@@ -5,6 +5,7 @@ import pytest
 
 import lrpx
 from lrpx import Explanation, Explanations, InputError
+from lrpx.results.explanations import Failure
 from lrpx.results.tokens import Token, Unit
 
 
@@ -54,8 +55,11 @@ def test_one_page(three):
 
 def test_one_table(three):
     frame = Explanations(three).to_frame()
-    assert frame.columns.tolist() == ["explanation", "method", "position", "text", "token", "token_id", "relevance"]
+    assert frame.columns.tolist() == [
+        *("explanation", "input", "method", "position", "text", "token", "token_id", "relevance")
+    ]
     assert frame["explanation"].tolist() == [0, 0, 1, 1, 1, 2]
+    assert frame["input"].isna().all()  # these are of no call
     assert frame["position"].tolist() == [0, 1, 0, 1, 2, 0]
     assert frame["token"].tolist() == list("abcdef")
     assert frame["method"].tolist() == ["lrp"] * 2 + ["attnlrp"] * 3 + ["lrp"]
@@ -93,3 +97,9 @@ def test_files_of_one_and_of_several(tmp_path):
 def test_what_cannot_be_compared(given, message):
     with pytest.raises(InputError, match=message):
         lrpx.compare(*given)
+
+
+def test_failures_are_counted_in_the_repr():
+    failure = Failure(0, "", InputError("it is empty."))
+    assert repr(Explanations([], [failure])) == "Explanations([], 1 failure)"
+    assert repr(Explanations([], [failure] * 2)) == "Explanations([], 2 failures)"

@@ -64,7 +64,7 @@ def file_of(explanations: Sequence[Explanation], kind: str, look: Look) -> bytes
 
 
 def csv_of(explanations: Sequence[Explanation], lines: Sequence[int] = ()) -> str:
-    """One row per token, with the columns of ``Explanations.to_frame``; ``lines`` of a file, if the texts are from one, first."""
+    """One row per token, with columns of ``Explanations.to_frame``; ``lines`` of a file, if the texts are from one, first."""
     rows = [
         (*lines[n : n + 1], n, e.method, i, text, e.tokens[i], e.token_ids[i], e.relevance[i])
         for n, e in enumerate(explanations)

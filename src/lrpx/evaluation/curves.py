@@ -38,7 +38,7 @@ class Perturbed:
     """What the tokens, heads or neurons of one explanation are to the model.
 
     Attributes:
-        text: Which of the texts, counted from 0.
+        text: Which of the texts, counted from 0: ``Explanation.index``, where all are of one call.
         method: Of the explanation.
         relevance: float64 ``[n]`` by which they were ordered.
         hidden: ``[S + 1]`` how many are removed at each step of the curves, from 0 to n.

@@ -84,8 +84,7 @@ def faithfulness(
         explanations = [explanations]
     for e in (*explanations, *(ranked_by or ())):
         _check(e, model)
-    numbers: dict[Any, int] = {}
-    texts = [numbers.setdefault((tuple(e.token_ids), e.position), len(numbers)) for e in explanations]
+    texts = _texts_of(explanations)
     batches = [pad([_item_of(e)], model) for e in explanations]
     with lock_of(model), fresh_rotations(model):
         check_model(model, {})
@@ -99,6 +98,16 @@ def faithfulness(
         each = zip(explanations, batches, texts, strict=True)
         found = Faithfulness(tuple(_without_tokens(model, e, batch, n, b, steps, keeps=keeps) for e, batch, n in each))
         return _of_this_model(found, explanations)
+
+
+def _texts_of(explanations: Sequence[Explanation]) -> list[int]:
+    """Which text each is about: its place in the call that explained it or, where they are of several calls, here."""
+    asked = [(tuple(e.token_ids), e.position) for e in explanations]
+    places = {e.index: one for e, one in zip(explanations, asked, strict=True)}
+    if None not in places and all(places[e.index] == one for e, one in zip(explanations, asked, strict=True)):
+        return [e.index for e in explanations if e.index is not None]
+    numbers: dict[Any, int] = {}
+    return [numbers.setdefault(one, len(numbers)) for one in asked]
 
 
 def _of_this_model(found: Faithfulness, explanations: Sequence[Explanation]) -> Faithfulness:

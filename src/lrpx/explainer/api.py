@@ -252,4 +252,4 @@ class Explainer(Questions):
             return by_method[0][0]
         complete = [i for i in texts.items if i not in texts.failed]
         failures = (Failure(i, texts.given[i], error) for i, error in sorted(texts.failed.items()))
-        return Explanations((found[i] for i in complete for found in by_method), failures)
+        return Explanations((found[i].numbered(i) for i in complete for found in by_method), failures)

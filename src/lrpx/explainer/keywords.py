@@ -8,11 +8,13 @@ from collections.abc import Iterable, Mapping
 from transformers import GenerationConfig
 
 from ..errors import check_names
+from ..heatmap.shown import ViewOptions
 from ..methods import METHODS
 from ..models.loading import load
 from .arguments import CallOptions, ExplainOptions
 
 HOME = {  # options that are often typed in the wrong place -> where they belong
+    **{name: f"It belongs to show(...): explainer(text).show({name}=...)." for name in ViewOptions.__annotations__},
     **{
         name: f"How a model generates is explainer.generate(prompt, generation_config={{{name!r}: ...}})."
         for name in vars(GenerationConfig())

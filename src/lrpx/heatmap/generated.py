@@ -16,7 +16,7 @@ from .drawable import Generated, Patches
 from .facts import model_and_settings
 from .images import ImageMap, maps_of
 from .look import Look
-from .numbers import MINUS, probability, short
+from .numbers import MINUS, four, probability
 from .text import legible, mostly_rtl, same_apart
 
 STRONGEST = 3  # tokens that are named for each generated one
@@ -112,7 +112,7 @@ class GeneratedView:
         """Probability, sum and residual of a row, each with its name."""
         parts = [] if row.probability is None else [f"p {probability(row.probability)}"]
         if row.residual is not None:
-            parts += [f"sum {short(float(row.relevance.sum()), MINUS)}", f"residual {short(row.residual, MINUS)}"]
+            parts += [f"sum {four(float(row.relevance.sum()), MINUS)}", f"residual {four(row.residual, MINUS)}"]
         return parts
 
 

@@ -50,7 +50,7 @@ const fixed=(v,scale)=>{if(!v)return"0";if(scale&&(scale<1e-3||scale>=1e6))retur
 const d=scale?Math.max(0,3-Math.floor(Math.log10(scale))):0,r=Number(v.toFixed(d));return r?sign((r>0?"+":"")+r.toFixed(d)):"0"};
 const end=values=>{const a=values.map(Math.abs).sort((x,y)=>x-y);
 return a.length?a[Math.ceil(D.quantile*(a.length-1))]||a[a.length-1]:0};
-const likely=p=>p>.995?"> .99":p<.0005?"< .001":"= "+p.toFixed(1-Math.floor(Math.log10(p))).replace("0.",".");
+const likely=p=>p>.995?"> .99":p<.001?"< .001":"= "+p.toFixed(1-Math.floor(Math.log10(p))).replace("0.",".");
 function show(rows,what){
 const used=rows.map(i=>D.rows[i]),stop=Math.max(...used.map(row=>row.end)),sum=new Array(stop).fill(0);
 used.forEach(row=>row.relevance.forEach((v,i)=>{sum[i]+=v}));

@@ -39,7 +39,7 @@ def probability(p: float) -> str:
     """``= .41``: two digits; ``> .99`` and ``< .001`` beyond."""
     if p > 0.995:
         return "> .99"
-    if p < 0.0005:
+    if p < 0.001:
         return "< .001"
     return f"= {p:.{1 - math.floor(math.log10(p))}f}".replace("0.", ".")
 

@@ -60,7 +60,9 @@ def _written(option: Any) -> Any:
     """An option as JSON can hold it, the same in every process: a rule set by the names of its rules."""
     if isinstance(option, Mapping):
         return str({kind: getattr(rule, "__name__", repr(rule)) for kind, rule in option.items()})
-    return option if isinstance(option, str | int | float | bool | list | tuple | None) else repr(option)
+    if isinstance(option, tuple):
+        return list(option)  # as it is read back
+    return option if isinstance(option, str | int | float | bool | list | None) else repr(option)
 
 
 def model_facts(model: PreTrainedModel) -> dict[str, Any]:

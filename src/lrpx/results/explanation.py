@@ -64,6 +64,8 @@ class Explanation(ShownPairs):
         span: Where logits of several positions are explained together, these, as (start, stop) without stop; or ``None``.
         method: Name of the method.
         at: Where ``relevance`` was taken: ``"input"`` or ``"embedding"``.
+        index: Its place among the texts (or images, or targets of one text) of its call, from 0, that of a row of a table whose
+            column was given; ``None`` where one was given alone.
         text: The explained text, or ``None`` when token ids were given.
         special: Positions of the tokenizer's special tokens: BOS, ``[CLS]``, the roles of a chat.
         segments: The parts of an input that has several, in order and without overlap: ``"question"`` and ``"context"``,
@@ -94,6 +96,7 @@ class Explanation(ShownPairs):
     position: int
     method: str
     at: str = "input"
+    index: int | None = None
     text: str | None = None
     special: tuple[int, ...] = ()
     segments: tuple[Segment, ...] = ()
@@ -143,8 +146,15 @@ class Explanation(ShownPairs):
 
     def noted(self, notes: Iterable[str]) -> Explanation:
         """The same with more notes."""
+        return self._with("notes", (*self.notes, *notes))
+
+    def numbered(self, index: int) -> Explanation:
+        """The same as one of several, with its place among them."""
+        return self._with("index", index)
+
+    def _with(self, name: str, value: Any) -> Explanation:
         found = copy.copy(self)  # as dataclasses.replace, without checking all numbers once more
-        object.__setattr__(found, "notes", (*self.notes, *notes))
+        object.__setattr__(found, name, value)
         return found
 
     def _numbers(self) -> list[tuple[str, Any]]:
@@ -314,6 +324,7 @@ def _later_fields(saved: dict[str, Any]) -> dict[str, Any]:
     unknown = ("by_attention", "by_mlp", "target_probability", "target_rank", "contrast_probability", "contrast_rank")
     return {
         **dict.fromkeys(unknown),
+        "index": None,
         "top": [],
         "notes": [],
         "explains": "",

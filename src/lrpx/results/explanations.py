@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from ..errors import InputError, LrpxError
+from ..errors import InputError, LrpxError, counted
 from ..files import check_ending, json_line, save_output
 from ..heatmap.shown import Shown
 from .agreement import agreements
@@ -57,11 +57,14 @@ class Explanations(Shown, Sequence[Explanation]):
         return len(self._explanations)
 
     def __repr__(self) -> str:
-        failed = f", {len(self.failures)} failures" if self.failures else ""
+        failed = f", {counted(len(self.failures), 'failure')}" if self.failures else ""
         return f"Explanations([{', '.join(map(repr, self))}]{failed})"
 
     def to_frame(self, of: Literal["tokens", "layers", "heads"] = "tokens") -> pd.DataFrame:
-        """The rows of all explanations, as ``Explanation.to_frame``, after ``explanation`` (its index) and ``method``.
+        """The rows of all explanations, as ``Explanation.to_frame``, after ``explanation``, ``input`` and ``method``.
+
+        ``explanation`` is the place in this sequence, ``input`` that of the text among those that were given
+        (``Explanation.index``): where texts could not be explained, or by several methods, they differ.
 
         Raises:
             ImportError: pandas is not installed.
@@ -70,10 +73,11 @@ class Explanations(Shown, Sequence[Explanation]):
         frames = [each.to_frame(of) for each in self]
         for i, (frame, each) in enumerate(zip(frames, self, strict=True)):
             frame.insert(0, "explanation", i)
-            frame.insert(1, "method", each.method)
+            frame.insert(1, "input", each.index)
+            frame.insert(2, "method", each.method)
         import pandas as pd  # there, or ``Explanation.to_frame`` has said how to install it
 
-        columns = ["explanation", "method", "position", "text", "token", "token_id", "relevance"]
+        columns = ["explanation", "input", "method", "position", "text", "token", "token_id", "relevance"]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
 
     def agreement(self) -> dict[tuple[str, str], float]:

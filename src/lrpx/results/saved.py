@@ -18,8 +18,10 @@ def read_saved(path: str | os.PathLike[str], written_by: str) -> Any:
     """The JSON of a file that ``save`` wrote; ``written_by`` is how users call it.
 
     Raises:
-        InputError: It is not JSON.
+        InputError: There is no such file, or it is not JSON.
     """
+    if not Path(path).is_file():
+        raise InputError(f"{os.fspath(path)!r} is no file.", python=f"Give one that {written_by} wrote.", command=WROTE)
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
