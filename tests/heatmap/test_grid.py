@@ -498,3 +498,12 @@ def test_labels_that_hold_commas_are_listed_with_semicolons():
     rows = [made(method=m, position=p, notes=(f"at {p}",)) for p in (1, 2) for m in ("lrp", "attnlrp")]
     below = grid(rows, Look()).below()
     assert any(line.startswith("lrp, position 1; attnlrp, position 1: ") for line in below), below
+
+
+def test_the_table_of_texts_has_the_direction_of_the_grids():
+    """Not of a text's first letter, as a browser would choose: most letters may run the other way."""
+    mixed, plain = ["שלום", " to", " the", " cabinet"], ["The", " keys", " to", " it"]
+    page = heatmap.to_html([made(mixed), made(mixed, method="lrp"), made(plain), made(plain, method="lrp")])
+    table = re.search(r'<table class="overview">(.*?)</table>', page, flags=re.S)[1]
+    assert re.findall(r'<td><bdi dir="(\w+)">', table) == ["ltr", "ltr"]
+    assert re.findall(r'<div class="columns" dir="(\w+)">', page) == ["ltr", "ltr"]

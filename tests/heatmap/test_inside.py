@@ -316,3 +316,14 @@ def test_a_palette_is_safe_for_colour_blindness(kind):
     for a, b in [(high, low), (high, zero), (low, zero), (above, below), (above, high), (below, low)]:
         assert distance(a, b, kind) > 20
     assert distance((0, 158, 0), (200, 80, 0), "deuteranopia") < distance((0, 158, 0), (200, 80, 0), "tritanopia") / 2
+
+
+@pytest.mark.parametrize("of", ["heads", "layers"])
+def test_a_matrix_names_every_column_and_tells_the_value(of):
+    e = made()
+    page = heatmap.html_fragment(e, Look(), of)
+    row = re.search(r'<span class="numbers">(.*?)</div>', page, flags=re.S)[1]
+    count = {"heads": HEADS, "layers": LAYERS}[of]
+    assert re.findall(r"<span>(\d*)</span>", row) == [str(i) for i in range(count)]
+    for drawn in (page, printed(e, of)):
+        assert 'logit "x" = +1.5' in drawn.replace("&quot;", '"')

@@ -15,6 +15,7 @@ from lrpx import Explanations, heatmap
 from lrpx.errors import InputError
 from lrpx.heatmap import Look
 from lrpx.heatmap.colours import BEYOND_BLUE, BEYOND_RED, HIDDEN, RED, colour, hex_colour, ink
+from lrpx.heatmap.fonts import Typeface
 from lrpx.heatmap.shown import ViewOptions
 from lrpx.heatmap.text import half_character
 from lrpx.heatmap.view import view
@@ -364,3 +365,21 @@ def test_of_a_long_text_a_grid_without_colours_has_the_strongest_of_each_row():
     assert '" w50"' in out
     assert len(re.findall(r'" w\d+"\n', out)) == 20
     assert "the 20 strongest of 100 tokens" in out
+
+
+def test_code_points_are_not_joined():
+    """Of an emoji of several, where no font has it; a joiner between them makes a PDF draw one over the other."""
+    face = Typeface("e")
+    face._missing, face._emoji = set("👨👩\ufe0f"), {}
+    assert face.text("👨\u200d👩 e") == "U+1F468U+1F469 e"
+    assert face.text("क्\u200dष") == "क्\u200dष"  # which has glyphs
+    assert face.text("e\ufe0f") == "e"
+
+
+def test_the_bar_of_a_picture_has_no_gaps(tmp_path):
+    """Shades that only meet show the paper between them in a browser, so each lies on the one before it."""
+    chat().to_svg(tmp_path / "map.svg")
+    shades = re.findall(r"M ([\d.]+) ([\d.]+) \nL ([\d.]+) ", (tmp_path / "map.svg").read_text())
+    starts = [(float(left), float(right)) for left, y, right in shades]
+    ends = max((sum(1 for _, r in starts if r == right), right) for _, right in starts)
+    assert ends[0] >= 250

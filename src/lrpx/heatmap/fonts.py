@@ -77,10 +77,14 @@ class Typeface:
 
     def text(self, text: str) -> str:
         """``text`` as it can be drawn: characters without a glyph as code points."""
-        return "".join(part if drawn else "".join(map(self._readable, part)) for drawn, part in self._runs(text))
+        runs = self._runs(text)
+        return "".join(part if drawn else "".join(map(self._readable, characters(part))) for drawn, part in runs)
 
-    def _readable(self, char: str) -> str:
-        return char if char not in self._missing else "" if _ignorable(char) else code_point(char)
+    def _readable(self, character: str) -> str:
+        """A character as it can be drawn; code points are not joined, which would draw them over each other in a PDF."""
+        codes = any(char in self._missing and not _ignorable(char) for char in character)
+        left_out = {char for char in character if _ignorable(char) and (codes or char in self._missing)}
+        return "".join(code_point(c) if c in self._missing else c for c in character if c not in left_out)
 
     def _runs(self, text: str) -> Iterator[tuple[bool, str]]:
         """Parts of ``text`` in order, each with whether it is an emoji that is drawn as an image."""

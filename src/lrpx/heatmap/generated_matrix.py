@@ -170,6 +170,7 @@ def _bar(
     extend = {(True, True): "both", (True, False): "min", (False, True): "max"}.get(beyond, "neither")
     axes = figure.add_axes((place[0] / size[0], 1 - place[1] / size[1], BAR / size[0], 0.09 / size[1]))
     bar = figure.colorbar(image, cax=axes, orientation="horizontal", extend=extend)
+    bar.solids.set_edgecolor("face")  # or browsers show the paper between its shades
     ticks = sorted({ends[0], 0.0, ends[1]})
     bar.set_ticks(
         ticks, labels=[fixed(tick, ends[1], MINUS) for tick in ticks], fontproperties=face.font(SIZE - 2, False)

@@ -148,7 +148,8 @@ def _bar(canvas: Canvas, grid: Grid) -> None:
     x, y, low = float(MARGIN), canvas.y + 6, 0.0 if one_sided else -1.0
     for i in range(STEPS):
         share = low + (1 - low) * i / (STEPS - 1)
-        canvas.box(x + i * BAR / STEPS, y, BAR / STEPS + 0.5, 20, unit(grid.look.colour(share)), "none", 0)
+        start = i * BAR / STEPS  # each goes on below those after it, as in the bar of a map
+        canvas.box(x + start, y, BAR - start, 20, unit(grid.look.colour(share)), "none", 0)
     canvas.box(x, y, BAR, 20, "none", SOFT, 0.4, 2)
     ticks = [(0.0, "0", "left")] if one_sided else [(0.0, f"{MINUS} end", "left"), (0.5, "0", "center")]
     for place, text, ha in [*ticks, (1.0, "+ end", "right")]:

@@ -17,7 +17,8 @@ from .matrix import MatrixView
 from .numbers import MINUS
 from .view import DOT
 
-ROW, COLUMN = 20, 14  # pixels on the page
+ROW, COLUMN = 20, 18  # pixels on the page
+EACH = 100  # columns of which each has its number
 STRONGEST = 5  # places that are told below a matrix whose columns have names
 
 STYLE = f"""
@@ -47,7 +48,8 @@ def section(view: MatrixView) -> str:
 def matrix(view: MatrixView) -> str:
     """The image, the names of its rows, and the numbers or names of its columns; of those with names, the strongest places."""
     names = "".join(f'<span title="{escape(row.text)}"><bdi>{escape(row.text)}</bdi></span>' for row in view.rows)
-    ticks = "".join(f"<span>{i if i % 5 == 0 else ''}</span>" for i in range(view.width))
+    every = 1 if view.width <= EACH else 5
+    ticks = "".join(f"<span>{i if i % every == 0 else ''}</span>" for i in range(view.width))
     if view.names:
         ticks = (
             "".join(f'<span title="{escape(name)}"><bdi>{escape(name)}</bdi></span>' for name in view.names) + "&ensp;"

@@ -73,7 +73,8 @@ def overview_section(table: Overview) -> str:
             f"{short(each.number, MINUS)}</span></td>"
             for each in found
         )
-        lines.append(f"<tr><td><bdi>{escape(text)}</bdi></td><td>{escape(explains)}</td>{fields}</tr>")
+        side = "rtl" if found[0].row.view.rtl else "ltr"  # as of its grid: a browser would go by the first letter
+        lines.append(f'<tr><td><bdi dir="{side}">{escape(text)}</bdi></td><td>{escape(explains)}</td>{fields}</tr>')
     return (
         f'<section class="lrpx" dir="ltr" aria-label="texts and methods"><p class="soft">{WHAT}</p>'
         f'<div class="overview-of" tabindex="0"><table class="overview">{"".join(lines)}</table></div></section>\n'

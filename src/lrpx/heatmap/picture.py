@@ -276,7 +276,8 @@ def _bar(canvas: Canvas, view: View) -> None:
             x += CAP
         for i, shade in enumerate(view.bar(steps)):
             fill = unit(view.look.colour(shade))
-            canvas.box(x + i * length / steps, y, length / steps + 0.5, height, fill, "none", 0)
+            start = i * length / steps  # each goes on below those after it: at edges that meet, browsers show the paper
+            canvas.box(x + start, y, length - start, height, fill, "none", 0)
         canvas.box(x, y, length, height, "none", SOFT, 0.4, 2)
         for place, label in view.ticks(MINUS):
             ha = {0.0: "left", 1.0: "right"}.get(place, "center")
