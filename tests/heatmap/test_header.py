@@ -55,6 +55,11 @@ def test_the_header_adds_up_where_parts_are_in_no_token():
         assert page.count(in_format("target tokens read +40")) == 2  # in the header, and below the map
 
 
+def test_what_begins_at_the_position_of_an_image_is_said():
+    marked = view(explanation(task="image-classification")).marked()
+    assert marked == "the label is that of the whole image; the image begins at position 1"
+
+
 def printed(e: Explanation, **settings) -> str:
     console = Console(file=io.StringIO(), width=200, **settings)
     console.print(heatmap.render(e))
