@@ -278,7 +278,18 @@ def test_a_picture_is_as_wide_as_its_head(tmp_path):
         picture = imread(tmp_path / "x.png")[:, :, :3].min(axis=(0, 2))
         assert (picture[-10:] == 1.0).all()  # nothing is cut off at the right
         widths.append(len(picture))
-    assert widths[1] > widths[0] + 500
+    assert widths[1] > widths[0] + 300
+
+
+def test_a_small_matrix_fills_its_picture(tmp_path, monkeypatch):
+    """Its header is in several lines, and its cells are larger than those of a matrix of many tokens."""
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    shares, add_axes = [], Figure.add_axes
+    monkeypatch.setattr(Figure, "add_axes", lambda figure, at: shares.append(at[2]) or add_axes(figure, at))
+    generation(contrast="top10").to_png(tmp_path / "x.png")
+    assert shares[0] > 0.35
 
 
 def test_a_picture(tmp_path):

@@ -72,6 +72,7 @@ class Matrix(Protocol):
         """The text of a column."""
 
 
+SMALL = 3.6  # inches: smaller matrices have larger cells, up to twice as large
 CELL, GAP, BAR, SIDE, HEAD, LINE = 0.22, 0.15, 2.4, 0.2, 0.4, 0.2  # inches
 LABEL = 24  # characters of a label at most
 SIZE = 9.0  # points
@@ -98,15 +99,18 @@ def draw(view: Matrix, path: Path, kind: str, look: Look = Look()) -> None:  # n
         raise InputError(f"a matrix of {rows} x {columns} is too large for a picture. HTML holds it.")
     below = [_label(view.text(i)) for i in range(columns)]
     beside = [_label(row.text) + f" {MINUS} {_label(row.against)}" * bool(row.against) for row in view.rows]
-    title, notes = (view.title, " · ".join(view.notes)) if look.header else ("", "")
-    head = HEAD * look.header
-    face = Typeface("".join([*below, *beside, title, notes]))
+    title = view.title if look.header else ""
+    face = Typeface("".join([*below, *beside, title, " · ", *view.notes]))
     left, under = (
         max(face.width(face.text(text), SIZE) for text in texts) / DPI + 2 * GAP + SIDE * bool(side)
         for texts, side in zip((beside, below), view.sides, strict=True)
     )
-    above = max(face.width(face.text(title), SIZE + 1), face.width(face.text(notes), SIZE - 1)) / DPI
-    width, height = columns * CELL, rows * CELL
+    cell = min(2 * CELL, max(CELL, SMALL / max(rows, columns)))
+    width, height = columns * cell, rows * cell
+    above = face.width(face.text(title), SIZE + 1) / DPI
+    notes = _lines(view.notes, face, max(width, BAR, above)) if look.header else []
+    above = max([above, *(face.width(face.text(line), SIZE - 1) / DPI for line in notes)])
+    head = HEAD * look.header + LINE * max(0, len(notes) - 1)
     told = darkest(numbers, scale, MINUS)
     beside_bar = BAR + 2 * GAP + face.width(told, SIZE - 1) / DPI
     broad = beside_bar <= max(width, above)  # or else what is told has a line of its own, below the bar
@@ -141,12 +145,25 @@ def draw(view: Matrix, path: Path, kind: str, look: Look = Look()) -> None:  # n
         axes.tick_params(which="minor", length=0)
         if view.first < columns:
             axes.axvline(view.first - 0.5, color="black", linewidth=1)
-        _write(figure, face, size, left, [(title, SIZE + 1, "black", 0.2), (notes, SIZE - 1, "#5d6169", 0.4)])
+        _write(figure, face, size, left, [(title, SIZE + 1, "black", 0.2)])
+        _write(figure, face, size, left, [(line, SIZE - 1, "#5d6169", 0.4 + n * LINE) for n, line in enumerate(notes)])
         beyond = (np.nanmin(numbers) < low, np.nanmax(numbers) > scale)
         _bar(figure, face, image, size, (left, head + 0.26), (low, scale), beyond)
         place = (left + BAR + 2 * GAP, head + 0.26 - 0.09 / 2) if broad else (left, head + 0.5)
         _write(figure, face, size, place[0], [(told, SIZE - 1, "#5d6169", place[1])])
         save_figure(figure, path, kind)
+
+
+def _lines(notes: Sequence[str], face: Typeface, wide: float) -> list[str]:
+    """The notes in lines of at most ``wide`` inches, or of one note that is wider."""
+    lines: list[str] = []
+    for note in notes:
+        longer = f"{lines[-1]} · {note}" if lines else note
+        if lines and face.width(face.text(longer), SIZE - 1) / DPI <= wide:
+            lines[-1] = longer
+        else:
+            lines.append(note)
+    return lines
 
 
 def _write(
