@@ -100,9 +100,7 @@ def test_a_pipeline_finds_what_its_sentences_were_made_with(toy):
 
 
 def test_pipelines_that_are_not_there():
-    with pytest.raises(
-        InputError, match=r"python -m spacy download xx_core_web_trf \(or bring .* --ground-truth FILE\)"
-    ):
+    with pytest.raises(InputError, match=r"python -m spacy download xx_core_web_trf \(or bring .* ground_truth=\)"):
         load_parser("xx_core_web_trf")
     with pytest.raises(InputError, match=r"'my_parser' is not there. Install the package that provides it"):
         load_parser("my_parser")

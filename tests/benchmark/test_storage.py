@@ -9,7 +9,10 @@ import pytest
 
 from lrpx import files
 from lrpx.benchmark import storage
+from lrpx.benchmark.ground_truth import _how_to_get
+from lrpx.benchmark.sources import _recognise
 from lrpx.benchmark.storage import check_claim, check_place, claim, read_manifest, read_table, write_table
+from lrpx.cli.wording import in_command_syntax
 from lrpx.errors import InputError, LrpxError
 from lrpx.files import read_json, write_json
 
@@ -170,3 +173,17 @@ def test_the_error_for_a_wrong_folder_says_what_it_is_and_what_to_type(tmp_path,
     with pytest.raises(InputError) as error:
         read_manifest(Path(given), kind, command)
     assert said in str(error.value)
+
+
+def test_errors_name_arguments_in_python_and_options_on_the_command_line(tmp_path):
+    with pytest.raises(InputError) as no_folder:
+        read_manifest(tmp_path / "nothing", "benchmark", "lrpx benchmark build")
+    assert str(no_folder.value).endswith(" build(...) makes one.")
+    assert no_folder.value.in_command.endswith(" lrpx benchmark build makes one.")
+    (tmp_path / "rows.txt").write_text("neither\n", encoding="utf-8")
+    with pytest.raises(InputError) as no_format:
+        _recognise(tmp_path / "rows.txt")
+    assert str(no_format.value).endswith("name it: format=.")
+    said = in_command_syntax(no_format.value.in_command, {"format": "--format"})
+    assert said.endswith("name it: --format.")
+    assert "--" not in _how_to_get("en_core_web_trf")

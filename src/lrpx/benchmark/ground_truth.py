@@ -111,7 +111,7 @@ def parser_label(pipeline: Any) -> dict[str, str]:
 
 
 def _how_to_get(name: str) -> str:
-    own = "or bring your own parse with --ground-truth FILE"
+    own = "or bring a parse of your own: ground_truth="
     if re.fullmatch(r"[a-z]{2}_(core|dep|ent|sent)_(web|news|wiki)_(sm|md|lg|trf)", name):
         return f"Get it with: python -m spacy download {name} ({own})"
     return f"Install the package that provides it, give the folder of a saved pipeline, {own}."

@@ -158,7 +158,7 @@ def _recognise(path: Path) -> str:
     raise InputError(
         f"{path} is not recognised; it starts with {start!r}. Known formats: lgd (five columns, {MASK} in the third), linzen "
         "(a header with orig_sentence and verb_index), blimp (JSON lines with sentence_good and sentence_bad). "
-        "If it is one of them, name it with --format."
+        "If it is one of them, name it: format=."
     )
 
 

@@ -112,7 +112,15 @@ def read_manifest(folder: Path, kind: str, command: str, schema: int = SCHEMA) -
         InputError: The folder has none, or one of another ``kind`` or schema version; see ``wrong_folder.py``.
     """
     if not folder.exists():
-        raise InputError(f"there is no folder {str(folder)!r}. Current folder: {Path.cwd()}. {command} makes one.")
+        in_python = {"lrpx benchmark build": "build(...)", "lrpx benchmark tokenize": "tokenize(...)"}.get(
+            command, command
+        )
+        raise InputError(
+            f"there is no folder {str(folder)!r}. Current folder: {Path.cwd()}.",
+            python=f"{in_python} makes one.",
+            app=f"{command} makes one.",
+            command=f"{command} makes one.",
+        )
     if not (folder / "manifest.json").is_file():
         raise not_ours(folder, kind, command)
     manifest = read_json(folder / "manifest.json")
