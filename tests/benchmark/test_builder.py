@@ -252,7 +252,7 @@ def test_another_source_or_other_options_are_refused(tmp_path, source, toy, fini
         (out / "counts.json").unlink()
     with pytest.raises(InputError, match="skip_bad_rows is False there and True now"):
         build(source, out, ground_truth=truth, skip_bad_rows=True)
-    with pytest.raises(InputError, match=r"ground_truth.parser is None there and \{'name': 'en_toy'"):
+    with pytest.raises(InputError, match=r"ground_truth.parser is not given there and \{'name': 'en_toy'"):
         build(source, out, parser=toy)
     truth_file(truth, ["1\t1\tVBP"])
     with pytest.raises(InputError, match=r"ground_truth.file.sha256 is '\w{64}' there and '\w{64}' now"):
@@ -291,7 +291,7 @@ def test_a_benchmark_of_another_schema_is_refused(tmp_path, source):
     with pytest.raises(InputError, match=r"has schema 99, this version of lrpx reads 1. Make it again"):
         load_benchmark(tmp_path / "out")
     path.write_text(json.dumps({**manifest, "kind": "run"}))
-    with pytest.raises(InputError, match="holds 'run', expected 'benchmark'"):
+    with pytest.raises(InputError, match="is a run. Expected: a benchmark, made by lrpx benchmark build, blimp or haystack"):
         load_benchmark(tmp_path / "out")
 
 
