@@ -308,7 +308,7 @@ class Texts(Collected):
         item, processor = self.items[i], image_processor_of(self.reader)
         given, settings = settings, settings_with_images(item, method, settings)
         if settings is not given:
-            about = {**about, "options": {**about["options"], "at": settings["at"]}}
+            about = {**about, "options": {**about["options"], "at": list(settings["at"])}}  # as JSON holds it
         heads = settings.get("heads") is True
         encoded, result, position = with_images(
             self.model, self.encoded[i], result, self.items[i].position, processor, heads=heads
