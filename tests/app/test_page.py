@@ -374,7 +374,7 @@ def test_a_benchmark_is_browsed_and_its_ground_truth_underlined(new_page, tmp_pa
         page.wait_for_selector("#samples button")
         assert page.is_hidden("#maps")  # which are those of the text
         assert page.is_hidden("#predictions")
-        assert "2 sentences; page 1 of 1. The needle is underlined." in page.inner_text("#found")
+        assert "2 sentences; page 1 of 1. The needle value is underlined." in page.inner_text("#found")
         listed = page.locator("#samples button").first
         assert listed.locator(".truth").all_inner_texts() == list(sample.verb)
         assert listed.locator(".attractor").all_inner_texts() == list(sample.other)

@@ -11,7 +11,7 @@ from .. import heatmap
 from ..errors import InputError, install_command, nearest
 from ..heatmap import Look
 from ..results.explanation import Explanation
-from ..results.explanations import Explanations
+from ..results.explanations import COLUMNS, Explanations
 from ..results.table import DataTable
 from ..results.tokens import readable_texts
 
@@ -64,11 +64,15 @@ def file_of(explanations: Sequence[Explanation], kind: str, look: Look) -> bytes
 
 
 def csv_of(explanations: Sequence[Explanation], lines: Sequence[int] = ()) -> str:
-    """One row per token, with columns of ``Explanations.to_frame``; ``lines`` of a file, if the texts are from one, first."""
+    """One row per token, with columns of ``Explanations.to_frame``; ``lines`` of a file, if the texts are from one, first.
+
+    ``input`` is left out if the explanations are of one text, made one by one.
+    """
+    numbered = any(e.index is not None for e in explanations)
     rows = [
-        (*lines[n : n + 1], n, e.method, i, text, e.tokens[i], e.token_ids[i], e.relevance[i])
+        (*lines[n : n + 1], n, *[e.index] * numbered, e.method, i, text, e.tokens[i], e.token_ids[i], e.relevance[i])
         for n, e in enumerate(explanations)
         for i, text in enumerate(readable_texts(e.units))
     ]
-    columns = ("explanation", "method", "position", "text", "token", "token_id", "relevance")
+    columns = tuple(name for name in COLUMNS if numbered or name != "input")
     return DataTable(("line", *columns) if lines else columns, rows).to_csv()

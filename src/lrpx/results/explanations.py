@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+COLUMNS = ("explanation", "input", "method", "position", "text", "token", "token_id", "relevance")
+"""Of the table with a row per token, as a frame and as CSV."""
+
+
 @dataclass(frozen=True)
 class Failure:
     """A text that could not be explained.
@@ -77,8 +81,7 @@ class Explanations(Shown, Sequence[Explanation]):
             frame.insert(2, "method", each.method)
         import pandas as pd  # there, or ``Explanation.to_frame`` has said how to install it
 
-        columns = ["explanation", "input", "method", "position", "text", "token", "token_id", "relevance"]
-        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=COLUMNS)
 
     def agreement(self) -> dict[tuple[str, str], float]:
         """Spearman's rank correlation of the relevances of every two methods, averaged over the predictions that both explain.
