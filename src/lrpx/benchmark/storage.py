@@ -200,11 +200,10 @@ def _without_consequences(differences: list[tuple[str, str]]) -> list[tuple[str,
     """
     names = {name for name, _ in differences}
     other = {"model.name", "benchmark.source"} & names  # another model or benchmark: its other facts follow
-    own = [
-        (name, sentence)
-        for name, sentence in differences
-        if name in other or not name.startswith(("plan.", *(each.partition(".")[0] + "." for each in other)))
-    ]
+    follow = ["plan.", *(each.partition(".")[0] + "." for each in other)]
+    if "methods" in names:
+        follow.append("own_methods")
+    own = [(name, sentence) for name, sentence in differences if name in other or not name.startswith(tuple(follow))]
     return own or differences
 
 

@@ -54,6 +54,7 @@ def pack(run: Run, folder: str | Path) -> Condensed:
     _write(folder / "samples.parquet", "condensed samples", [samples[i] for i in sorted(samples)], sample_types())
     _write(folder / "scores.parquet", "condensed scores", scores, score_types())
     kept = {name: run.manifest[name] for name in ("benchmark", "model", "methods", "options", "plan", "versions")}
+    kept |= {name: run.manifest[name] for name in ("own_methods",) if name in run.manifest}
     checksums = {name: sha256(folder / name) for name in FILES}
     checksums["tokenised"] = checksum_of(samples, (sample["digest"] for sample in samples.values()))
     manifest = {"kind": "condensed", "schema": CONDENSED_SCHEMA, **kept, "counts": run.counts, "checksums": checksums}

@@ -52,6 +52,7 @@ from .asked import (
 )
 from .external import ExternalRelevances, check_relevances, manifest_entry, read_relevances
 from .hidden_tokens import faithfulness_metrics
+from .own_methods import check_own_methods, manifest_entries
 from .ray_cluster import Cluster
 from .ray_engine import compute_parts, job_for
 from .ray_worker import Job
@@ -127,7 +128,8 @@ def evaluate(
         The finished run. ``run.failed`` counts samples that could not be explained; their records say why.
 
     Raises:
-        InputError: Something given cannot be used, or ``out`` holds another run; the error names every difference.
+        InputError: Something given cannot be used, or ``out`` holds another run; the error names every difference. An edited
+            method of your own makes another run, too.
         UnsupportedModelError: A method cannot explain this model.
         LrpxError: The first samples all fail, or the records cannot be written.
         ImportError: pyarrow is not installed, or Ray, for ``engine="ray"``.
@@ -150,9 +152,9 @@ def evaluate(
         # Workers load the model themselves, onto their devices; here it is only looked at.
         loaded, tokenizer = loaded_model(model, tokenizer, loading if cluster is None else {**loading, "device": "cpu"})
         device = loaded.device.type if cluster is None else cluster.device
-        if own := [name for name in names or [] if callable(METHODS[name].function) and engine == "ray"]:
+        if ours := [name for name in names or [] if callable(METHODS[name].function) and engine == "ray"]:
             raise InputError(
-                f"method {own[0]!r} was registered in this process, and the workers of engine='ray' do not know it. Use "
+                f"method {ours[0]!r} was registered in this process, and the workers of engine='ray' do not know it. Use "
                 "engine='local'."
             )
         if names is None:
@@ -166,6 +168,7 @@ def evaluate(
         waste = allowed_waste(loaded, task_of(loaded))
         parts = plan(chosen, batch_tokens, waste, partial(longest_alike, loaded))
         facts = {**model_facts(loaded), "device": device, "tokenizer": samples_of.manifest["tokenizer"]["model"]}
+        own = manifest_entries(chosen_methods)
         manifest = {
             "kind": "run",
             "schema": SCHEMA,
@@ -184,7 +187,9 @@ def evaluate(
             },
             "plan": {"samples": len(chosen), "parts": len(parts), "selection": _digest(s.sample_id for s in chosen)},
             "versions": versions(),
+            **own,
         }
+        check_own_methods(Path(out), chosen_methods, own)
         claim(Path(out), manifest, what="run")
         this = open_run(out)
         if this.finished:

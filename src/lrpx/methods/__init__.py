@@ -14,6 +14,7 @@ from ..results.explanation import MEASURES, Measures
 from .method import FAMILY
 from .method import Method as Method
 from .method import Traits as Traits
+from .own_code import code_of
 
 _ARRAS = "Arras et al. 2025"
 _BACKWARD = ("neuron, layer", "forward + backward")  # granularity and cost of what goes backwards
@@ -203,7 +204,7 @@ def register_method(
                 "keyword-only with defaults: def mine(model, batch, *, steps=10)."
             )
         about = summary or (inspect.getdoc(function) or "").split("\n")[0]
-        METHODS[name] = Method(name, about, source, function, named, traits, measures)
+        METHODS[name] = Method(name, about, source, function, named, traits, measures, code=code_of(function))
         return function
 
     return register

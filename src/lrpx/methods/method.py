@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InputError, counted, import_optional
 from ..models.lock import lock_of
 from ..results.explanation import Measures
+from .own_code import OwnCode
 
 if TYPE_CHECKING:
     from ..passes.dispatch import PassRunner
@@ -58,6 +59,7 @@ class Method:
     needs: str = ""  # a package that an extra of this name installs
     changes_pixels: bool = False  # it reads images too, alone or in a text: it changes their pixels, or features
     check: str = ""  # "module:function" as above, which refuses a model that the method cannot explain
+    code: OwnCode | None = None  # of a registered function
 
     @property
     def goes_to_any_place(self) -> bool:
