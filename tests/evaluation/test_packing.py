@@ -128,5 +128,5 @@ def test_a_folder_of_something_else_is_not_overwritten(run, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match="not empty"):
         pack(run, tmp_path)
-    with pytest.raises(InputError, match="holds 'run', expected 'condensed'"):
+    with pytest.raises(InputError, match=r"is a run\. Expected: condensed records"):
         pack(run, run.path)
