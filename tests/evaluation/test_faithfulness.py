@@ -105,8 +105,10 @@ def test_what_cannot_be_computed_again_is_refused():
     with pytest.raises(lrpx.InputError, match="no explanations given"):
         lrpx.faithfulness(explainer, [])
     e = explainer(IDS, target=lambda logits: logits[:4].logsumexp(0))
-    with pytest.raises(lrpx.InputError, match="cannot be computed again"):
+    with pytest.raises(lrpx.InputError, match="explains something else: "):
         lrpx.faithfulness(explainer, [e])
+    with pytest.raises(lrpx.InputError, match=r"the model comes first: faithfulness\(explainer, explanations\)"):
+        lrpx.faithfulness(e, explainer)
     with pytest.raises(lrpx.InputError, match="steps=0"):
         lrpx.faithfulness(explainer, [explainer(IDS)], steps=0)
     with pytest.raises(lrpx.InputError, match='give "replace" or "delete"'):

@@ -38,6 +38,8 @@ def test_a_matrix_has_the_kept_edges(flow):
     np.testing.assert_array_equal(flow.matrix("last", "attention.1"), flow.matrix("block.1", "attention.1"))
     with pytest.raises(InputError, match=r"between=\['input', 'block.0'\], share=1"):
         flow.matrix("block.0", "input")
+    with pytest.raises(InputError, match=r"has no place 'block.9': .* Did you mean 'block.1'\? Known: attention.0, "):
+        flow.matrix("block.9", "input")
     with pytest.raises(InputError, match=r"the upper place comes first: matrix\('attention.0', 'input'\)"):
         flow.matrix("input", "attention.0")
 

@@ -70,6 +70,8 @@ def faithfulness(
         UnsupportedModelError: The model cannot be explained correctly.
         NonFiniteError: NaN or infinity appeared.
     """
+    if isinstance(explainer, Explanation) or isinstance(explanations, Explainer):
+        raise InputError("the model comes first: faithfulness(explainer, explanations).")
     model = explainer.model if isinstance(explainer, Explainer) else explainer
     steps = positive("steps", steps)
     if of not in ("tokens", "heads", "neurons"):
@@ -125,10 +127,12 @@ def _check(e: Explanation, model: PreTrainedModel) -> None:
     if not isinstance(e, Explanation):
         raise InputError(f"{type(e).__name__}: give explanations, as explainer(texts, method=[...]) returns them.")
     if e.task or e.span is not None or e.explains or e.images or e.pairs is not None:
-        what = e.explains or e.task or "several tokens together"
+        kind = (
+            "function of the logits" if e.explains == "function" else e.explains or e.task or "several tokens together"
+        )
         raise InputError(
-            f"an explanation of {what} cannot be computed again from its tokens alone. Faithfulness is for the next or a masked "
-            "token, with one token as target and one or none as contrast."
+            "faithfulness is for the next or a masked token, with one token as target and one or none as contrast. This explains "
+            f"something else: {kind}."
         )
     if task_of(model) not in ("causal", "masked"):
         raise InputError(

@@ -14,7 +14,7 @@ from typing import Any, overload
 import numpy as np
 
 from .. import heatmap
-from ..errors import InputError, NonFiniteError, import_optional, names_checked
+from ..errors import InputError, NonFiniteError, import_optional, names_checked, nearest
 from ..files import check_ending, json_line, save_output, written
 from ..heatmap.text import as_string, readable
 from .saved import fields_of, read_object
@@ -141,15 +141,19 @@ class RelevanceFlow:
             InputError: These are not two neighbouring places of this flow.
         """
         upper, lower = (self.places[-1] if name == "last" else name for name in (upper, lower))
-        if {upper, lower} <= set(self.places) and self.places.index(upper) < self.places.index(lower):
+        if missing := [name for name in (upper, lower) if name not in self.places]:
+            raise InputError(
+                f"this flow has no place {missing[0]!r}: explainer.flow(text, between=[...]) says which it has. "
+                f"{nearest(missing[0], self.places)}"
+            )
+        if self.places.index(upper) < self.places.index(lower):
             raise InputError(
                 f"{upper!r} lies below {lower!r}, and the upper place comes first: matrix({lower!r}, {upper!r})."
             )
         step = next((step for step in self.steps if (step.upper, step.lower) == (upper, lower)), None)
         if step is None:
             raise InputError(
-                f"the flow from {upper!r} to {lower!r} is not here: it has {', '.join(self.places[:6])}"
-                f"{', ...' if len(self.places) > 6 else ''}, each to the next. Ask for it: "
+                f"the flow from {upper!r} to {lower!r} is not here: there are others between them. Ask for it: "
                 f"explainer.flow(text, between=[{lower!r}, {upper!r}], share=1)."
             )
         found = np.zeros((len(self.tokens), len(self.tokens)))
