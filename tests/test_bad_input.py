@@ -55,6 +55,12 @@ def refused(pair, error, message, text=TEXT, **options):
     assert fingerprint(model) == before
 
 
+def test_arguments_without_names(gpt2):
+    explainer = lrpx.Explainer(*gpt2)
+    with pytest.raises(InputError, match=r"Type: explainer\(text, target=' are', contrast=' is'\)$"):
+        explainer(TEXT, " are", " is")
+
+
 # The text
 
 

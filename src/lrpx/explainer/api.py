@@ -142,7 +142,7 @@ class Explainer(Questions):
     def __call__(
         self,
         text: Text | None = None,
-        *,
+        *unnamed: object,
         text_pair: Part = None,
         question: Part = None,
         choices: Choices = None,
@@ -219,6 +219,9 @@ class Explainer(Questions):
             UnsupportedModelError: The model cannot be explained correctly.
             NonFiniteError: NaN or infinity appeared.
         """
+        if unnamed:
+            given = ", ".join(f"{name}={value!r}" for name, value in zip(("target", "contrast"), unnamed, strict=False))
+            raise InputError(f"after the text, arguments have names. Type: explainer(text, {given})")
         if errors not in ("raise", "collect"):
             raise InputError(f'errors={errors!r}: give "raise" or "collect".')
         if objective not in ("logit", "logprob"):
