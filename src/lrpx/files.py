@@ -35,12 +35,12 @@ KNOWN = {  # suffixes that say what a file holds
 
 
 def check_output(path: str | os.PathLike[str], name: str = "") -> Path:
-    """A path where a file can be written; ``name`` is how it was given, for the error.
+    """A path where a file can be written; ``name`` is the argument that it was given as, for the error.
 
     Raises:
         InputError: It is a folder or below a file, its folder does not exist, or writing is not permitted.
     """
-    file, given = Path(path), f"{name} {os.fspath(path)}".strip()
+    file, given = Path(path), f"{name}={os.fspath(path)!r}" if name else os.fspath(path)
     if file.is_dir():
         raise InputError(f"{given} is a folder. Give a file name in it.")
     folder = file.absolute().parent
@@ -95,7 +95,7 @@ def format_of_output(format: str | None, output: Path | None, endings: Mapping[s
     A suffix that says nothing of a format, such as that of ``report.2026``, goes with each.
 
     Args:
-        format: As asked for by ``--format``.
+        format: As asked for.
         output: The file.
         endings: Of each format the suffixes that its files have, the usual one first.
 
@@ -110,15 +110,15 @@ def format_of_output(format: str | None, output: Path | None, endings: Mapping[s
     if format is None:
         told = {own[0]: name for name, own in endings.items()}
         if suffix not in told:
-            other = "" if suffix in KNOWN else ", or say which: --format html"
+            other = "" if suffix in KNOWN else ", or say which: format='html'"
             raise InputError(
-                f"--output {output}: no format goes with the suffix {output.suffix!r}. Use {', '.join(told)}{other}."
+                f"output={str(output)!r}: no format goes with the suffix {output.suffix!r}. Use {', '.join(told)}{other}."
             )
         return told[suffix]
     if suffix in KNOWN and suffix not in endings[format]:
         raise InputError(
-            f"--format {format} does not go with --output {output}, which is called like another format. Type: --output "
-            f"{output.with_suffix(endings[format][0])}"
+            f"format={format!r} does not go with output={str(output)!r}, which is called like another format. Type: "
+            f"output={str(output.with_suffix(endings[format][0]))!r}"
         )
     return format
 

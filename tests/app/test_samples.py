@@ -158,7 +158,7 @@ def test_nothing_for_this_model(folder, explainer, tmp_path):
     strange = lrpx.Explainer(evaluation_tools.gpt2(seed=1)[0], explainer.tokenizer)
     with pytest.raises(InputError, match="no records of this model on this benchmark"):
         Samples(strange, folder / "sva", folder / "run")
-    with pytest.raises(InputError, match=r"not a folder made by lrpx benchmark build"):
+    with pytest.raises(InputError, match=r"is not a benchmark: it is empty"):
         Samples(explainer, tmp_path)
 
 

@@ -190,7 +190,7 @@ def test_what_is_not_there_is_said(tmp_path):
         InputError, match=r"called 'determiner_noun_agreement'. Did you mean 'determiner_noun_agreement_"
     ):
         read_pairs(PAIRS, paradigms=["determiner_noun_agreement"])
-    with pytest.raises(InputError, match=r"is not there: give the folder .* lrpx benchmark download blimp"):
+    with pytest.raises(InputError, match=r"is not there: give the folder .* lrpx\.benchmark\.fetch\('blimp'\)"):
         read_pairs(tmp_path / "none")
     with pytest.raises(InputError, match="has none of BLiMP's agreement paradigms"):
         read_pairs(tmp_path)

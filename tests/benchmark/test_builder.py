@@ -145,7 +145,7 @@ def test_a_stopped_build_goes_on_to_the_same_bytes(tmp_path, source, toy, monkey
     with pytest.raises(KeyboardInterrupt):
         build(source, tmp_path / "out", parser=toy, progress=False)
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["manifest.json", "parts"]
-    with pytest.raises(InputError, match="is not finished: run the same lrpx benchmark build again"):
+    with pytest.raises(InputError, match="is not finished: run what made it again"):
         load_benchmark(tmp_path / "out")
     first = list(parsed)
     parsed.clear()
@@ -277,7 +277,7 @@ def test_places_that_are_no_benchmark(tmp_path, source, toy):
     (tmp_path / "mine" / "thesis.tex").write_text("")
     with pytest.raises(InputError, match=r"holds thesis.tex"):
         build(source, tmp_path / "mine", parser=toy)
-    with pytest.raises(InputError, match=r"benchmark build, blimp or haystack: it has no manifest\.json"):
+    with pytest.raises(InputError, match=r"is not a benchmark: it has no manifest\.json"):
         load_benchmark(tmp_path / "mine")
     with pytest.raises(InputError, match="is a file"):
         build(source, source, parser=toy)
@@ -291,7 +291,9 @@ def test_a_benchmark_of_another_schema_is_refused(tmp_path, source):
     with pytest.raises(InputError, match=r"has schema 99, this version of lrpx reads 1. Make it again"):
         load_benchmark(tmp_path / "out")
     path.write_text(json.dumps({**manifest, "kind": "run"}))
-    with pytest.raises(InputError, match=r"is a run\. Expected: a benchmark, made by lrpx benchmark build, blimp"):
+    with pytest.raises(
+        InputError, match=r"is a run\. Expected: a benchmark\. lrpx\.benchmark\.build\(\.\.\.\) makes one"
+    ):
         load_benchmark(tmp_path / "out")
 
 

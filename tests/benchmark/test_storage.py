@@ -129,27 +129,28 @@ def test_a_folder_of_something_else_is_told_by_what_was_given(tmp_path):
 
 def test_a_folder_that_is_not_there(tmp_path):
     with pytest.raises(
-        InputError, match=r"there is no folder '.*nothing'. Current folder: .*. lrpx evaluate makes one"
+        InputError,
+        match=r"there is no folder '.*nothing'. Current folder: .*. lrpx.evaluation.run.evaluate\(...\) makes one",
     ):
-        read_manifest(tmp_path / "nothing", "run", "lrpx evaluate")
+        read_manifest(tmp_path / "nothing", "run")
 
 
 @pytest.mark.parametrize(
     ("given", "kind", "said"),
     [
-        ("empty", "run", "empty is not a folder made by lrpx evaluate: it is empty."),
-        ("notes.txt", "run", "notes.txt is not a folder made by lrpx evaluate: it is a file."),
+        ("empty", "run", "empty is not a run: it is empty. lrpx evaluate makes one."),
+        ("notes.txt", "run", "notes.txt is not a run: it is a file. lrpx evaluate makes one."),
         ("model", "run", "it holds a model. Type: lrpx evaluate BENCHMARK --model model --out RUN, and give RUN."),
         ("runs", "run", "it has no manifest.json. In it are: runs/a, runs/b. Give one of them."),
         (".", "run", "In it are: many/0, "),
         ("many", "run", "In it are: many/0, many/1, many/2, many/3, many/4 and 2 more. Give one of them."),
         ("runs/a/records", "run", "it is empty. It is in runs/a: give that folder."),
         ("runs/a/manifest.json", "run", "it is a file. It is in runs/a: give that folder."),
-        ("sva", "run", "sva is a benchmark. Expected: a run, made by lrpx evaluate. Type: lrpx evaluate sva --out RUN"),
-        ("sva/tokenized/gpt2", "benchmark", "is a tokenised set. Expected: a benchmark, made by"),
+        ("sva", "run", "sva is a benchmark. Expected: a run. Type: lrpx evaluate sva --out RUN, and give RUN."),
+        ("sva/tokenized/gpt2", "benchmark", "is a tokenised set. Expected: a benchmark."),
         ("sva/tokenized/gpt2", "benchmark", "It is in sva: give that folder."),
         ("sva", "condensed", "Type: lrpx evaluate sva --out RUN, then lrpx records pack RUN --out DIR, and give DIR."),
-        ("runs/a", "condensed", "runs/a is a run. Expected: condensed records, made by lrpx records pack. Type: lrpx"),
+        ("runs/a", "condensed", "runs/a is a run. Expected: condensed records. Type: lrpx"),
         ("packed", "run", "Its scores are for: lrpx results packed --output results.md"),
     ],
 )
@@ -169,17 +170,16 @@ def test_the_error_for_a_wrong_folder_says_what_it_is_and_what_to_type(tmp_path,
         Path(name).mkdir()
     for name in ("notes.txt", "model/config.json"):
         Path(name).touch()
-    command = {"run": "lrpx evaluate", "benchmark": "lrpx benchmark", "condensed": "lrpx records pack"}[kind]
     with pytest.raises(InputError) as error:
-        read_manifest(Path(given), kind, command)
-    assert said in str(error.value)
+        read_manifest(Path(given), kind)
+    assert said in error.value.in_command
 
 
 def test_errors_name_arguments_in_python_and_options_on_the_command_line(tmp_path):
     with pytest.raises(InputError) as no_folder:
-        read_manifest(tmp_path / "nothing", "benchmark", "lrpx benchmark build")
-    assert str(no_folder.value).endswith(" build(...) makes one.")
-    assert no_folder.value.in_command.endswith(" lrpx benchmark build makes one.")
+        read_manifest(tmp_path / "nothing", "benchmark")
+    assert str(no_folder.value).endswith(" lrpx.benchmark.build(...) makes one.")
+    assert no_folder.value.in_command.endswith(" lrpx benchmark build, blimp or haystack makes one.")
     (tmp_path / "rows.txt").write_text("neither\n", encoding="utf-8")
     with pytest.raises(InputError) as no_format:
         _recognise(tmp_path / "rows.txt")

@@ -238,7 +238,7 @@ def test_a_set_is_written_and_read_back(folder):
 def test_counts_that_lack_a_number_are_refused(folder, name):
     tokenize(folder, byte_bpe(CORPUS), name="bpe")
     (folder / name).write_text("{}")
-    expected = rf"{name} has no 'rows', 'kept', 'steps'.*: remove the file, and run the same lrpx"
+    expected = rf"{name} has no 'rows', 'kept', 'steps'.*: remove the file, and run what made it again"
     with pytest.raises(InputError, match=expected):
         load_tokenized(folder, "bpe")
 
@@ -325,13 +325,14 @@ def test_a_set_of_another_benchmark_is_refused(folder, tmp_path):
 
 def test_sets_that_are_not_there(folder):
     with pytest.raises(
-        InputError, match=r"no tokenised set 'gpt2'. There is none yet. Make it with: lrpx benchmark tokenize"
+        InputError,
+        match=r"no tokenised set 'gpt2'. There is none yet. Make it with: lrpx\.benchmark\.tokenize\('.*', 'gpt2'\)",
     ):
         load_tokenized(folder, "gpt2")
     tokenize(folder, byte_bpe(CORPUS), name="gpt3", progress=False)
     with pytest.raises(InputError, match="Did you mean 'gpt3'"):
         load_tokenized(folder, "gpt2")
-    with pytest.raises(InputError, match="not a folder made by lrpx benchmark build"):
+    with pytest.raises(InputError, match="is not a benchmark: "):
         tokenize(folder.parent, byte_bpe(CORPUS))
 
 

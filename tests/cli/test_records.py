@@ -39,15 +39,18 @@ def test_one_that_does_not_hold_leaves_the_others(lrpx_command, tmp_path):
         (["records", "check", "nothing"], "nothing has no condensed records"),
         (
             ["records", "check", "a/run"],
-            "a/run is a run. Expected: condensed records, made by lrpx records pack. Type: lrpx",
+            "a/run is a run. Expected: condensed records. Type: lrpx",
         ),
         (["records", "pack", "nothing", "--out", "x"], "there is no folder 'nothing'"),
         (["records", "pack", "a/run", "b/run", "--out", "x"], "two runs are called run"),
         (
             ["results", "a", "--output", "page.md"],
-            "Expected: condensed records, made by lrpx records pack. Type: lrpx records pack",
+            "Expected: condensed records. Type: lrpx records pack",
         ),
-        (["results", "a/run/manifest.json", "--output", "page.md"], "made by lrpx records pack: it is a file."),
+        (
+            ["results", "a/run/manifest.json", "--output", "page.md"],
+            "is not condensed records: it is a file. lrpx records pack makes them.",
+        ),
     ],
 )
 def test_wrong_use(lrpx_command, tmp_path, arguments, message):

@@ -114,7 +114,7 @@ def test_counts_that_are_not_those_of_a_run(tmp_path):
     path = made_up(tmp_path / "run", ["lrp"], samples=4).path
     write_json(path / "counts.json", {})
     with pytest.raises(
-        InputError, match=r"counts\.json has no 'samples', .*: remove the file, and run the same lrpx eval"
+        InputError, match=r"counts\.json has no 'samples', .*: remove the file, and run what made it again"
     ):
         open_run(path)
 

@@ -363,7 +363,7 @@ def test_parquet_has_the_numbers_of_the_csv(two, tmp_path):
                 assert float(line[name]) == value
             else:
                 assert line[name] == ("" if value is None else str(value))
-    with pytest.raises(InputError, match=r"Parquet needs a file: --output report\.parquet"):
+    with pytest.raises(InputError, match=r"Parquet needs a file: output='report\.parquet'"):
         write([two], format="parquet")
     with pytest.raises(InputError, match="Parquet needs a file"):
         report([two], format="parquet")
@@ -702,12 +702,12 @@ def test_the_sentence_of_an_example(tmp_path):
 def test_bad_input(run, tmp_path):
     with pytest.raises(InputError, match=r"unknown format 'htlm'. Did you mean 'html'"):
         report([run.path], format="htlm")
-    with pytest.raises(InputError, match="is not a folder made by lrpx evaluate"):
+    with pytest.raises(InputError, match="is not a run: "):
         report([tmp_path])
     with pytest.raises(InputError, match="no run given"):
         report([])
     made_up(tmp_path / "empty", ["lrp"], done=0)
-    with pytest.raises(InputError, match="has no records yet: run the same lrpx evaluate again"):
+    with pytest.raises(InputError, match="has no records yet: run the same evaluation again"):
         report([tmp_path / "empty"])
     manifest = made_up(tmp_path / "other", ["lrp"]).path / "manifest.json"
     manifest.write_text(re.sub(r'"schema": \d', '"schema": 99', manifest.read_text()))
@@ -747,12 +747,12 @@ def test_write_goes_by_the_suffix(run, tmp_path, capsys):
     [
         (
             {"output": "report.2026"},
-            r"no format goes with the suffix '.2026'. Use .*\.html, .*, or say which: --format html",
+            r"no format goes with the suffix '.2026'. Use .*\.html, .*, or say which: format='html'",
         ),
         ({"output": "report.docx"}, r"no format goes with the suffix '.docx'. Use .*\.html, .*\.parquet\.$"),
         (
             {"output": "report.pdf", "format": "html"},
-            "does not go with --output report.pdf.* Type: --output report.html",
+            r"does not go with output='report\.pdf'.* Type: output='report\.html'",
         ),
         ({"output": "none/report.html"}, "the folder .*none does not exist. Make it first: mkdir -p"),
         ({"output": "."}, "no format goes with"),

@@ -144,9 +144,9 @@ def test_findings(page):
 def test_records_without_the_input_make_no_page(stored, tmp_path):
     with pytest.raises(InputError, match="no records with relevance at the input"):
         results_page([stored / "gated" / "embedding"])
-    with pytest.raises(InputError, match="--output"):
+    with pytest.raises(InputError, match=r"^output='"):
         write_results([stored], tmp_path)
-    with pytest.raises(InputError, match=r"page\.html: the page is Markdown\. Give a name that ends in .md"):
+    with pytest.raises(InputError, match=r"page\.html': the page is Markdown\. Give a name that ends in .md"):
         write_results([stored / "bert"], tmp_path / "page.html")
     write_results([stored / "bert"], tmp_path / "page.md")
     alone = (tmp_path / "page.md").read_text()

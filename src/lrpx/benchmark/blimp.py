@@ -168,6 +168,10 @@ def _together(names: Sequence[str]) -> Published:
     return some._replace(name="blimp", title=title, url=some.url.rsplit("/", 1)[0])
 
 
+_GET_IN_PYTHON = "Get them with: lrpx.benchmark.fetch('blimp')"
+_GET_BY_COMMAND = "Get them with: lrpx benchmark download blimp"
+
+
 def _files(source: Path) -> dict[str, Path]:
     """The files of the paradigms by name, in the order of ``PARADIGMS``."""
     if source.is_file():
@@ -179,13 +183,16 @@ def _files(source: Path) -> dict[str, Path]:
         return {source.stem: source}
     if not source.is_dir():
         raise InputError(
-            f"{source} is not there: give the folder with BLiMP's files. Get them with: lrpx benchmark download blimp"
+            f"{source} is not there: give the folder with BLiMP's files.",
+            python=_GET_IN_PYTHON,
+            command=_GET_BY_COMMAND,
         )
     files = {name: path for name in PARADIGMS if (path := source / f"{name}.jsonl").is_file()}
     if not files:
         raise InputError(
-            f"{source} has none of BLiMP's agreement paradigms, such as determiner_noun_agreement_1.jsonl. Get them with: "
-            "lrpx benchmark download blimp"
+            f"{source} has none of BLiMP's agreement paradigms, such as determiner_noun_agreement_1.jsonl.",
+            python=_GET_IN_PYTHON,
+            command=_GET_BY_COMMAND,
         )
     return files
 

@@ -165,7 +165,7 @@ def load_benchmark(directory: str | Path) -> Benchmark:
         InputError: The folder is not a benchmark, is not finished or has another schema version.
     """
     path = Path(directory)
-    manifest, counts = _finished(path, "benchmark", "lrpx benchmark build", (*COUNTED, "published"))
+    manifest, counts = _finished(path, "benchmark", (*COUNTED, "published"))
     return Benchmark(path, manifest, counts)
 
 
@@ -186,18 +186,20 @@ def load_tokenized(directory: str | Path, name: str) -> TokenizedSet:
     known = list(benchmark.tokenized)
     hint = nearest(name, known) if known else "There is none yet."
     raise InputError(
-        f"{directory} has no tokenised set {name!r}. {hint} Make it with: lrpx benchmark tokenize {directory} --tokenizer {name}"
+        f"{directory} has no tokenised set {name!r}. {hint}",
+        python=f"Make it with: lrpx.benchmark.tokenize({str(directory)!r}, {name!r})",
+        command=f"Make it with: lrpx benchmark tokenize {directory} --tokenizer {name}",
     )
 
 
 def _load_set(path: Path) -> TokenizedSet:
-    manifest, counts = _finished(path, "tokenized", "lrpx benchmark tokenize", COUNTED)
+    manifest, counts = _finished(path, "tokenized", COUNTED)
     return TokenizedSet(path, manifest, counts)
 
 
-def _finished(path: Path, kind: str, command: str, counted: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _finished(path: Path, kind: str, counted: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The manifest and the counts of a finished folder."""
-    manifest = read_manifest(path, kind, command + ", blimp or haystack" * (kind == "benchmark"))
+    manifest = read_manifest(path, kind)
     if not (path / "counts.json").is_file():
-        raise InputError(f"{path} is not finished: run the same {command} again to go on.")
-    return manifest, read_counts(path / "counts.json", counted, command)
+        raise InputError(f"{path} is not finished: run what made it again to go on.")
+    return manifest, read_counts(path / "counts.json", counted)

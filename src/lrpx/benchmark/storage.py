@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import InputError, import_optional
 from ..files import atomic_write, check_above, read_json, write_json
-from .wrong_folder import not_ours, of_another_kind
+from .wrong_folder import not_ours, not_there, of_another_kind
 
 SCHEMA = 1
 DOWNLOADS = "download"  # subfolder for downloaded sources
@@ -105,36 +105,28 @@ def read_table(path: Path, kind: str) -> Any:
     return table
 
 
-def read_manifest(folder: Path, kind: str, command: str, schema: int = SCHEMA) -> dict[str, Any]:
-    """The manifest of a folder that ``command`` makes.
+def read_manifest(folder: Path, kind: str, schema: int = SCHEMA) -> dict[str, Any]:
+    """The manifest of a folder of this ``kind``.
 
     Raises:
         InputError: The folder has none, or one of another ``kind`` or schema version; see ``wrong_folder.py``.
     """
     if not folder.exists():
-        in_python = {"lrpx benchmark build": "build(...)", "lrpx benchmark tokenize": "tokenize(...)"}.get(
-            command, command
-        )
-        raise InputError(
-            f"there is no folder {str(folder)!r}. Current folder: {Path.cwd()}.",
-            python=f"{in_python} makes one.",
-            app=f"{command} makes one.",
-            command=f"{command} makes one.",
-        )
+        raise not_there(folder, kind)
     if not (folder / "manifest.json").is_file():
-        raise not_ours(folder, kind, command)
+        raise not_ours(folder, kind)
     manifest = read_json(folder / "manifest.json")
     if manifest.get("kind") != kind:
-        raise of_another_kind(folder, manifest.get("kind"), kind, command)
+        raise of_another_kind(folder, manifest.get("kind"), kind)
     if manifest.get("schema") != schema:
         raise InputError(
-            f"{folder} has schema {manifest.get('schema')}, this version of lrpx reads {schema}. Make it again with {command}."
+            f"{folder} has schema {manifest.get('schema')}, this version of lrpx reads {schema}. Make it again."
         )
     return manifest
 
 
-def read_counts(path: Path, names: Sequence[str], command: str) -> dict[str, Any]:
-    """The ``counts.json`` of a finished folder that ``command`` makes, with at least the counts ``names``.
+def read_counts(path: Path, names: Sequence[str]) -> dict[str, Any]:
+    """The ``counts.json`` of a finished folder, with at least the counts ``names``.
 
     Raises:
         InputError: The file is damaged, or lacks one of them.
@@ -142,7 +134,7 @@ def read_counts(path: Path, names: Sequence[str], command: str) -> dict[str, Any
     counts = read_json(path)
     if missing := [name for name in names if name not in counts]:
         raise InputError(
-            f"{path} has no {', '.join(map(repr, missing))}: remove the file, and run the same {command} again, which "
+            f"{path} has no {', '.join(map(repr, missing))}: remove the file, and run what made it again, which "
             "writes it anew."
         )
     return counts

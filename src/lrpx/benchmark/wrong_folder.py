@@ -10,7 +10,13 @@ from ..errors import InputError, listed
 from ..files import read_json
 
 NOUNS = {"run": "a run", "benchmark": "a benchmark", "tokenized": "a tokenised set", "condensed": "condensed records"}
-_NEXT = {  # what it is, what was expected -> what to type
+_MAKERS = {  # what makes a folder in Python, and on the command line; records are condensed only there
+    "run": ("lrpx.evaluation.run.evaluate(...) makes one.", "lrpx evaluate makes one."),
+    "benchmark": ("lrpx.benchmark.build(...) makes one.", "lrpx benchmark build, blimp or haystack makes one."),
+    "tokenized": ("lrpx.benchmark.tokenize(...) makes one.", "lrpx benchmark tokenize makes one."),
+    "condensed": ("lrpx records pack makes them.", "lrpx records pack makes them."),
+}
+_NEXT = {  # what it is, what was expected -> what to type on the command line
     ("benchmark", "run"): "Type: lrpx evaluate {} --out RUN, and give RUN.",
     ("benchmark", "condensed"): "Type: lrpx evaluate {} --out RUN, then lrpx records pack RUN --out DIR, and give DIR.",
     ("run", "condensed"): "Type: lrpx records pack {} --out DIR, and give DIR.",
@@ -20,15 +26,15 @@ _MODELS = ("config.json", "*.safetensors", "*.gguf", "pytorch_model*.bin")
 _LISTED = 5
 
 
-def of_another_kind(folder: Path, there: Any, kind: str, command: str) -> InputError:
+def of_another_kind(folder: Path, there: Any, kind: str) -> InputError:
     """The error for a folder whose manifest says that it is ``there``, where ``kind`` was expected."""
     what = NOUNS.get(there, f"a folder of the kind {there!r}")
-    advice = _NEXT.get((there, kind), "").format(folder) or _around(folder, kind)
-    return InputError(f"{folder} is {what}. Expected: {NOUNS[kind]}, made by {command}. {advice}".rstrip())
+    return _error(f"{folder} is {what}. Expected: {NOUNS[kind]}.", folder, kind, _NEXT.get((there, kind), ""))
 
 
-def not_ours(folder: Path, kind: str, command: str) -> InputError:
+def not_ours(folder: Path, kind: str) -> InputError:
     """The error for a file, or a folder without a manifest."""
+    command = ""
     if folder.is_file():
         why = "it is a file"
     elif not any(folder.iterdir()):
@@ -36,10 +42,23 @@ def not_ours(folder: Path, kind: str, command: str) -> InputError:
     elif any(True for pattern in _MODELS for _ in folder.glob(pattern)):
         why = "it holds a model"
         if kind == "run":
-            why += f". Type: lrpx evaluate BENCHMARK --model {folder} --out RUN, and give RUN"
+            command = "Type: lrpx evaluate BENCHMARK --model {} --out RUN, and give RUN."
     else:
         why = "it has no manifest.json"
-    return InputError(f"{folder} is not a folder made by {command}: {why}. {_around(folder, kind)}".rstrip())
+    return _error(f"{folder} is not {NOUNS[kind]}: {why}.", folder, kind, command)
+
+
+def not_there(folder: Path, kind: str) -> InputError:
+    """The error for a folder that does not exist."""
+    return _error(f"there is no folder {str(folder)!r}. Current folder: {Path.cwd()}.", folder, kind)
+
+
+def _error(problem: str, folder: Path, kind: str, command: str = "") -> InputError:
+    """The problem, and which folder was meant or else what makes one; ``command`` says it better on the command line."""
+    if around := _around(folder, kind):
+        return InputError(f"{problem} {around}")
+    python, by_command = _MAKERS[kind]
+    return InputError(problem, python=python, command=command.format(folder) or by_command)
 
 
 def _around(folder: Path, kind: str) -> str:

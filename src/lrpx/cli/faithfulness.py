@@ -97,7 +97,7 @@ def faithfulness(
         raise InputError(f"--output {output}: a table is written as CSV. Give a name that ends in .csv.")
     if output is not None:
         refuse_overwriting(output, [file, model])
-        check_output(output, "--output")
+        check_output(output, "output")
     texts = texts_of(text, file, jsonl=jsonl, chat=False, command="faithfulness")
     if at is not None and of != "neurons":
         raise InputError("--at names the modules of neurons: give --of neurons too, or leave it out.")

@@ -62,7 +62,7 @@ def destination(
     output = None if str(output) == "-" else output
     if output is not None:
         refuse_overwriting(output, reads)
-        check_output(output, "--output")
+        check_output(output, "output")
     return format_of(format, output), output
 
 

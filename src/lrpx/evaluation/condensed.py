@@ -117,13 +117,13 @@ def condensed_folders(paths: Sequence[str | Path]) -> list[Path]:
     for path in map(Path, paths):
         inside = sorted(manifest.parent for manifest in path.rglob("manifest.json"))
         if path.is_file():
-            raise not_ours(path, "condensed", "lrpx records pack")
+            raise not_ours(path, "condensed")
         if not inside:
             raise InputError(
                 f"{path} has no condensed records. Make them from a run: lrpx records pack RUN --out {path}"
             )
         if inside[0] == path and (kind := kind_of_folder(path)) in NOUNS and kind != "condensed":
-            raise of_another_kind(path, kind, "condensed", "lrpx records pack")
+            raise of_another_kind(path, kind, "condensed")
         found += inside
     return found
 
@@ -136,7 +136,7 @@ def load_condensed(folder: str | Path) -> Condensed:
             or does not fit the rest; one error that says which.
     """
     folder = Path(folder)
-    manifest = read_manifest(folder, "condensed", "lrpx records pack", CONDENSED_SCHEMA)
+    manifest = read_manifest(folder, "condensed", CONDENSED_SCHEMA)
     _check_manifest(folder, manifest)
     for name in FILES:
         if not (folder / name).is_file():

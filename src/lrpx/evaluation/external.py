@@ -1,4 +1,4 @@
-"""Explanations that were made elsewhere: a file with one relevance per token of each sample, for ``--relevances``.
+"""Explanations that were made elsewhere: a file with one relevance per token of each sample, for ``evaluate(relevances=...)``.
 
 JSON lines or Parquet with ``sample_id`` (the row of the benchmark's source), ``relevance`` (one number per token of the
 tokenised set, in its order; positive speaks for the verb form that the model predicts, against the other one) and, if
@@ -32,7 +32,9 @@ def read_relevances(path: str | Path) -> ExternalRelevances:
     """
     path = Path(path)
     if not path.is_file():
-        raise InputError(f"--relevances {path}: no such file. Give JSON lines or Parquet with sample_id and relevance.")
+        raise InputError(
+            f"relevances={str(path)!r}: no such file. Give JSON lines or Parquet with sample_id and relevance."
+        )
     found: ExternalRelevances = {}
     for where, entry in _entries(path):
         for name in ("sample_id", "relevance"):

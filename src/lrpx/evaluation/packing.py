@@ -43,7 +43,7 @@ def pack(run: Run, folder: str | Path) -> Condensed:
     if not _was_begun(folder):
         check_place(folder, what="folder of condensed records")
     if (folder / "manifest.json").exists():
-        read_manifest(folder, "condensed", "lrpx records pack", CONDENSED_SCHEMA)
+        read_manifest(folder, "condensed", CONDENSED_SCHEMA)
     table = run.table()
     rows = [row for row in table.drop(["tokens"]).to_pylist() if row["correct"] is not None]
     order = {name: n for n, name in enumerate(run.manifest["methods"])}

@@ -113,7 +113,7 @@ class Worker:
         if attempt > ATTEMPTS:
             raise LrpxError(
                 f"a worker died each of the {ATTEMPTS} times that it was at part {number} (samples of up to "
-                f"{len(batches[0][0].tokens)} tokens). If memory ran out: --batch-tokens makes batches smaller. "
+                f"{len(batches[0][0].tokens)} tokens). If memory ran out, make batches smaller: batch_tokens=. "
                 f"Ray's logs are on {socket.gethostname()}, below /tmp/ray."
             )
         records: list[Record] = []
@@ -146,7 +146,7 @@ def check_same(job: Job, model: PreTrainedModel) -> None:
     if differences:
         raise InputError(
             f"{job.model} on the worker {socket.gethostname()} is not what the run is about: {'; '.join(differences)} (there: "
-            "where lrpx evaluate runs). Workers need the same model files and the same packages."
+            "where the evaluation was started). Workers need the same model files and the same packages."
         )
 
 

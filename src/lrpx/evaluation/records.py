@@ -143,11 +143,9 @@ class Run:
         pa = import_optional("pyarrow", "Reading the records of an evaluation")
         parts = self.parts
         if not parts:
-            raise InputError(f"{self.path} has no records yet: run the same lrpx evaluate again to go on.")
+            raise InputError(f"{self.path} has no records yet: run the same evaluation again to go on.")
         if self.counts is not None and not self.finished:
-            raise InputError(
-                f"{self.path} has lost records: run the same lrpx evaluate again, which computes them anew."
-            )
+            raise InputError(f"{self.path} has lost records: run the same evaluation again, which computes them anew.")
         tables = [read_table(path, _KIND) for path in parts]
         for name in columns or ():
             if name not in tables[0].column_names:
@@ -165,9 +163,9 @@ def open_run(path: str | Path) -> Run:
             those of a run.
     """
     path = Path(path)
-    manifest = read_manifest(path, "run", "lrpx evaluate", SCHEMA)
+    manifest = read_manifest(path, "run", SCHEMA)
     counts = path / "counts.json"
-    return Run(path, manifest, read_counts(counts, COUNTED, "lrpx evaluate") if counts.is_file() else None)
+    return Run(path, manifest, read_counts(counts, COUNTED) if counts.is_file() else None)
 
 
 def find_runs(paths: Sequence[str | Path]) -> list[Run]:
@@ -181,7 +179,11 @@ def find_runs(paths: Sequence[str | Path]) -> list[Run]:
         inside = sorted(p.parent for p in path.glob("*/manifest.json")) if not (path / "manifest.json").exists() else []
         found += [open_run(p) for p in inside or [path]]
     if not found:
-        raise InputError("no run given. Type: lrpx report RUN, where RUN is the --out folder of lrpx evaluate.")
+        raise InputError(
+            "no run given.",
+            python="Give the folders that evaluate wrote.",
+            command="Type: lrpx report RUN, where RUN is the --out folder of lrpx evaluate.",
+        )
     return found
 
 

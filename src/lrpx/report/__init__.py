@@ -113,16 +113,16 @@ def write(
     """
     if compare not in (None, "paper"):
         raise InputError(
-            f"compare={compare!r}: there are only the paper's numbers to compare with. Type: --compare paper"
+            f"compare={compare!r}: there are only the paper's numbers to compare with. Type: compare='paper'"
         )
     path = None if output is None else Path(output)
     kind = format_of_output(format, path, ENDINGS)
     if kind == "parquet":
         if path is None:
-            raise InputError("Parquet needs a file: --output report.parquet.")
+            raise InputError("Parquet needs a file: output='report.parquet'.")
         from . import numbers
 
-        check_output(path, "--output")
+        check_output(path, "output")
         with atomic_write(path) as temporary:
             numbers.write_parquet(_results(runs, compare_paper=compare == "paper", k=k), temporary)
         return
@@ -131,5 +131,5 @@ def write(
         color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         sys.stdout.write(report(runs, **chosen, color=color, width=shutil.get_terminal_size((100, 24)).columns))
     else:
-        check_output(path, "--output")
+        check_output(path, "output")
         save_output(path, report(runs, **chosen))

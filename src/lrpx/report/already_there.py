@@ -89,7 +89,7 @@ def run_differences(
     from ..models.options import parse_device, parse_dtype
     from ..models.provenance import versions
 
-    manifest = read_manifest(folder, "run", "lrpx evaluate", SCHEMA)
+    manifest = read_manifest(folder, "run", SCHEMA)
     model, options, digits = manifest["model"], manifest["options"], changes_of_digits(compile)
     where = parse_device(device).type
     wanted = str(parse_dtype(dtype)).removeprefix("torch.")

@@ -46,8 +46,8 @@ def write_results(paths: Sequence[str | os.PathLike[str]], output: str | os.Path
     """
     path = Path(output)
     if path.suffix.lower() not in ("", ".md", ".markdown"):
-        raise InputError(f"--output {path}: the page is Markdown. Give a name that ends in .md.")
-    check_output(path, "--output")
+        raise InputError(f"output={str(path)!r}: the page is Markdown. Give a name that ends in .md.")
+    check_output(path, "output")
     write_text(path, results_page(paths, in_docs=(path.absolute().parent / "evaluate.md").is_file()))
 
 

