@@ -7,6 +7,7 @@ and ``en_core_web_trf`` is a spaCy pipeline trained on them. A block with ``<!--
 left out.
 """
 
+import dataclasses
 import json
 import os
 import re
@@ -22,6 +23,7 @@ from benchmark_tools import HAS_SPACY, templates, toy_parser
 
 import lrpx
 from lrpx.models.default import download
+from lrpx.passes.attribution import Hidden, Pass
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src"
@@ -195,3 +197,17 @@ def test_a_wrong_example_is_noticed(folder, process):
     (folder / "wrong.py").write_text('"""\n>>> 1 + 1\n3\n"""\n', encoding="utf-8")
     with pytest.raises(AssertionError, match="Expected"):
         run_examples(folder, process, "wrong")
+
+
+def test_the_page_about_generated_text_names_every_method():
+    page = (ROOT / "docs" / "generation.md").read_text(encoding="utf-8").partition("```")[0]
+    assert {name for name in re.findall(r"`([a-z-]+)`", page) if name in lrpx.METHODS} == {
+        name for name, method in lrpx.METHODS.items() if isinstance(method.function, str)
+    }
+
+
+def test_the_page_about_methods_names_what_a_pass_gives():
+    page = (ROOT / "docs" / "add_a_method.md").read_text(encoding="utf-8")
+    names = [f"found.{field.name}" for field in dataclasses.fields(Pass)]
+    names += [f"found.hidden[name].{field.name}" for field in dataclasses.fields(Hidden)]
+    assert [name for name in names if f"`{name}`" not in page and name != "found.hidden"] == []
