@@ -168,7 +168,8 @@ class Explainer(Questions):
         Args:
             text: A string, token ids, a ``BatchEncoding``, or chat messages; or several, to explain in batches: a list of
                 these, ids as a 2-D tensor or array, or the ``BatchEncoding`` of a batch. Special tokens that the tokenizer puts
-                after a string are left out for a causal model, which goes on from the last token of the text.
+                after a string are left out for a causal model, which goes on from the last token of the text. Of a model that
+                reads images only, images in place of texts; a batch ``[1, 3, height, width]`` is one image, a list several.
             images: Of a model that reads images and text: the images of the text, in the order of their places in it; Pillow's,
                 paths, or arrays ``[height, width, 3]``. For several texts, a list for each. Chat messages may hold them instead:
                 ``{"type": "image", "image": picture}``. Or ``text`` is what the model's processor returned for both.
