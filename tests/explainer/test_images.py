@@ -290,5 +290,5 @@ def test_which_functions_cannot_be_used(explainer, asked, message):
 
 @pytest.mark.parametrize("method", ["leave-one-out", "lime", "random"])
 def test_methods_that_change_words_are_refused(explainer, method):
-    with pytest.raises(lrpx.UnsupportedModelError, match=f'{method} is for language models, .* Type: method="attnlrp"'):
+    with pytest.raises(lrpx.UnsupportedModelError, match=f'{method} is for texts, .* Type: method="attnlrp"'):
         explainer(BYTES, method=method)

@@ -123,11 +123,11 @@ class Images(Collected):
         """Refuse a method that reads no images, before anything is computed.
 
         Raises:
-            UnsupportedModelError: It is for language models.
+            UnsupportedModelError: It is for texts.
         """
         if not method.reads_images:
             raise UnsupportedModelError(
-                f"{method.name} is for language models, and {type(self.model).__name__} reads images.",
+                f"{method.name} is for texts, and {type(self.model).__name__} reads images.",
                 python='Type: method="attnlrp".',
                 app="Choose another method, such as attnlrp.",
             )
