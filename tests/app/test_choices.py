@@ -49,6 +49,17 @@ def test_a_phrase_is_not_its_first_token(desk):
     assert [row["ask"] for row in shown["tokens"]].count(both) == 1
 
 
+def test_what_is_explained_stands_before_the_likeliest_and_says_so(desk):
+    found = desk.explainer.likeliest(TEXT, 5)
+    e = desk.explainer(TEXT, target=found[3].token.id, contrast=found[1].token.id)
+    rows = listed_predictions(found, e)["tokens"]
+    assert [(row["id"], row.get("role")) for row in rows[:2]] == [
+        (e.target.id, "explained"),
+        (e.contrast.id, "and not"),
+    ]
+    assert [row["id"] for row in rows[2:]] == [found[n].token.id for n in (0, 2, 4)]
+
+
 def test_first_and_last_tokens_are_for_answers_alone(desk):
     heard = app_tools.events(app_tools.client(desk), "explain", {"text": TEXT, "target": [1, 2]})
     assert "only an answer to a question has" in heard[-2]["methods"][0]["message"]

@@ -185,19 +185,25 @@ def _table(names: list[str], numbers: np.ndarray, look: Look) -> dict[str, Any]:
 
 
 def listed_predictions(found: Sequence[Prediction], e: Explanation | None = None) -> dict[str, Any]:
-    """The likeliest tokens, and what an explanation explains of them, which is on top if it is not among them."""
+    """The likeliest tokens, sorted; before them, with its role, what an explanation explains, however likely that is."""
     answers = e if e is not None and e.task == QUESTION else None
     rows = [{**entry(token, answers), **_likely(p)} for token, p in found]
     chosen: dict[str, Any] = {"target": None, "contrast": None}
+    pinned: list[dict[str, Any]] = []
     if e is not None:
         for role, token in (("target", e.target), ("contrast", e.contrast)):
             p = getattr(e, f"{role}_probability")
             if token is None:
                 continue
             chosen[role] = entry(token, e)
-            if p is not None and all(row["ask"] != chosen[role]["ask"] for row in rows):
-                rows.insert(0, {**chosen[role], **_likely(p)})
-    return {"tokens": rows, **chosen}
+            listed = next((row for row in rows if row["ask"] == chosen[role]["ask"]), None)
+            if listed is not None:
+                rows.remove(listed)
+            elif p is not None:
+                listed = {**chosen[role], **_likely(p)}
+            if listed is not None:
+                pinned.append({**listed, "role": "explained" if role == "target" else "and not"})
+    return {"tokens": pinned + rows, **chosen}
 
 
 def _likely(p: float) -> dict[str, Any]:

@@ -55,7 +55,7 @@ export function showPredictions(event, explain) {
     "aria-label": role === "target" ? `explain ${token.name}` : `and not ${token.name}`, onchange: pick(role, token),
   }));
   body.replaceChildren(...event.tokens.map(token => el("tr", { class: [chosen.target, chosen.contrast].includes(key(token)) ? "chosen" : "" },
-    el("td", {}, el("button", { type: "button", class: "token", title: `explain ${token.name}`, onclick: pick("target", token) }, el("code", {}, token.name))),
+    el("td", {}, el("button", { type: "button", class: "token", title: `explain ${token.name}`, onclick: pick("target", token) }, el("code", {}, token.name)), token.role ? el("small", {}, ` ${token.role}`) : ""),
     el("td", {}, el("span", { class: "share", "aria-hidden": "true" }, el("i", { style: { width: `${100 * token.p}%` } })), token.shown),
     cell("target", token), cell("contrast", token))));
 }
