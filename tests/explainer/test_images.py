@@ -234,6 +234,8 @@ def test_several_methods(explainer):
     found = explainer(BYTES, method=["lrp", "attnlrp"], target="hen")
     assert [e.method for e in found] == ["lrp", "attnlrp"]
     assert "image: 4 x 4 patches" in found.to_html()
+    assert found[0].by_head is not None  # and yet no panel of layers and heads, which shows texts
+    assert 'aria-label="inside the model"' not in found.to_html()
 
 
 def test_what_reads_text_is_refused_for_an_image_classifier(explainer, model):

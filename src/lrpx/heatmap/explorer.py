@@ -62,7 +62,11 @@ width:var(--wide);height:var(--high)}
 
 
 def explorer(explanations: Sequence[Drawable], look: Look, of: str = "tokens") -> str:
-    """The section of the page, with its style, numbers and script; empty where no relevance of layers or heads is known."""
+    """The section of the page, with its style, numbers and script; empty where no relevance of layers or heads is known.
+
+    It shows texts. Images alone have none, and their patches in a line would say nothing.
+    """
+    explanations = [e for e in explanations if not _is_picture(e)]
     if not any(_has_inside(e) for e in explanations):
         return ""
     data = {
@@ -79,6 +83,10 @@ def explorer(explanations: Sequence[Drawable], look: Look, of: str = "tokens") -
         f'<style>{MAP_STYLE}{STYLE}</style>\n<section class="lrpx explore" dir="ltr" aria-label="inside the model" hidden>\n'
         f'<script type="application/json" class="data">{numbers}</script>\n<script>{script}</script>\n</section>\n'
     )
+
+
+def _is_picture(e: Drawable) -> bool:
+    return bool(e.images) and max(e.token_ids, default=-1) < 0
 
 
 def _has_inside(e: Drawable) -> bool:
