@@ -291,6 +291,17 @@ def test_takes_a_string_with_its_space_as_it_is(text, given, count):
 
 
 @needs_shared(SHARED / "tokenizers")
+@pytest.mark.parametrize("text", ["She plays the\n", "<|endoftext|>"])
+def test_expects_no_space_after_a_line_break_or_a_special_token(text):
+    gpt2 = AutoTokenizer.from_pretrained(SHARED / "tokenizers" / "gpt2")
+    (encoded,) = encode(gpt2, text)
+    with pytest.raises(SeveralTokens) as raised:
+        resolve_token("piano", "target", encoded, len(encoded.token_ids) - 1, gpt2, len(gpt2), "causal")
+    assert gpt2.decode(raised.value.ids) == "piano"
+    assert "space" not in str(raised.value)
+
+
+@needs_shared(SHARED / "tokenizers")
 def test_gives_no_list_of_ids_where_one_token_is_asked_for():
     gpt2 = AutoTokenizer.from_pretrained(SHARED / "tokenizers" / "gpt2")
     (encoded,) = encode(gpt2, "She plays the")

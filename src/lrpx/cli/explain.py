@@ -226,7 +226,7 @@ def explain(
         explained = explainer(method=methods, **asked, **given)
     assert isinstance(explained, Explanations)
     for failure in explained.failures:
-        tell(ERROR, f"{texts[failure.index].origin}: {failure.error}", context.command, context.find_root().command)
+        tell(ERROR, failure.error.at(texts[failure.index].origin), context.command, context.find_root().command)
     if len(explained):
         shown = list(explained)
         if kind not in (Format.json, Format.jsonl):

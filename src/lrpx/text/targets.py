@@ -10,7 +10,7 @@ from ..heatmap.text import as_string, without_spaces
 from ..models.signature import goes_on
 from .given import as_python
 from .tokenization import Encoded, check_unicode
-from .units import pieces_shown, predicted_token
+from .units import pieces_shown, predicted_token, special_ids
 
 TokenChoice = Any  # a token id (also of numpy or torch), a string, or None
 
@@ -100,7 +100,7 @@ def resolve_token(
     if _is_one_token(ids, given, tokenizer):
         return ids[0]
     # The most common mistake is a missing or superfluous leading space.
-    near = _other_spaces(given, task)
+    near = _other_spaces(given, task, anew=_begins_anew(encoded, position, tokenizer))
     close = next((w for w in near if _is_one_token(_ids_of(w, encoded, position, tokenizer, task), w, tokenizer)), None)
     before_it = encoded.token_ids[: position + 1]
     not_one = _not_one_token(given, role, ids, close, tokenizer, task, before_it, several=several)
@@ -204,12 +204,18 @@ def _move_space(role: str, spaced: str) -> dict[str, str]:
     return {"python": f"{why} {role}={spaced!r}.", "app": f"{why} {spaced!r}."}
 
 
-def _other_spaces(given: str, task: str) -> list[str]:
+def _begins_anew(encoded: Encoded, position: int, tokenizer: Any) -> bool:
+    """Whether what comes after the token at ``position`` needs no space: a line ends there, or it is special, as a chat's roles."""
+    last = encoded.token_ids[position]
+    return last in special_ids(tokenizer) or str(tokenizer.decode([last])).endswith("\n")
+
+
+def _other_spaces(given: str, task: str, *, anew: bool) -> list[str]:
     """What may have been meant by a string of several tokens: the same with another space before it."""
     word = given.lstrip(" ")
     if not goes_on(task):
         return [other for other in (" " + word, word) if other != given and word]
-    if not word or given == " " + word or without_spaces(word):
+    if not word or given == " " + word or without_spaces(word) or (anew and given == word):
         return []
     return [" " + word, *[word] * given.startswith("  ")]
 
