@@ -205,7 +205,7 @@ def _move_space(role: str, spaced: str) -> dict[str, str]:
 
 
 def _begins_anew(encoded: Encoded, position: int, tokenizer: Any) -> bool:
-    """Whether what comes after the token at ``position`` needs no space: a line ends there, or it is special, as a chat's roles."""
+    """Whether what comes after the token at ``position`` needs no space: it ends a line, or is special, as a chat's roles are."""
     last = encoded.token_ids[position]
     return last in special_ids(tokenizer) or str(tokenizer.decode([last])).endswith("\n")
 
