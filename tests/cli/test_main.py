@@ -316,6 +316,7 @@ def test_options_of_documents_that_do_not_go_with_the_format(lrpx_command, optio
 
 
 @pytest.mark.filterwarnings("ignore:the .* far less probable")  # as likely as random weights have it
+@pytest.mark.filterwarnings("ignore:target and contrast have different numbers of tokens")
 def test_a_header_says_what_to_type_as_the_command_does(lrpx_command):
     arguments = ["explain", TEXT, "--target", "the the", "--contrast", "12 the the the"]
     for format in ("terminal", "html"):

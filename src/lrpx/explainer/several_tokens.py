@@ -188,12 +188,6 @@ def described(e: Explanation, found: Found, tokenizer: Any) -> Explanation:
 
     target = entry("target", several.target)
     contrast = entry("contrast", several.contrast) if several.contrast else None
-    lengths = {len(ids) for ids in (several.target, several.contrast) if ids}
-    if several.objective == "logit" and len(lengths) > 1:
-        notes.append(
-            "target and contrast have different numbers of tokens, and sums of logits of different lengths cannot be compared: "
-            'use objective="logprob".'
-        )
     provenance = {**e.provenance, "target": list(several.target), "target_text": target.text}
     if contrast is not None and several.contrast:
         provenance |= {"contrast": list(several.contrast), "contrast_text": contrast.text}
@@ -201,12 +195,26 @@ def described(e: Explanation, found: Found, tokenizer: Any) -> Explanation:
         e,
         target=target,
         contrast=contrast,
-        explains=explained(several.objective, None, max(lengths)),
+        explains=explained(several.objective, None, max(_lengths(several))),
         span=(e.position, e.position + count) if count > 1 else None,
         notes=(*e.notes, *notes),
         provenance={**provenance, "objective": several.objective},
         **found.probabilities,
     )
+
+
+def incomparable(several: Several) -> tuple[str, ...]:
+    """A warning where the explained number is a difference of sums that cannot be compared."""
+    if several.objective != "logit" or len(_lengths(several)) < 2:
+        return ()
+    return (
+        "target and contrast have different numbers of tokens, and sums of logits of different lengths cannot be compared: "
+        'use objective="logprob".',
+    )
+
+
+def _lengths(several: Several) -> set[int]:
+    return {len(ids) for ids in (several.target, several.contrast) if ids}
 
 
 def _top_prediction(runner: PassRunner, item: Item) -> int:

@@ -55,7 +55,7 @@ from .predictions import (
     other_rules,
     remarks,
 )
-from .several_tokens import Several, described, explain_several, read_item
+from .several_tokens import Several, described, explain_several, incomparable, read_item
 from .spelling import averages_in_generate, misspelt
 
 
@@ -230,7 +230,7 @@ class Texts(Collected):
                     result, of_all = explain_several(runner, self.items[i], several, method, settings)
                     e = self._explanation(i, result, method, settings, about)
                     e = described(e, of_all, self.tokenizer)
-                    doubtful[i] = self._misspelt(i, runner, of_all.probabilities)
+                    doubtful[i] = (*incomparable(of_all.several), *self._misspelt(i, runner, of_all.probabilities))
                     found[i] = e.noted(doubtful[i])
         runner.warn_once(notes)
         self._warn_of(doubtful)
