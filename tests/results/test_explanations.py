@@ -1,10 +1,13 @@
 """Several explanations together."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import lrpx
 from lrpx import Explanation, Explanations, InputError
+from lrpx.errors import NonFiniteError
 from lrpx.results.explanations import Failure
 from lrpx.results.tokens import Token, Unit
 
@@ -103,3 +106,41 @@ def test_failures_are_counted_in_the_repr():
     failure = Failure(0, "", InputError("it is empty."))
     assert repr(Explanations([], [failure])) == "Explanations([], 1 failure)"
     assert repr(Explanations([], [failure] * 2)) == "Explanations([], 2 failures)"
+
+
+FAILED = (Failure(1, "", InputError("it is empty.")), Failure(3, 7, NonFiniteError("NaN in layer 1.")))
+
+
+def test_every_view_says_what_failed(three, tmp_path, capsys):
+    found, said = Explanations(three, FAILED), "2 texts could not be explained; .failures says which and why."
+    found.show()
+    latex = found.to_latex().replace("\\ ", " ")
+    texts = (" ".join(capsys.readouterr().out.split()), found.to_html(), found._repr_html_(), latex)
+    assert [text.count(said) for text in texts] == [1, 1, 1, 1]
+    inside = [replace(e, by_layer=np.ones((2, len(e.tokens)))) for e in three]
+    assert Explanations(inside, FAILED).to_html(of="layers").count(said) == 1
+    assert all(e.notes == () for e in found)
+
+
+def test_where_all_failed():
+    found = Explanations([], FAILED)
+    with pytest.raises(InputError, match=r"no explanation to draw: 2 texts could not be explained; \.failures says"):
+        found.show()
+    assert found._repr_html_() is None  # a notebook shows the repr, which counts them
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_failures_are_saved(three, tmp_path, count):
+    Explanations(three[:count], FAILED).save(tmp_path / "es.json")
+    found = Explanations.load(tmp_path / "es.json")
+    assert len(found) == count
+    assert [(f.index, f.text, type(f.error), str(f.error)) for f in found.failures] == [
+        (1, "", InputError, "it is empty."),
+        (3, None, NonFiniteError, "NaN in layer 1."),
+    ]
+
+
+def test_a_saved_failure_that_is_none(tmp_path):
+    (tmp_path / "es.json").write_text('[{"kind": "failure", "index": "x"}]')
+    with pytest.raises(InputError, match=r"es\.json\[0\]: not a saved failure"):
+        Explanations.load(tmp_path / "es.json")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from ..errors import InputError
@@ -259,10 +260,13 @@ def _parts(explanations: Drawables, look: Look, of: str) -> Sequence[View | Grid
 
 def _matrices(explanations: Drawables, of: str, look: Look) -> list[MatrixView]:
     from .pairs import pairs_matrix
-    from .view import checked
+    from .view import checked, failed
 
     draw = {"layers": tokens_by_layers, "heads": layers_by_heads, "pairs": pairs_matrix}[of]
-    return [draw(e, look) for e in checked(explanations)]
+    found = [draw(e, look) for e in checked(explanations)]
+    if failures := getattr(explanations, "failures", ()):  # a matrix has no notes of its explanation
+        found[0] = replace(found[0], notes=(*found[0].notes, failed(failures)))
+    return found
 
 
 def _draw(explanations: Drawables, path: str | os.PathLike[str], look: Look, of: str, kind: str) -> None:

@@ -131,7 +131,7 @@ class Shown:
         drawn, look, what = self._asked(of, options)
         to_svg(drawn, path, look, what)
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         return html_fragment(self._drawable())
 
     def _drawable(self) -> Any:

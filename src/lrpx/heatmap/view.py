@@ -227,6 +227,11 @@ class View:
         return marked.format(where=where, what="value" if self.what == "value" else "label")
 
 
+def failed(failures: Sequence[object]) -> str:
+    """What is said of texts that could not be explained."""
+    return f"{counted(len(failures), 'text')} could not be explained; .failures says which and why."
+
+
 def checked(explanations: Drawable | Sequence[Drawable]) -> list[Drawable]:
     """One explanation or several as a list.
 
@@ -235,7 +240,8 @@ def checked(explanations: Drawable | Sequence[Drawable]) -> list[Drawable]:
     """
     several = [explanations] if isinstance(explanations, Drawable) else list(explanations)
     if not several:
-        raise InputError("no explanation to draw: the list is empty.")
+        failures = getattr(explanations, "failures", ())
+        raise InputError(f"no explanation to draw: {failed(failures) if failures else 'the list is empty.'}")
     for e in several:
         if not isinstance(e, Drawable):
             raise InputError(

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from .. import errors
 from ..errors import InputError, LrpxError, counted
 from ..files import check_ending, json_line, save_output
 from ..heatmap.shown import Shown
+from ..heatmap.view import failed
 from .agreement import agreements
 from .explanation import Explanation
 from .saved import read_saved
@@ -35,6 +37,26 @@ class Failure:
     index: int
     text: Any
     error: LrpxError
+
+    def to_dict(self) -> dict[str, Any]:
+        """The failure as JSON types; a text that is no string is left out."""
+        text = self.text if isinstance(self.text, str) else None
+        error = {"error": type(self.error).__name__, "message": str(self.error)}
+        return {"kind": "failure", "index": self.index, "text": text, **error}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Failure:
+        """The inverse of ``to_dict``.
+
+        Raises:
+            InputError: A field is missing, or is not what it should be.
+        """
+        index, text, name, message = (data.get(key) for key in ("index", "text", "error", "message"))
+        if not (isinstance(index, int) and isinstance(text, str | None) and isinstance(message, str)):
+            raise InputError("not a saved failure: a field is missing, or is not what it should be.")
+        kind: Any = getattr(errors, str(name), None)
+        known = isinstance(kind, type) and issubclass(kind, LrpxError)
+        return cls(index, text, kind(message) if known else LrpxError(message))
 
 
 class Explanations(Shown, Sequence[Explanation]):
@@ -63,6 +85,16 @@ class Explanations(Shown, Sequence[Explanation]):
     def __repr__(self) -> str:
         failed = f", {counted(len(self.failures), 'failure')}" if self.failures else ""
         return f"Explanations([{', '.join(map(repr, self))}]{failed})"
+
+    def _repr_html_(self) -> str | None:
+        return super()._repr_html_() if self else None  # a notebook then shows the repr
+
+    def _drawable(self) -> Explanations:
+        """With the failures as a note of the first: each view has the notes of what it draws."""
+        if not (self and self.failures):
+            return self
+        first, *others = self
+        return Explanations([first.noted([failed(self.failures)]), *others], self.failures)
 
     def to_frame(self, of: Literal["tokens", "layers", "heads"] = "tokens") -> pd.DataFrame:
         """The rows of all explanations, as ``Explanation.to_frame``, after ``explanation``, ``input`` and ``method``.
@@ -96,8 +128,11 @@ class Explanations(Shown, Sequence[Explanation]):
         return agreements((_asked(each), each.method, each.relevance) for each in self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write all as one JSON list; ``Explanations.load`` reads them back to the last digit."""
-        save_output(check_ending(path, "json"), json_line([each.to_dict() for each in self]))
+        """Write all as one JSON list; ``Explanations.load`` reads them back to the last digit.
+
+        Failures stand at its end: index, text if it is a string, name of the error and what it says.
+        """
+        save_output(check_ending(path, "json"), json_line([each.to_dict() for each in (*self, *self.failures)]))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Explanations:
@@ -109,15 +144,19 @@ class Explanations(Shown, Sequence[Explanation]):
         data = read_saved(path, "Explanation.save()")
         if not isinstance(data, list):
             raise InputError(f"{path} holds one explanation, not a list of them. Type: lrpx.Explanation.load(path)")
-        found = []
+        found: list[Explanation] = []
+        failures: list[Failure] = []
         for i, each in enumerate(data):
             if not isinstance(each, dict):
                 raise InputError(f"{path}[{i}] is {type(each).__name__}, not an explanation.")
             try:
-                found.append(Explanation.from_dict(each))
+                if each.get("kind") == "failure":
+                    failures.append(Failure.from_dict(each))
+                else:
+                    found.append(Explanation.from_dict(each))
             except InputError as error:
                 raise error.at(f"{path}[{i}]") from None
-        return cls(found)
+        return cls(found, failures)
 
 
 def _asked(e: Explanation) -> tuple[Any, ...]:
