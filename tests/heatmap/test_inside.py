@@ -59,6 +59,18 @@ def test_a_head_is_an_explanation_of_its_own(tmp_path):
     np.testing.assert_array_equal(Explanation.load(tmp_path / "head.json").relevance, head.relevance)
 
 
+def test_what_is_inside_is_not_said_to_be_at_the_input():
+    e = made(components={})
+    neuron, head, last = e.neurons()[0], e.head(1, 2), made(components={"bias": 1.0}).head(1, 2)
+    assert neuron.at == "output of block.0.mlp"
+    assert (head.at, last.at) == ("positions where the head writes", "tokens that the head reads")
+    assert "relevance at the positions where the head writes" in head.to_html()
+    assert "relevance at the input" in e.to_html()
+    for of in ("layers", "heads"):
+        assert "relevance at the" not in printed(e, of, width=200)
+    assert "summed over the positions where the head writes" in printed(e, "heads", width=200)
+
+
 def test_neurons_are_the_strongest():
     e = made()
     numbers = e.layers["block.0.mlp"]

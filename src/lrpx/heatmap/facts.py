@@ -10,8 +10,8 @@ from .numbers import probability
 from .text import half_character, in_quotes
 
 
-def model_and_settings(e: Made) -> list[str]:
-    """The model, where relevance was taken, and the options of the method."""
+def model_and_settings(e: Made, place: str | None = None) -> list[str]:
+    """The model, where relevance was taken (or another ``place``; nothing if it is empty), and the options of the method."""
     model, options = e.provenance.get("model"), e.provenance.get("options")
     name = [os.path.basename(model) if os.path.isabs(model) else model] if isinstance(model, str) else []
     chosen = options.items() if isinstance(options, dict) else ()
@@ -21,7 +21,7 @@ def model_and_settings(e: Made) -> list[str]:
     return [
         *name,
         *([own] if rules != method else []),
-        f"relevance at the {e.at}",
+        *filter(None, [f"relevance at the {e.at}" if place is None else place]),
         *(f"{k}={v}" for k, v in chosen if k not in ("rules", "at", "seed") and _is_told(v)),
     ]
 

@@ -134,7 +134,7 @@ def tokens_by_layers(e: Drawable, look: Look) -> MatrixView:
     what = "what each layer's attention takes from a token" if e.components and name == "by_layer" else ADDED[name]
     return MatrixView(
         title=f"{e.method}: {what}, {positions_of(e)}",
-        notes=(_explained(e), *model_and_settings(e)),
+        notes=(_explained(e), *model_and_settings(e, place="")),  # the title says where
         rows=tuple(rows),
         columns="layer",
         corner="token",
@@ -155,7 +155,7 @@ def layers_by_heads(e: Drawable, look: Look) -> MatrixView:
     sums = np.asarray(e.by_head, dtype=np.float64).sum(axis=-1)
     return MatrixView(
         title=f"{e.method}: relevance of each head",
-        notes=(_explained(e), *model_and_settings(e)),
+        notes=(_explained(e), *model_and_settings(e, f"summed over the {head_positions(e.components)}")),
         rows=tuple(MatrixRow(str(i), row, len(row)) for i, row in enumerate(sums)),
         columns="head",
         corner="layer",
@@ -178,6 +178,11 @@ def of_cells(numbers: np.ndarray, starts: Sequence[int]) -> np.ndarray:
 def positions_of(e: Drawable) -> str:
     """At which positions heads and layers count, in words."""
     return FROM_TOKENS if e.components else AT_LAYER
+
+
+def head_positions(components: Mapping[str, Any]) -> str:
+    """At which positions a head has its relevance; methods whose other parts are components follow it further down."""
+    return "tokens that the head reads" if components else "positions where the head writes"
 
 
 def missing(made: Made, what: str) -> str:

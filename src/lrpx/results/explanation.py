@@ -19,6 +19,7 @@ import numpy as np
 
 from ..errors import InputError, NonFiniteError, counted, import_optional
 from ..files import check_ending, json_line, save_output
+from ..heatmap.matrix import head_positions
 from ..heatmap.shown import TOP, ShownPairs
 from ..heatmap.text import as_string
 from .images import ImagePatches, check_images, plain_images, read_images
@@ -63,7 +64,7 @@ class Explanation(ShownPairs):
         position: Index of the token whose logits are explained.
         span: Where logits of several positions are explained together, these, as (start, stop) without stop; or ``None``.
         method: Name of the method.
-        at: Where ``relevance`` was taken: ``"input"`` or ``"embedding"``.
+        at: Where ``relevance`` was taken: ``"input"`` or ``"embedding"``; of a head or neuron, its place in words.
         index: Its place among the texts (or images, or targets of one text) of its call, from 0, that of a row of a table whose
             column was given; ``None`` where one was given alone.
         text: The explained text, or ``None`` when token ids were given.
@@ -180,7 +181,7 @@ class Explanation(ShownPairs):
             InputError: There is no relevance of heads, or no such head.
         """
         numbers = relevance_of_head(self.by_head, (layer, head), self)
-        return self._part(f"head {head} of layer {layer}", numbers)
+        return self._part(f"head {head} of layer {layer}", head_positions(self.components), numbers)
 
     def neurons(self, module: str | None = None, top: int = TOP) -> list[Explanation]:
         """The strongest neurons of ``layers``, each as an explanation of its own.
@@ -193,15 +194,13 @@ class Explanation(ShownPairs):
             InputError: There is no relevance of neurons ; the error says how to ask for it.
         """
         found = strongest_neurons(self.layers, module, top, self)
-        return [self._part(f"{name}, neuron {i}", numbers) for name, i, numbers in found]
+        return [self._part(f"{name}, neuron {i}", f"output of {name}", numbers) for name, i, numbers in found]
 
-    def _part(self, name: str, relevance: np.ndarray) -> Explanation:
+    def _part(self, name: str, at: str, relevance: np.ndarray) -> Explanation:
         """A part of the model as an explanation of its own."""
         inside: dict[str, Any] = dict.fromkeys((*INSIDE, "pairs"))
-        method = f"{self.method}, {name}"
-        return dataclasses.replace(
-            self, relevance=relevance, method=method, residual=None, layers={}, components={}, **inside
-        )
+        inside |= {"method": f"{self.method}, {name}", "at": at, "relevance": relevance}
+        return dataclasses.replace(self, residual=None, layers={}, components={}, **inside)
 
     def to_frame(self, of: Literal["tokens", "layers", "heads"] = "tokens") -> Any:
         """One row per token as a pandas ``DataFrame``: ``position``, ``text``, ``token`` (raw), ``token_id``, ``relevance``.
