@@ -58,16 +58,16 @@ ROWS = {
     "per-sample-bert": Row("One sample at a time", "per_sample --shape bert-base --compile --samples 40", 160),
     "long-context": Row("One long text", "long_context --rounds 7", 120),
     "dataset": Row(
-        "Many samples", "dataset --compile --no-strict --batch-tokens 16384 --rounds 1 --lxt-samples 60", 220
+        "Many samples", "dataset --compile --no-strict --batch-tokens 16384 --rounds 1 --lxt-samples 60", 190
     ),
     "overhead": Row("What the rules cost", "overhead --shape llama-3.2-1b --rounds 50", 70),
     "flashtrace": Row("Beside FlashTrace", "flashtrace --examples 12 --sentences 10 40 120", 120, page="generation.md"),
-    "flow": Row("What it costs", "flow --shape 4b --tokens 1000 --dtype bfloat16", 110, page="flow.md"),
+    "flow": Row("What it costs", "flow --shape 4b --tokens 1000 --dtype bfloat16", 80, page="flow.md"),
     "kernels-long": Row("Where the time goes", "where_time_goes --work long --compile", 60),
     "kernels-sample": Row("Where the time goes", "where_time_goes --work sample --fast --tf32", 40),
     "kernels-batch": Row("Where the time goes", "where_time_goes --work batch --compile --tf32", 60),
     "alti-logit": Row("ALTI-Logit", "alti_logit --shape gpt2-xl --tokens 12 64 128 512 1024", 60),
-    "longest-context": Row("One long text", "long_context --tokens 131072 --checkpoint", 110),
+    "longest-context": Row("One long text", "long_context --tokens 131072 --checkpoint", 90),
     "flashtrace-speed": Row(
         "Beside FlashTrace",
         "flashtrace --shape llama-3.2-1b --dtype bfloat16 --examples 5 --sentences 40 160",

@@ -21,6 +21,7 @@ Per question and method:
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -145,7 +146,9 @@ def share(records: Sequence[dict[str, Any]], tokens: Any) -> float:
 
 def interval(values: Sequence[float]) -> dict[str, float]:
     mean, low, high = bootstrap(values)
-    return {"mean": mean, "low": low, "high": high}
+    return (
+        {"mean": mean} if math.isnan(low) else {"mean": mean, "low": low, "high": high}
+    )  # of a few there is no interval
 
 
 def rows_of(methods: dict[str, dict[str, Any]]) -> list[list[str]]:
@@ -159,7 +162,7 @@ def cells(found: dict[str, Any], metrics: Sequence[str]) -> list[str]:
     scores = [found["metrics"][name] for name in metrics]
     left = found.get("residual")
     return [
-        *(f"{s['mean']:.2f} ± {(s['high'] - s['low']) / 2:.2f}" for s in scores),
+        *(f"{s['mean']:.2f}" + (f" ± {(s['high'] - s['low']) / 2:.2f}" if "low" in s else "") for s in scores),
         *([f"{left['median']:.0%}", f"{left['low']:.0%} to {left['high']:.0%}"] if left else ["", ""]),
         *(f"{value:.0%}" for value in found["shares"].values()),
     ]

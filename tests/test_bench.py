@@ -393,11 +393,14 @@ def test_methods_summarises_records(bench):
     found = script["summary"](records)
     assert found["shares"] == {"first": 0.125, "explained": 0.625, "subject": 0.25}
     assert found["residual"] == pytest.approx({"median": 0.75, "low": 0.55, "high": 0.95})
-    assert found["metrics"]["mrr"] == {"mean": 0.5, "low": 0.5, "high": 0.5}
+    assert found["metrics"]["mrr"] == {"mean": 0.5}  # two have no interval
     assert script["rows_of"]({"lrp": found})[1] == [
-        *("lrp", "1.00 ± 0.00", "0.50 ± 0.00", "0.25 ± 0.00", "75%", "55% to 95%"),
+        *("lrp", "1.00", "0.50", "0.25", "75%", "55% to 95%"),
         *("12%", "62%", "25%"),
     ]
+    many = script["summary"](records * 5)
+    assert many["metrics"]["mrr"] == {"mean": 0.5, "low": 0.5, "high": 0.5}
+    assert script["rows_of"]({"lrp": many})[1][1] == "1.00 ± 0.00"
 
 
 def test_large(bench):
