@@ -36,7 +36,7 @@ from .arguments import (
     Target,
     Text,
 )
-from .keywords import HOME, check_call
+from .keywords import HOME, check_call, named_after_the_text
 from .questions import Questions
 from .reading import read_texts
 
@@ -139,10 +139,11 @@ class Explainer(Questions):
     def __call__(
         self, text: Text | None = None, *, method: OneMethod | Methods | None = None, **options: Unpack[CallOptions]
     ) -> Explanation | Explanations: ...
+    @named_after_the_text
     def __call__(
         self,
         text: Text | None = None,
-        *unnamed: object,
+        *,
         text_pair: Part = None,
         question: Part = None,
         choices: Choices = None,
@@ -220,9 +221,6 @@ class Explainer(Questions):
             UnsupportedModelError: The model cannot be explained correctly.
             NonFiniteError: NaN or infinity appeared.
         """
-        if unnamed:
-            given = ", ".join(f"{name}={value!r}" for name, value in zip(("target", "contrast"), unnamed, strict=False))
-            raise InputError(f"after the text, arguments have names. Type: explainer(text, {given})")
         if errors not in ("raise", "collect"):
             raise InputError(f'errors={errors!r}: give "raise" or "collect".')
         if objective not in ("logit", "logprob"):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from transformers import GenerationConfig
 
-from ..errors import check_names
+from ..errors import InputError, check_names
 from ..heatmap.shown import ViewOptions
 from ..methods import METHODS
 from ..models.loading import load
 from .arguments import CallOptions, ExplainOptions
+
+Call = TypeVar("Call", bound=Callable[..., Any])
 
 HOME = {  # options that are often typed in the wrong place -> where they belong
     **{name: f"It belongs to show(...): explainer(text).show({name}=...)." for name in ViewOptions.__annotations__},
@@ -34,6 +38,21 @@ HOME = {  # options that are often typed in the wrong place -> where they belong
     },
     **{name: f"It is one of the call: explainer(text, {name}=...)." for name in CallOptions.__annotations__},
 }
+
+
+def named_after_the_text(call: Call) -> Call:
+    """A decorator of ``Explainer.__call__``: what follows the text without a name is refused, with the names it may have had."""
+
+    @functools.wraps(call)
+    def checked(self: Any, *text: Any, **options: Any) -> Any:
+        if len(text) > 1:
+            given = ", ".join(
+                f"{name}={value!r}" for name, value in zip(("target", "contrast"), text[1:], strict=False)
+            )
+            raise InputError(f"after the text, arguments have names. Type: explainer(text, {given})")
+        return call(self, *text, **options)
+
+    return checked  # type: ignore[return-value]
 
 
 def check_call(options: Mapping[str, object], named: Iterable[str]) -> None:
