@@ -86,7 +86,7 @@ def test_a_chat_with_an_image(llava):
         ({"images": [IMAGE, IMAGE]}, r"2 images are given\. Choose one"),
         ({"images": ["data:image/png;base64,AAAA"]}, r"image 1 cannot be read as PNG, JPEG"),
         ({"kind": "text", "text": "a cat"}, "does not read text here, but image"),
-        ({"images": [IMAGE], "methods": ["alti-logit"]}, "alti-logit is for language models"),
+        ({"images": [IMAGE], "methods": ["alti-logit"]}, "alti-logit is for texts"),
     ],
 )
 def test_what_cannot_be_read(classifier, asked, message):

@@ -100,7 +100,7 @@ def test_nothing_usable(tmp_path):
 def test_files_that_are_not_recognised(tmp_path):
     with pytest.raises(InputError, match="is empty"):
         read_source(write(tmp_path / "a", ""))
-    with pytest.raises(InputError, match=r"not recognised; it starts with 'hello'.*--format"):
+    with pytest.raises(InputError, match=r"not recognised; it starts with 'hello'.*name it: format="):
         read_source(write(tmp_path / "b", "hello"))
     (tmp_path / "c").write_bytes(b"PAR1\xff\xfe\x00")
     with pytest.raises(InputError, match="not recognised"):

@@ -15,6 +15,7 @@ from lrpx.errors import InputError
 from lrpx.evaluation import hidden_tokens, selection
 from lrpx.evaluation.curves import NAMES
 from lrpx.evaluation.hidden_tokens import faithfulness_metrics
+from lrpx.evaluation.metrics import FEWEST
 from lrpx.evaluation.ray_cluster import Cluster
 from lrpx.evaluation.ray_engine import job_for
 from lrpx.evaluation.ray_worker import Worker, block_of
@@ -111,14 +112,15 @@ def test_a_metric_that_is_none(sva, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_the_report_has_a_table_of_its_own(sva, tmp_path):
-    run_of(sva, tmp_path / "run")
+def test_the_report_has_a_table_of_its_own(tmp_path):
+    run_of(benchmark(tmp_path / "benchmark", count=24), tmp_path / "run")
     (result,) = results_of(find_runs([tmp_path / "run"]))
     rows = [row for row in open_run(tmp_path / "run").table().to_pylist() if row["correct"]]
     for method, scored in result.methods.items():
         for name in NAMES:
             own = [row[name] for row in rows if row["method"] == method]
             assert scored.measures[name].mean == pytest.approx(np.mean(own))
+            assert len(own) >= FEWEST
             assert scored.measures[name].low <= scored.measures[name].mean <= scored.measures[name].high
     table = tables.faithfulness_table([result])
     assert [name for name, _ in table.rows] == [method_label(method) for method in METHODS]

@@ -97,7 +97,7 @@ class Recording:
 def pretended(monkeypatch):
     """Graphs without a GPU, to see when one is captured and used; returns the model classes of all captures."""
     for name in ("Stream", "current_stream", "synchronize"):
-        monkeypatch.setattr(torch.cuda, name, lambda *_: unittest.mock.MagicMock())
+        monkeypatch.setattr(torch.cuda, name, lambda *_, **__: unittest.mock.MagicMock())
     for name in ("stream", "device"):
         monkeypatch.setattr(torch.cuda, name, lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
