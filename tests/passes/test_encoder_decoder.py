@@ -104,11 +104,12 @@ def test_a_batch_of_different_lengths_is_each_alone(family, rules):
         Item((*SOURCE, 22, 23, 24, 2), 8, 20, None, source=8),
     ]
     together, values = relevance_of(model, items, rules)
+    near = 5e-5 if "t5" in family else 1e-9  # T5's softmax is in float32, whose last digit is the processor's
     for item, found, value in zip(items, together, values, strict=True):
         [alone], [its] = relevance_of(model, [item], rules)
         assert found.shape == (len(item.token_ids),)
-        np.testing.assert_allclose(found, alone, rtol=0, atol=1e-9 * np.abs(alone).max())
-        np.testing.assert_allclose(value, its, rtol=1e-9)
+        np.testing.assert_allclose(found, alone, rtol=0, atol=near * np.abs(alone).max())
+        np.testing.assert_allclose(value, its, rtol=near)
 
 
 def test_padding_that_takes_part_is_refused():

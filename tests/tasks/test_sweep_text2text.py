@@ -83,6 +83,8 @@ def test_batch_is_single_and_a_contrast_changes_the_sign(family):
     if not allowed_waste(model, TEXT2TEXT):  # never padded
         items = items[:1]
     near = 1e-9 if model.dtype == torch.float64 else 1e-4
+    if any(name in family for name in ("t5", "switch")):  # whose softmax is in float32, so that the last digit is the processor's
+        near = max(near, 5e-5)
     place = [AT.get(family, "input")]
     for rules in ("lrp", "attnlrp"):
         batch = pad(items, model)
@@ -110,7 +112,7 @@ def test_fused_and_explicit_attention_agree(family):
         pytest.skip("this transformers computes other logits under sdpa than under eager")
     for rules in ("lrp", "attnlrp"):
         fused, explicit = (run(m, b, rules, ["embedding"]).products for m, b in zip(models, batches, strict=True))
-        near = 2e-5 if models[0].dtype == torch.float64 else 2e-4
+        near = 5e-5 if models[0].dtype == torch.float64 else 2e-4
         np.testing.assert_allclose(fused, explicit, rtol=0, atol=near * np.abs(explicit).max())
 
 

@@ -137,11 +137,13 @@ def test_a_prefix_of_ids_without_the_start_token_is_noted(bart):
 
 
 def test_a_batch_is_each_alone(t5):
+    """To what a softmax in float32 leaves, whose last digit is the processor's."""
     texts = [TEXT, "The key", "The keys to the cabinet are here", "keys"]
     for method in ("lrp", "attnlrp", "gradient", "gradient-x-input"):
         for text, e in zip(texts, t5(texts, target="The", method=method), strict=True):
             alone = t5(text, target="The", method=method)
-            np.testing.assert_allclose(e.relevance, alone.relevance, atol=1e-9 * np.abs(alone.relevance).max())
+            near = 5e-5 * np.abs(alone.relevance).max()
+            np.testing.assert_allclose(e.relevance, alone.relevance, rtol=0, atol=near)
 
 
 def test_several_targets_and_functions_of_one_source(bart):

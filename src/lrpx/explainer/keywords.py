@@ -49,7 +49,7 @@ def named_after_the_text(call: Call) -> Call:
             given = ", ".join(
                 f"{name}={value!r}" for name, value in zip(("target", "contrast"), text[1:], strict=False)
             )
-            raise InputError(f"after the text, arguments have names. Type: explainer(text, {given})")
+            raise InputError("after the text, arguments have names.", python=f"Type: explainer(text, {given})")
         return call(self, *text, **options)
 
     return checked  # type: ignore[return-value]
