@@ -21,7 +21,6 @@ Per question and method:
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -145,10 +144,8 @@ def share(records: Sequence[dict[str, Any]], tokens: Any) -> float:
 
 
 def interval(values: Sequence[float]) -> dict[str, float]:
-    mean, low, high = bootstrap(values)
-    return (
-        {"mean": mean} if math.isnan(low) else {"mean": mean, "low": low, "high": high}
-    )  # of a few there is no interval
+    found = bootstrap(values)
+    return found._asdict() if found.known else {"mean": found.mean}
 
 
 def rows_of(methods: dict[str, dict[str, Any]]) -> list[list[str]]:
