@@ -13,6 +13,7 @@ import lrpx
 from lrpx.errors import InputError
 from lrpx.models.modules import held, neuron_pattern, text_config
 from lrpx.models.signature import _PLACEHOLDERS
+from lrpx.passes import dispatch
 
 
 def configurations():
@@ -53,6 +54,14 @@ def test_quick_reading_finds_what_transformers_finds():
 )
 def test_where_neurons_are(family, pattern):
     assert neuron_pattern(tiny.build(family)) == pattern
+
+
+def test_neurons_are_looked_for_once(monkeypatch):
+    looked = []
+    monkeypatch.setattr(dispatch, "neuron_pattern", lambda model: looked.append(model) or "mlp")
+    explainer = lrpx.Explainer(tiny.build("causal:llama"))
+    assert [explainer([5, 6, 7]).provenance["neurons"] for _ in range(2)] == ["mlp", "mlp"]
+    assert looked == [explainer.model]
 
 
 @pytest.mark.parametrize("family", ["causal:gpt2", "causal:llama", "masked:bert"])

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from ..version import __version__
 from .adapters import adapters_of
-from .modules import first_parameter, neuron_pattern
+from .modules import first_parameter
 from .placement import devices_of, entry_device, named_parameters, stored_parameters
 
 
@@ -43,7 +43,6 @@ def provenance(
         "dtype": str(weight.dtype).removeprefix("torch."),
         "device": devices_of(model),
         "attn_implementation": getattr(model.config, "_attn_implementation", None),
-        "neurons": neuron_pattern(model),
         "method": method,
         "options": {k: _written(v) for k, v in settings.items()},
         "execution": dict(execution or {}),

@@ -23,7 +23,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ..errors import LrpxError, in_one_line, strict, warn
-from ..models.modules import modules_of
+from ..models.modules import modules_of, neuron_pattern
 from ..models.placement import entry_device, is_divided
 from ..models.positions import fresh_rotations
 from ..models.precision import matmul_precision
@@ -315,7 +315,9 @@ class PassRunner:
         kind = entry_device(self.model).type
         if torch.is_autocast_enabled(kind):  # the weights' dtype does not say in which one it is computed then
             execution["autocast"] = str(torch.get_autocast_dtype(kind)).removeprefix("torch.")
-        return provenance(self.model, method, settings, execution)
+        if "neurons" not in self.noted:  # where an error says that they are; looking takes as long as a short pass
+            self.noted["neurons"] = neuron_pattern(self.model)
+        return {**provenance(self.model, method, settings, execution), "neurons": self.noted["neurons"]}
 
     def log_unused_options(self, method: str, *, has_passes: bool) -> None:
         """Log, once, which of the options that were asked for change nothing for this model and ``method``.
