@@ -56,9 +56,9 @@ class Row:
 ROWS = {
     "per-sample-llama": Row("One sample at a time", "per_sample --compile --samples 60", 200),
     "per-sample-bert": Row("One sample at a time", "per_sample --shape bert-base --compile --samples 40", 160),
-    "long-context": Row("One long text", "long_context --rounds 7", 120),
+    "long-context": Row("One long text", "long_context --rounds 7", 160),
     "dataset": Row(
-        "Many samples", "dataset --compile --no-strict --batch-tokens 16384 --rounds 1 --lxt-samples 60", 190
+        "Many samples", "dataset --compile --no-strict --batch-tokens 16384 --rounds 3 --lxt-samples 60", 260
     ),
     "overhead": Row("What the rules cost", "overhead --shape llama-3.2-1b --rounds 50", 70),
     "flashtrace": Row("Beside FlashTrace", "flashtrace --examples 12 --sentences 10 40 120", 120, page="generation.md"),
@@ -67,7 +67,7 @@ ROWS = {
     "kernels-sample": Row("Where the time goes", "where_time_goes --work sample --fast --tf32", 40),
     "kernels-batch": Row("Where the time goes", "where_time_goes --work batch --compile --tf32", 60),
     "alti-logit": Row("ALTI-Logit", "alti_logit --shape gpt2-xl --tokens 12 64 128 512 1024", 60),
-    "longest-context": Row("One long text", "long_context --tokens 131072 --checkpoint", 90),
+    "longest-context": Row("One long text", "long_context --tokens 131072 --checkpoint", 180),
     "flashtrace-speed": Row(
         "Beside FlashTrace",
         "flashtrace --shape llama-3.2-1b --dtype bfloat16 --examples 5 --sentences 40 160",
