@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import tiny_tokenizers
 from support import SHARED, needs_shared
+from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer
 
+from lrpx.text.pairs import encode_pair
 from lrpx.text.tokenization import encode
 from lrpx.text.units import pieces_shown, predicted_token
 
@@ -108,3 +110,18 @@ def test_pieces_that_begin_or_end_within_a_character(gpt2):
     first, last = gpt2("狗")["input_ids"]
     assert pieces_shown(gpt2, [last, 11], [first]) == "'狗', ','"
     assert pieces_shown(gpt2, [11, first], ()) == r"',', '\xe7\x8b'"  # each backslash once
+
+
+@pytest.mark.parametrize("splits", [False, True], ids=["metaspace", "words, then metaspace, as T5 and XLM-RoBERTa"])
+@pytest.mark.parametrize("text", ["T keys", "the T", "the  x keys", "T. x"])
+def test_a_lone_space_does_not_show_the_letter_after_it(splits, text):
+    tokenizer = tiny_tokenizers.metaspace()
+    if splits:
+        parts = [pre_tokenizers.WhitespaceSplit(), tokenizer.backend_tokenizer.pre_tokenizer]
+        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(parts)
+    assert "▁" in tokenizer.tokenize(text)
+    for encoded in (*encode(tokenizer, text), *encode(tokenizer, tokenizer(text)["input_ids"])):
+        shown = "".join(unit.text for unit in encoded.units)
+        assert shown.split() == ["<s>", *text.split()]
+    pair = encode_pair(tokenizer, text, "the keys", names=("text", "text_pair"))
+    assert "".join(unit.text for unit in pair.units).split() == [*text.split(), "the", "keys"]

@@ -9,7 +9,7 @@ from ..errors import InputError
 from ..results.tokens import Segment
 from .given import shortened
 from .tokenization import Encoded, check_unicode
-from .units import decoder, in_own_words, units_of
+from .units import decoder, in_own_words, place_of, units_of
 
 BETWEEN = "\n"  # the two texts, in ``Encoded.text``
 
@@ -44,14 +44,14 @@ def encode_pair(tokenizer: Any, first: Any, second: Any, names: tuple[str, str])
             f"{type(tokenizer).__name__} does not tell which tokens are of {names[0]} and which of {names[1]}. Give its output, "
             "a BatchEncoding, in place of the texts."
         )
+    text = first + BETWEEN + second
     spans: list[tuple[int, int] | None] = [None] * len(ids)
     if fast:
         begin = {0: 0, 1: len(first) + len(BETWEEN)}
         spans = [
-            None if part is None else (begin[part] + start, begin[part] + end)
-            for part, (start, end) in zip(parts, output["offset_mapping"], strict=True)
+            None if part is None else place_of(token, begin[part] + start, begin[part] + end, text)
+            for part, token, (start, end) in zip(parts, tokens, output["offset_mapping"], strict=True)
         ]
-    text = first + BETWEEN + second
     units = in_own_words(tokenizer, text, units_of(tokenizer, ids, tokens, decoder(tokenizer)), ids, spans)
     extras = {"token_type_ids": tuple(output["token_type_ids"])} if "token_type_ids" in output else {}
     segments = tuple(Segment(names[n], *_run(parts, n)) for n in sorted((0, 1), key=parts.index))

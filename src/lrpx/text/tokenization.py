@@ -11,7 +11,7 @@ from ..errors import InputError
 from ..results.images import ImagePatches
 from ..results.tokens import Segment, Unit
 from .given import EXPECTED, are_ids, as_python, check_read, is_id, shortened, split
-from .units import Decode, decoder, in_own_words, units_of
+from .units import Decode, decoder, in_own_words, place_of, units_of
 
 
 @dataclass(frozen=True)
@@ -174,14 +174,14 @@ def _encode_text(tokenizer: Any, text: str, decode: Decode, *, specials: bool = 
     if not ids:
         raise InputError(f"the tokenizer makes no token of {text!r}.")
     special = set(tokenizer.all_special_ids)
+    tokens = tokenizer.convert_ids_to_tokens(list(ids))
     spans: list[tuple[int, int] | None] = [None] * len(ids)
     if fast:
         spans = [
-            None if start == end and i in special else (start, end)
-            for i, (start, end) in zip(ids, output["offset_mapping"], strict=True)
+            None if start == end and i in special else place_of(token, start, end, text)
+            for i, token, (start, end) in zip(ids, tokens, output["offset_mapping"], strict=True)
         ]
     extras = {"token_type_ids": tuple(output["token_type_ids"])} if "token_type_ids" in output else {}
-    tokens = tokenizer.convert_ids_to_tokens(list(ids))
     # "x" for tokens that the tokenizer added, "." for those of the text.
     added = "".join("x" if s else "." for s in output["special_tokens_mask"])
     closing = len(added) - len(added.rstrip("x"))

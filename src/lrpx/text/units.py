@@ -109,6 +109,16 @@ def in_own_words(
     return found
 
 
+def place_of(token: str, start: int, end: int, text: str) -> tuple[int, int]:
+    """The characters of a token from those that its tokenizer says.
+
+    A lone ``▁`` stands for a space. Tokenizers say the letter after it (T5, XLM-RoBERTa), which is the next token's.
+    """
+    if token and not token.strip("▁"):
+        end = start + len(text[start:end]) - len(text[start:end].lstrip())
+    return start, end
+
+
 def _places(
     units: Sequence[Unit], spans: Sequence[tuple[int, int] | None], length: int
 ) -> Iterator[tuple[int, int, int] | None]:
