@@ -51,6 +51,8 @@ def test_the_maps_are_those_of_the_library(desk, ask):
     assert [row["method"] for row in grid["rows"]] == ASKED["methods"]
     assert "outside the tokens" in grid["rows"][2]["sums"][1]
     for row in grid["rows"]:
+        parts = [float(part.rsplit(" ", 1)[1].replace(MINUS, "-")) for part in row["sums"]]
+        assert sum(parts) == pytest.approx(float(row["what"].rsplit(" = ", 1)[1].replace(MINUS, "-")), abs=2e-3)
         e = desk.explainer(TEXT, target=" are", contrast=" is", method=row["method"])
         v = view(e, Look())
         assert row["numbers"] == [v.number(value, MINUS) for value in e.relevance]

@@ -20,7 +20,7 @@ from ..heatmap.colours import WHITE, Rgb, hex_colour, ink
 from ..heatmap.grid import Grid, GridRow, grid, groups
 from ..heatmap.images import ImageMap, overlay
 from ..heatmap.matrix import positions_of
-from ..heatmap.numbers import MINUS, fixed, probability, short
+from ..heatmap.numbers import MINUS, fixed, probability
 from ..heatmap.text import legible, readable, visible
 from ..heatmap.view import DOT, View, view
 from ..results.explanation import Explanation
@@ -95,13 +95,10 @@ def _column(cell: Cell, pieces: list[str]) -> dict[str, Any]:
 
 def _row(row: GridRow) -> dict[str, Any]:
     v = row.view
-    sums = v.sums(MINUS)
-    if sums and v.components:  # or they would not add up to the value
-        sums.insert(1, f"outside the tokens {short(sum(total for _, total, _ in v.components), MINUS)}")
     return {
         "method": v.method,
         "what": v.explains(MINUS) + (f" = {value}" if (value := v.equals(MINUS)) else ""),
-        "sums": sums,
+        "sums": v.sums(MINUS),
         "scale": bool(v.scale),
         "ticks": [text for _, text in v.ticks(MINUS)] if v.scale else [],
         "bar": [painted(v.look.colour(share)) for share in v.bar(9)],
