@@ -79,8 +79,13 @@ def test_the_help_of_a_view_names_every_option():
 
 @pytest.mark.parametrize("count", [20, 21])
 def test_of_twenty_numbers_none_is_beyond_the_scale(count):
-    numbers = np.arange(1.0, count + 1)
+    numbers = 4.0 ** np.arange(count)
     assert (numbers > Look().end_of_scale(numbers.tolist())).any() == (count > 20)
+
+
+@pytest.mark.parametrize(("times", "end"), [(1.0, 7.0), (1.01, 7.07), (2.0, 14.0), (2.01, 7.0), (20.0, 7.0)])
+def test_a_number_that_hardly_leads_is_not_beyond_the_scale(times, end):
+    assert Look().end_of_scale([*np.linspace(-5, 5, 30), -7.0, 7.0 * times]) == pytest.approx(end)
 
 
 def test_a_strong_token_does_not_leave_the_others_white():

@@ -117,7 +117,8 @@ ScaleOption = Annotated[
     _view(
         "--scale",
         metavar="END",
-        help="Where the colours end: robust (the 95th percentile; tokens beyond are darkest), max, or a number.",
+        help="Where the colours end: robust (at the 95th percentile, with tokens beyond it darkest, or at the largest "
+        "if that is at most twice as large), max, or a number.",
     ),
 ]
 HideOption = Annotated[

@@ -39,7 +39,9 @@ const nameOf = ({ layer, column }) => {
 };
 const end = values => {
   const sizes = values.map(Math.abs).sort((a, b) => a - b);
-  return sizes.length ? sizes[Math.ceil(D.quantile * (sizes.length - 1))] || sizes[sizes.length - 1] : 0;
+  if (!sizes.length) return 0;
+  const most = sizes[sizes.length - 1], high = sizes[Math.ceil(D.quantile * (sizes.length - 1))];
+  return high > 0 && D.lead * high < most ? high : most;
 };
 // What MatrixView.legend says.
 const ofScale = (values, scale) => {

@@ -25,7 +25,7 @@ from .colours import PALETTES
 from .drawable import Drawable
 from .grid import GridRow, grid, groups
 from .html import STYLE as MAP_STYLE
-from .look import QUANTILE, Look
+from .look import LEAD, QUANTILE, Look
 from .matrix import of_cells, positions_of
 from .numbers import MINUS
 
@@ -73,6 +73,7 @@ def explorer(explanations: Sequence[Drawable], look: Look, of: str = "tokens") -
         "texts": [_text(group, look) for group in groups(explanations)],
         "start": of,
         "quantile": QUANTILE if look.scale == "robust" else 1,
+        "lead": LEAD,
         "end": look.scale if isinstance(look.scale, int | float) else None,
         "minus": MINUS,
         "palettes": {look.palette: PALETTES[look.palette], **PALETTES},  # the first is that of the maps below

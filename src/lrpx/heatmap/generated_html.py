@@ -17,7 +17,7 @@ from .generated import GeneratedView, Row
 from .html import STYLE, cell_style, document, letters, prose
 from .image_html import STYLE as OF_IMAGES
 from .image_html import figure
-from .look import QUANTILE, Look
+from .look import LEAD, QUANTILE, Look
 from .numbers import MINUS, fixed, probability, short
 
 _STYLE = """
@@ -49,7 +49,8 @@ const sign=text=>text.replace("-",D.minus),short=v=>v?sign((v>0?"+":"")+String(N
 const fixed=(v,scale)=>{if(!v)return"0";if(scale&&(scale<1e-3||scale>=1e6))return sign((v>0?"+":"")+v.toExponential(3));
 const d=scale?Math.max(0,3-Math.floor(Math.log10(scale))):0,r=Number(v.toFixed(d));return r?sign((r>0?"+":"")+r.toFixed(d)):"0"};
 const end=values=>{const a=values.map(Math.abs).sort((x,y)=>x-y);
-return a.length?a[Math.ceil(D.quantile*(a.length-1))]||a[a.length-1]:0};
+if(!a.length)return 0;const most=a[a.length-1],high=a[Math.ceil(D.quantile*(a.length-1))];
+return high>0&&D.lead*high<most?high:most};
 const likely=p=>p>.995?"> .99":p<.001?"< .001":"= "+p.toFixed(1-Math.floor(Math.log10(p))).replace("0.",".");
 function show(rows,what){
 const used=rows.map(i=>D.rows[i]),stop=Math.max(...used.map(row=>row.end)),sum=new Array(stop).fill(0);
@@ -266,6 +267,7 @@ def _data(view: GeneratedView) -> str:
         "text": [view.text(i) for i in range(len(view.cells))],
         "colours": [RED, WHITE, BLUE, BEYOND_RED, BEYOND_BLUE],
         "quantile": QUANTILE,
+        "lead": LEAD,
         "minus": MINUS,
     }
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")

@@ -18,7 +18,8 @@ Group: TypeAlias = Literal["tokens", "words"]
 
 HIDEABLE = ("special", "first")
 GROUPS = ("tokens", "words")
-QUANTILE = 0.95  # where a robust scale ends
+QUANTILE = 0.95  # where a robust scale ends,
+LEAD = 2.0  # unless the largest number is at most so many times as large
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,9 @@ class Look:
 
     Attributes:
         scale: Where the colours end. ``"robust"``: at the 95th percentile of the absolute relevances shown, so that one strong
-            token does not leave all others white; of up to 20 numbers that is the largest. Tokens beyond it are drawn darker
-            than the end of the scale, and the legend says so. ``"max"``: at the largest. A number: there, for instance to
-            compare several maps.
+            token does not leave all others white; at the largest, if that is at most twice as large, and always of up to 20
+            numbers. Tokens beyond the end are drawn darker than it, and the legend says so. ``"max"``: at the largest.
+            A number: there, for instance to compare several maps.
         hide: Tokens to leave without colour: ``"special"`` ones (those of the tokenizer: BOS, ``[CLS]``, the roles of a chat),
             the ``"first"`` one, or both. They stay readable, in grey, and the header says how much relevance they hold.
         group: ``"tokens"``, or ``"words"``, whose relevance is the sum of their tokens'. Words are those of Unicode (UAX 29): in
@@ -86,4 +87,5 @@ class Look:
         sizes = np.abs(np.asarray(values, dtype=np.float64))
         if self.scale == "max":
             return float(sizes.max())
-        return float(np.quantile(sizes, QUANTILE, method="higher")) or float(sizes.max())  # 0 where most values are 0
+        end, largest = float(np.quantile(sizes, QUANTILE, method="higher")), float(sizes.max())
+        return end if 0 < LEAD * end < largest else largest  # 0 where most values are 0
