@@ -30,6 +30,10 @@ def faithfulness(tmp_path, monkeypatch, capfd):
     return run
 
 
+def rows_of(file):
+    return list(csv.DictReader(file.read_text().splitlines()))
+
+
 def test_texts_of_a_file_with_targets_of_their_own(faithfulness, tmp_path):
     lines = [{"text": "the 12", "target": "1", "contrast": "2"}, {"text": "the 1 2 12"}]
     (tmp_path / "texts.jsonl").write_text("\n".join(map(json.dumps, lines)))
@@ -37,7 +41,7 @@ def test_texts_of_a_file_with_targets_of_their_own(faithfulness, tmp_path):
     assert (code, err) == (0, "")
     assert "comprehensiveness" in out
     assert "rank correlation of lrp and random" in out
-    rows = list(csv.DictReader((tmp_path / "f.csv").read_text().splitlines()))
+    rows = rows_of(tmp_path / "f.csv")
     assert [(row["text"], row["method"]) for row in rows] == [(t, m) for t in "01" for m in ("lrp", "random")]
     assert all(float(row["area_most"]) == float(row["area_most"]) for row in rows)
 
@@ -50,12 +54,46 @@ def test_deleted_tokens(faithfulness, tmp_path):
     assert tables[0] != tables[1]
 
 
+def test_heads_by_alti_logit_alone(faithfulness, tmp_path):
+    for methods in (["alti-logit"], ["alti-logit", "random"], ["alti-logit", "lrp"]):
+        given = [part for name in methods for part in ("--method", name)]
+        code, _, err = faithfulness("the 1 2 12", "--of", "heads", *given, "-o", f"{len(given)}{methods[-1]}.csv")
+        assert (code, err) == (0, "")
+    tables = [rows_of(file) for file in sorted(tmp_path.glob("*.csv"))]
+    assert len(tables) == 3
+    assert tables[0][0] == tables[1][0] == tables[2][0]
+
+
+@pytest.mark.parametrize("method", ["alti-logit", "random"])
+def test_neurons_by_a_method_without_neurons(faithfulness, method):
+    code, _, err = faithfulness("the 12", "--of", "neurons", "--at", "*.mlp", "--method", method)
+    assert code == 2
+    assert f"relevance of neurons, which {method} does not give. Add --method attnlrp" in " ".join(err.split())
+
+
+def test_a_position(faithfulness, tmp_path):
+    lines = [{"text": "the 1 2 12", "position": 1}, {"text": "the 1 2 12"}]
+    (tmp_path / "texts.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    for name, arguments in {"own": ["--file", "texts.jsonl"], "given": ["the 1 2 12", "--position", "1"]}.items():
+        assert faithfulness(*arguments, "--method", "lrp", "-o", f"{name}.csv")[0] == 0
+    first, last = rows_of(tmp_path / "own.csv")
+    [given] = rows_of(tmp_path / "given.csv")
+    assert given["area_most"] == first["area_most"] != last["area_most"]
+
+
+def test_a_line_with_more_than_a_text(faithfulness, tmp_path):
+    (tmp_path / "texts.jsonl").write_text('{"text": "the 12", "question": "12?"}')
+    code, _, err = faithfulness("--file", "texts.jsonl")
+    assert code == 2
+    assert "line 1 is more than a text" in " ".join(err.split())
+
+
 @pytest.mark.parametrize("arguments", [["heads"], ["neurons", "--at", "transformer.h.*.mlp.act"]])
 def test_heads_and_neurons(faithfulness, tmp_path, arguments):
     code, out, err = faithfulness("the 12", "--of", *arguments, "--method", "lrp", "--method", "random", "-o", "f.csv")
     assert (code, err) == (0, "")
     assert f"the most relevant {arguments[0]} removed first" in " ".join(out.split())
-    rows = list(csv.DictReader((tmp_path / "f.csv").read_text().splitlines()))
+    rows = rows_of(tmp_path / "f.csv")
     assert [row["method"] for row in rows] == ["lrp", "random"]
     assert all(float(row["area_most"]) != 0 for row in rows)
 

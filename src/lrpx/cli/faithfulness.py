@@ -11,6 +11,7 @@ import typer
 from ..errors import InputError
 from ..evaluation.metrics import FEWEST
 from ..files import check_output
+from ..methods import get_method
 from ..methods.options import methods_with_options
 from . import options
 from .output import refuse_overwriting, write_result
@@ -38,8 +39,8 @@ def faithfulness(
         bool | None,
         typer.Option(
             "--jsonl/--no-jsonl",
-            help='Lines are JSON: a string, or an object with "text", and "target" and "contrast" if the line has its own. '
-            "Default: if the file is called .jsonl.",
+            help='Lines are JSON: a string, or an object with "text", and "target", "contrast" and "position" if the line has '
+            "its own. Default: if the file is called .jsonl.",
         ),
     ] = None,
     method: Annotated[
@@ -49,6 +50,12 @@ def faithfulness(
         str | None, typer.Option("--target", metavar="TOKEN", help="Default: the top prediction.")
     ] = None,
     contrast: Annotated[str | None, typer.Option("--contrast", metavar="TOKEN", help="Explain the difference.")] = None,
+    position: Annotated[
+        int | None,
+        typer.Option(
+            "--position", metavar="N", help="Whose prediction, counted over the tokens. Default: the last, or the mask."
+        ),
+    ] = None,
     of: Annotated[
         str, typer.Option("--of", metavar="PARTS", help="What is removed: tokens, heads or neurons.")
     ] = "tokens",
@@ -88,7 +95,7 @@ def faithfulness(
 
     [b]lrpx faithfulness "The keys to the cabinet" --target " are" --contrast " is"[/b]
 
-    Lines of a .jsonl file have a target and a contrast of their own: {"text": "The keys", "target": " are"}.
+    Lines of a .jsonl file have a target, a contrast and a position of their own: {"text": "The keys", "target": " are"}.
     """
     options.set_logging(verbose)
     methods = list(dict.fromkeys(method or ["attnlrp", "lrp", "random"]))
@@ -99,6 +106,11 @@ def faithfulness(
         refuse_overwriting(output, [file, model])
         check_output(output, "output")
     texts = texts_of(text, file, jsonl=jsonl, chat=False, command="faithfulness")
+    if other := [one for one in texts if (one.text_pair, one.question, one.choices) != (None, None, None)]:
+        raise InputError(
+            f"{other[0].origin} is more than a text, and faithfulness is measured of the next or a masked token. Give "
+            '"text", and "target", "contrast" and "position" if the line has its own.'
+        )
     if at is not None and of != "neurons":
         raise InputError("--at names the modules of neurons: give --of neurons too, or leave it out.")
     hides: Any = int(baseline) if baseline.isdecimal() else baseline
@@ -123,14 +135,24 @@ def faithfulness(
             f"{type(loaded).__name__} is for {task}, and faithfulness is measured of the next or a masked token. Load a "
             "causal or masked language model."
         )
+    if of == "neurons" and not any("at" in get_method(name).options for name in methods):
+        raise InputError(
+            f"--of neurons needs relevance of neurons, which {' and '.join(methods)} does not give. Add --method attnlrp "
+            "or --method lrp."
+        )
     if at is None and of == "neurons":
         raise InputError(f"--of neurons needs modules: --at '{neuron_pattern(loaded) or 'NAME.*.OF.MODULES'}'")
     explainer = Explainer(loaded, tokenizer)
     asked: dict[str, Any] = {
         "target": [one.target if one.target is not None else target for one in texts],
         "contrast": [one.contrast if one.contrast is not None else contrast for one in texts],
+        "position": [one.position if one.position is not None else position for one in texts],
     }
-    inside: dict[str, Any] = {} if of == "tokens" else {"heads": of == "heads", "at": ["input", *(at or ())]}
+    inside: dict[str, Any] = {}
+    if of == "heads" and any("heads" in get_method(name).options for name in methods):
+        inside = {"heads": True}
+    elif of == "neurons":
+        inside = {"heads": False, "at": ["input", *(at or ())]}
     given: Any = [one.text for one in texts]
     explained = explainer(given, method=methods, **asked, **inside)
     how: Any = {"of": of, "hide": hide}
