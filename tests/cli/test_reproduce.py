@@ -4,7 +4,8 @@ from importlib import import_module
 
 import pytest
 
-from lrpx.report.reproduce import PlanStep, Reproduced
+from lrpx.report.plan import PlanStep
+from lrpx.report.reproduce import Reproduced
 
 
 @pytest.mark.parametrize(("missing", "status"), [({}, 0), ({"GPT2-small": "it is gated."}, 1)])
@@ -30,9 +31,10 @@ def test_it_hands_its_options_on(lrpx_command, monkeypatch, tmp_path, missing, s
 
 @pytest.mark.parametrize(("missing", "status"), [("", 0), ("no space", 1)])
 def test_the_plan_computes_nothing(lrpx_command, monkeypatch, missing, status):
-    module = import_module("lrpx.report.reproduce")
-    monkeypatch.setattr(module, "plan", lambda *_, **__: [PlanStep("GPT2-small", missing, 0, 90.0)])
-    monkeypatch.setattr(module, "reproduce", None)
+    monkeypatch.setattr(import_module("lrpx.report.reproduce"), "reproduce", None)
+    monkeypatch.setattr(
+        import_module("lrpx.report.plan"), "plan", lambda *_, **__: [PlanStep("GPT2-small", missing, 0, 90.0)]
+    )
     code, out, _ = lrpx_command("reproduce", "-o", "out", "--plan")
     assert code == status
     assert out.startswith("1. GPT2-small (about 90 s)\n")

@@ -1,10 +1,8 @@
-"""Table 2 end to end, with tiny models in the place of the paper's; and the plan."""
+"""Table 2 end to end, with tiny models in the place of the paper's."""
 
 import shutil
 
 import pytest
-import torch
-from evaluation_tools import benchmark, bert, gpt2
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
@@ -14,43 +12,10 @@ from lrpx.evaluation.condensed import load_condensed
 from lrpx.evaluation.records import open_run
 from lrpx.files import read_json, write_json
 from lrpx.models.provenance import versions
-from lrpx.report import reproduce as module
-from lrpx.report.paper import MODELS
-from lrpx.report.reproduce import Wanted, plan, plan_text, reproduce, wanted_models
+from lrpx.report.plan import plan
+from lrpx.report.reproduce import reproduce
 
 TERA = 1e12
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A benchmark and two models."""
-    root = tmp_path_factory.mktemp("reproduce")
-    benchmark(root, 12)
-    for name, (model, tokenizer) in (("gpt2", gpt2(torch.float32)), ("bert", bert(torch.float32))):
-        model.save_pretrained(root / name)
-        tokenizer.save_pretrained(root / name)
-    return root
-
-
-def test_models_by_name():
-    assert [(w.paper, w.source) for w in wanted_models(None)] == [(model, model.hub) for model in MODELS]
-    assert {"openai-community/gpt2-xl", "meta-llama/Llama-3.2-3B"} <= {model.hub for model in MODELS}
-    assert wanted_models(["gpt2-xl,llama-3.2-1b=a/b"]) == [Wanted(MODELS[3], MODELS[3].hub), Wanted(MODELS[4], "a/b")]
-    for model in MODELS:
-        assert wanted_models([model.hub])[0].paper is model
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ("gpt3", "Did you mean 'gpt2'"),
-        ("gpt2=", "give a model of the paper, or NAME=PATH"),
-        ("gpt2,openai-community/gpt2", "GPT2-small is named twice"),
-    ],
-)
-def test_names_that_are_none(given, message):
-    with pytest.raises(InputError, match=message):
-        wanted_models([given])
 
 
 @pytest.mark.parametrize("call", [plan, reproduce])
@@ -112,7 +77,7 @@ def test_end_to_end(folder, tmp_path, monkeypatch, caplog):
     assert "(model gpt2, not another; samples 6, not all; dtype float32, not float64): give another" in step.missing
     monkeypatch.setitem(versions.__globals__, "__version__", "9.9")
     _, step = plan(tmp_path / "out", **same)
-    assert f"holds another run (lrpx {lrpx.__version__}, not 9.9): give another --output" in step.missing
+    assert f"holds another run (lrpx {lrpx.__version__}, not 9.9): give another output folder" in step.missing
 
 
 @pytest.mark.parametrize("call", [plan, reproduce])
@@ -121,29 +86,6 @@ def test_a_dtype_or_device_that_is_none(folder, tmp_path, call, option, message)
     with pytest.raises(InputError, match=f"unknown d.* '{message}'"):
         call(tmp_path / "out", models=["gpt2"], benchmark=folder / "sva", **option)
     assert not (tmp_path / "out").exists()
-
-
-def test_the_plan(folder, tmp_path, monkeypatch):
-    """What is done, how long it takes, and what is missing."""
-    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: None)
-    given = {"benchmark": folder / "sva", "rate": lambda *_: TERA}
-    small, large = plan(tmp_path / "out", models=[f"gpt2={folder / 'gpt2'},llama-3.2-3b"], **given)[1:]
-    assert "28,602 samples, alti-logit, lrp, attnlrp, gradient, gradient-x-input, float64" in small.what
-    assert (small.missing, small.bytes) == ("", 0)
-    assert small.seconds == pytest.approx(6 * 124e6 * 28602 * 11 * 4 / TERA)
-    assert "bfloat16" in large.what
-    assert "gated on the Hub" in large.missing
-    assert large.bytes == pytest.approx(6.43e9, rel=0.01)  # bfloat16
-    text = plan_text([small, large])
-    assert "(download about 6.4 GB, " in text
-    assert "MISSING: it is gated on the Hub: ask for access there, and `hf auth login`" in text
-    assert text.endswith("1 missing.")
-    monkeypatch.setattr("huggingface_hub.get_token", lambda: "a token")
-    assert not plan(tmp_path / "out", models=["llama-3.2-3b"], **given)[1].missing
-    monkeypatch.undo()
-    (step,) = plan(tmp_path / "out", models=[f"gpt2={tmp_path / 'nothing'}"], **given)[1:]
-    assert (step.missing, step.bytes) == (f"{tmp_path / 'nothing'} does not exist", 0)
 
 
 def test_a_model_of_another_architecture_is_refused(folder, tmp_path, monkeypatch):
@@ -157,26 +99,6 @@ def test_a_model_of_another_architecture_is_refused(folder, tmp_path, monkeypatc
         tmp_path / "out", models=["bert-base-uncased=some/name"], benchmark=folder / "sva", rate=lambda *_: TERA
     )[1:]
     assert "some/name is of the architecture gpt2" in step.missing
-
-
-def test_the_data_is_counted_among_what_is_downloaded(folder, tmp_path):
-    steps = plan(tmp_path / "out", models=[f"gpt2={folder / 'gpt2'}"], rate=lambda *_: TERA)
-    assert "In all: about 9 MB to download" in plan_text(steps)
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "lgd_dataset.tsv").write_text("")
-    assert plan(tmp_path / "out", models=[f"gpt2={folder / 'gpt2'}"], rate=lambda *_: TERA)[0].bytes == 0
-
-
-def test_what_the_benchmark_needs(tmp_path, monkeypatch):
-    (step, *_) = plan(tmp_path / "out", models=["gpt2"], benchmark=tmp_path / "sva", rate=lambda *_: TERA)
-    assert step.missing == "it is not there, or not finished"
-    given = {"models": ["gpt2"], "parser": "no_such_pipeline", "source": tmp_path / "lgd.tsv", "rate": lambda *_: TERA}
-    (step, *_) = plan(tmp_path / "out", **given)
-    assert "subjects by no_such_pipeline" in step.what
-    assert "lgd.tsv does not exist" in step.missing
-    assert "no_such_pipeline" in step.missing or "spacy is not installed" in step.missing
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: type("usage", (), {"free": 10})())
-    assert plan(tmp_path / "out", models=["gpt2-xl"], rate=lambda *_: TERA)[-1].what == "space on the disk"
 
 
 def test_the_benchmark_is_built_where_none_is_given(folder, tmp_path, monkeypatch):
@@ -203,8 +125,9 @@ def test_the_benchmark_is_built_where_none_is_given(folder, tmp_path, monkeypatc
     for changed in ({"source": tmp_path / "other.tsv"}, {"parser": "yours"}, {"source": None}):
         for call in (plan, reproduce):
             with pytest.raises(
-                InputError, match=r"source.tsv.*subjects by mine, and .*: give another --output, or --b"
-            ):
+                InputError, match=r"source.tsv.*subjects by mine, and .* Give another output, or benchmark="
+            ) as error:
                 call(tmp_path / "out", **options | changed)
+            assert "Give another --output, or --benchmark" in error.value.in_command
     with pytest.raises(InputError, match=r"gone\.tsv is not a file"):
         plan(tmp_path / "out", **options | {"source": tmp_path / "gone.tsv"})

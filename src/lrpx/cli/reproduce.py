@@ -57,6 +57,7 @@ def reproduce(
 
     Exit status 1 if a model could not be had, or if something that the plan needs is missing.
     """
+    from ..report import plan as planned
     from ..report import reproduce as module
 
     given: dict[str, Any] = {
@@ -72,8 +73,8 @@ def reproduce(
     }
     set_precision(tf32)
     if plan:
-        steps = module.plan(output, **given)
-        typer.echo(module.plan_text(steps))
+        steps = planned.plan(output, **given)
+        typer.echo(planned.plan_text(steps))
         raise typer.Exit(1 if any(step.missing for step in steps) else 0)
     done = module.reproduce(output, **given, fast=fast)
     typer.echo(done.comparison.read_text(encoding="utf-8"))
