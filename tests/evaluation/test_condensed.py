@@ -36,7 +36,9 @@ def test_several_folders(packed, tmp_path):
     shutil.copytree(packed.path, tmp_path / "a")
     assert [c.path for c in find_condensed([tmp_path])] == [tmp_path / "a", tmp_path / "b" / "one"]
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=r"has no condensed records\. Make them from a run: lrpx records pack RUN"):
+    with pytest.raises(
+        InputError, match=r"has no condensed records\. Make them from a run: lrpx\.evaluation\.packing\.pack"
+    ):
         find_condensed([tmp_path / "empty"])
 
 
@@ -160,7 +162,7 @@ def test_against_the_benchmark(tmp_path):
     packed = pack(run, tmp_path / "packed")
     assert check_against(packed, sva) == 12
     other = benchmark(tmp_path / "other", 12)
-    with pytest.raises(InputError, match=r"has no tokenised set for the tokenizer .* lrpx benchmark tokenize"):
+    with pytest.raises(InputError, match=r"has no tokenised set for the tokenizer .* lrpx\.benchmark\.tokenize"):
         check_against(packed, other)
     shutil.rmtree(other)
     source = tmp_path / "other" / "source.tsv"

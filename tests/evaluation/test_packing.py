@@ -120,7 +120,7 @@ def test_counts_that_are_not_those_of_a_run(tmp_path):
 
 
 def test_an_unfinished_run_is_not_packed(tmp_path):
-    with pytest.raises(InputError, match=r"is not finished: run the same lrpx evaluate again"):
+    with pytest.raises(InputError, match=r"is not finished\. Call evaluate\(\.\.\.\) with the same arguments again"):
         pack(made_up(tmp_path / "run", ["lrp"], parts=3, done=2), tmp_path / "packed")
 
 

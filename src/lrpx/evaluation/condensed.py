@@ -120,7 +120,9 @@ def condensed_folders(paths: Sequence[str | Path]) -> list[Path]:
             raise not_ours(path, "condensed")
         if not inside:
             raise InputError(
-                f"{path} has no condensed records. Make them from a run: lrpx records pack RUN --out {path}"
+                f"{path} has no condensed records.",
+                python=f"Make them from a run: lrpx.evaluation.packing.pack(open_run(...), {str(path)!r}).",
+                command=f"Make them from a run: lrpx records pack RUN --out {path}",
             )
         if inside[0] == path and (kind := kind_of_folder(path)) in NOUNS and kind != "condensed":
             raise of_another_kind(path, kind, "condensed")
@@ -261,8 +263,9 @@ def check_against(condensed: Condensed, directory: str | Path) -> int:
     ]
     if not fitting:
         raise InputError(
-            f"{directory} has no tokenised set for the tokenizer of {condensed.path}. Make it: lrpx benchmark tokenize "
-            f"{directory} --tokenizer {benchmark['tokenized']}"
+            f"{directory} has no tokenised set for the tokenizer of {condensed.path}.",
+            python=f"Make it: lrpx.benchmark.tokenize({str(directory)!r}, {benchmark['tokenized']!r}).",
+            command=f"Make it: lrpx benchmark tokenize {directory} --tokenizer {benchmark['tokenized']}",
         )
     theirs = {
         s.sample_id: digest_of(s.input_ids, s.position, (s.verb_id, s.other_id), s.ground_truth)

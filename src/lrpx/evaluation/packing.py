@@ -37,9 +37,17 @@ def pack(run: Run, folder: str | Path) -> Condensed:
     """
     folder = Path(folder)
     if not run.finished or run.counts is None:
-        raise InputError(f"{run.path} is not finished: run the same lrpx evaluate again to go on, and then pack it.")
+        raise InputError(
+            f"{run.path} is not finished.",
+            python="Call evaluate(...) with the same arguments again, which goes on, and then pack it.",
+            command="Type the same lrpx evaluate again, which goes on, and then pack it.",
+        )
     if not run.counts["predicted"]:
-        raise InputError(f"{run.path} has nothing to pack: no sample was predicted. lrpx report {run.path} says why.")
+        raise InputError(
+            f"{run.path} has nothing to pack: no sample was predicted.",
+            python=f"lrpx.report.write([{str(run.path)!r}]) says why.",
+            command=f"lrpx report {run.path} says why.",
+        )
     if not _was_begun(folder):
         check_place(folder, what="folder of condensed records")
     if (folder / "manifest.json").exists():

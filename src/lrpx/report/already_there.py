@@ -38,7 +38,9 @@ def check_benchmark_there(folder: Path, source: str | Path | None, parser: str) 
     if source is None:
         same = (there.counts.get("published") or {}).get("name") == LGD
     elif not Path(source).is_file():
-        raise InputError(f"{source} is not a file: give the source that {folder} was built from, or another --output.")
+        raise InputError(
+            f"{source} is not a file. Give the source that {folder} was built from, or another output folder."
+        )
     else:
         same = origin["sha256"] == sha256(Path(source))
     if same and own == _pipeline_name(parser):
@@ -46,7 +48,9 @@ def check_benchmark_there(folder: Path, source: str | Path | None, parser: str) 
     asked = SET_UP["source"] if source is None else source
     raise InputError(
         f"{folder} holds a benchmark built from {origin['name']}{'' if same else ' (another file)'}, subjects by {own}, and "
-        f"{asked} with {parser} is asked for: give another --output, or --benchmark {folder} to use it as it is."
+        f"{asked} with {parser} is asked for.",
+        python=f"Give another output, or benchmark={str(folder)!r} to use it as it is.",
+        command=f"Give another --output, or --benchmark {folder} to use it as it is.",
     )
 
 
