@@ -1,8 +1,4 @@
-"""The result of explaining one prediction: plain data that can be shown, saved and read back.
-
-An ``Explanation`` holds numbers and strings only (no tensor, no model), so it can be kept, sent and compared.
-``value`` is the explained scalar; ``relevance`` says how much of it each input token carries.
-"""
+"""The result of explaining one prediction: numbers and strings (no tensor, no model), to be shown, saved, sent and compared."""
 
 from __future__ import annotations
 
