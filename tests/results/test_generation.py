@@ -1,5 +1,6 @@
 """``GenerationExplanation``: rows, spans and hops of plain numbers, and saving them."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import lrpx
 from lrpx.errors import InputError, NonFiniteError
 from lrpx.results.generation import GenerationExplanation
-from lrpx.results.spans import checked_span, hop
+from lrpx.results.spans import checked_span, explained, hop
 from lrpx.results.tokens import Token, Unit
 
 TOKENS = ["a", "b", "c", "d", "e"]  # two of the prompt, three generated
@@ -56,6 +57,25 @@ def test_a_span_with_weights():
     np.testing.assert_allclose(e.relevance, 2 * g.relevance[1] - g.relevance[2])
     assert e.value == pytest.approx(2 * g.values[1] - g.values[2])
     assert e.residual == pytest.approx(e.value - e.relevance.sum())
+    assert e.explains == "weighted sum of logits minus mean logit, of"
+    assert g.span(-2).explains == g.span(-2, None, [1, 1]).explains == "sum of logits minus mean logit, of"
+    assert e.notes[-1] == "the scores of the tokens are multiplied by 2, -1"
+    assert g.span(-2).notes == g.notes == g.span(-2, None, [1, 1]).notes
+    rows = dataclasses.replace(g, weights=np.array([1.0, 2.0, -1.0]))
+    assert [row.explains for row in rows] == ["logit minus mean logit, of", *[e.explains] * 2]
+
+
+@pytest.mark.parametrize(
+    ("objective", "average", "phrase"),
+    [
+        ("logit", None, "weighted sum of the logits of"),
+        ("logprob", None, "weighted sum of the log-probabilities of"),
+        ("logit", "top10", "weighted sum of logits minus mean of the 10 largest logits, of"),
+    ],
+)
+def test_what_a_weighted_span_is_called(objective, average, phrase):
+    for count in (1, 2):
+        assert explained(objective, average, count, weighted=True) == phrase
 
 
 @pytest.mark.parametrize("weights", [[1], [1, np.nan], ["a", "b"], 3])

@@ -24,7 +24,7 @@ from ..passes.many_targets import FEW, Combine, ManyTargets, check_reads_forward
 from ..passes.scores import explained_logits
 from ..passes.scoring import Objective, Scoring
 from ..results.explanation import Explanation
-from ..results.generation import explained
+from ..results.spans import explained
 from ..results.tokens import Token, joined
 from ..text.batching import Attribution, Item, pad
 from ..text.items import item_of

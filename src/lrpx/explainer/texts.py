@@ -22,7 +22,7 @@ from ..passes.dispatch import PassRunner
 from ..passes.hidden_states import place_first
 from ..passes.scoring import Objective
 from ..results.explanation import Explanation
-from ..results.generation import explained
+from ..results.spans import explained
 from ..results.tokens import NO_TOKEN, Token
 from ..tasks.changed_images import images_in
 from ..tasks.image_row import with_images

@@ -21,7 +21,7 @@ from .explanation import Explanation, Measures
 from .explanations import Explanations
 from .images import ImagePatches, check_images, plain_images, read_images
 from .saved import fields_of, read_object
-from .spans import checked_span, checked_weights, hop, hop_notes
+from .spans import checked_span, checked_weights, explained, hop, hop_notes, weight_notes
 from .table import DataTable
 from .tokens import Segment, Token, Unit, cut, joined, piece, readable_texts
 
@@ -130,7 +130,11 @@ class GenerationExplanation:
             raise IndexError(f"row {row}: there are {len(self)}.")
         row %= len(self)
         residual = None if self.residuals is None else float(self.residuals[row])
-        return self._explanation(self.spans[row], self.relevance[row], float(self.values[row]), residual, self.notes)
+        weights = None if self.weights is None else self.weights[slice(*self.spans[row])]
+        notes = (*self.notes, *weight_notes(weights))
+        return self._explanation(
+            self.spans[row], self.relevance[row], float(self.values[row]), residual, notes, weights
+        )
 
     @names_checked()
     def span(
@@ -157,8 +161,8 @@ class GenerationExplanation:
                 else f"{self.method} does not decompose the explained value, so rows of tokens do not add up to a span's."
             )
         factors = np.zeros(self.generated)
-        factors[start:stop] = checked_weights(weights, stop - start)
-        relevance, notes = factors @ self.relevance, self.notes
+        factors[start:stop] = given = checked_weights(weights, stop - start)
+        relevance, notes = factors @ self.relevance, (*self.notes, *weight_notes(given))
         if hops:
             if self.contrast is None:
                 raise InputError(
@@ -167,10 +171,16 @@ class GenerationExplanation:
             relevance, kept = hop(relevance, self.values, lambda w: w @ self.relevance, hops, self.prompt_length)
             notes = (*notes, *hop_notes(hops, kept))
         value = float(factors @ self.values)
-        return self._explanation((start, stop), relevance, value, value - float(relevance.sum()), notes)
+        return self._explanation((start, stop), relevance, value, value - float(relevance.sum()), notes, given)
 
     def _explanation(
-        self, span: tuple[int, int], relevance: np.ndarray, value: float, residual: float | None, notes: Sequence[str]
+        self,
+        span: tuple[int, int],
+        relevance: np.ndarray,
+        value: float,
+        residual: float | None,
+        notes: Sequence[str],
+        weights: np.ndarray | None,
     ) -> Explanation:
         start, stop = (self.prompt_length + i for i in span)
         read = stop - 1  # the last token of the span is not read by whoever predicts it
@@ -193,7 +203,7 @@ class GenerationExplanation:
             measures=self.measures,
             notes=tuple(notes),
             provenance=self.provenance,
-            explains=self.what(stop - start),
+            explains=self.what(stop - start, weights),
             special=tuple(i for i in self.special if i < read),
             segments=(Segment("source", 0, self.source), Segment("target", self.source, read)) if self.source else (),
             images=self.images,
@@ -212,9 +222,18 @@ class GenerationExplanation:
                 )
         return Token(self.token_ids[start], "".join(self.tokens[start:stop]), shown)
 
-    def what(self, count: int) -> str:
-        """What is explained of ``count`` tokens, in words, where it is not one logit or a difference of two."""
-        return explained(self.objective, self.contrast if isinstance(self.contrast, str) else None, count)
+    def what(self, count: int, weights: np.ndarray | None = None) -> str:
+        """What is explained of ``count`` tokens, in words, where it is not one logit or a difference of two.
+
+        Args:
+            count: Of tokens.
+            weights: Theirs. Default: those of all rows.
+        """
+        average, weights = (
+            self.contrast if isinstance(self.contrast, str) else None,
+            self.weights if weights is None else weights,
+        )
+        return explained(self.objective, average, count, weighted=bool(weight_notes(weights)))
 
     # Views
 
@@ -328,13 +347,3 @@ class GenerationExplanation:
             InputError: The file is not a saved explanation of generated tokens.
         """
         return cls.from_dict(read_object(path, "an explanation"))
-
-
-def explained(objective: str, average: str | None, count: int) -> str:
-    """What is explained of ``count`` tokens, as a phrase before their text; empty for one logit, or a difference of two."""
-    if average is not None:
-        mean = "mean logit" if average == "mean" else f"mean of the {average.removeprefix('top')} largest logits"
-        return f"logit minus {mean}, of" if count == 1 else f"sum of logits minus {mean}, of"
-    if objective == "logprob":
-        return "log-probability of"
-    return "" if count == 1 else "sum of the logits of"

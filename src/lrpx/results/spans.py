@@ -98,6 +98,13 @@ def _is_pair(given: Any) -> bool:
     return isinstance(given, list | tuple) and len(given) == 2 and all(isinstance(i, int | np.integer) for i in given)
 
 
+def weight_notes(weights: np.ndarray | None) -> tuple[str, ...]:
+    """What a reader must know of weights that are not all 1."""
+    if weights is None or (weights == 1).all():
+        return ()
+    return (f"the scores of the tokens are multiplied by {', '.join(f'{weight:g}' for weight in weights)}",)
+
+
 def checked_weights(weights: Any, count: int) -> np.ndarray:
     """One weight for each of ``count`` tokens, as float64; 1 by default.
 
@@ -113,3 +120,17 @@ def checked_weights(weights: Any, count: int) -> np.ndarray:
     if given.shape != (count,) or not np.isfinite(given).all():
         raise InputError(f"weights={weights!r}: give {counted(count, 'number')}, one for each token.")
     return given
+
+
+def explained(objective: str, average: str | None, count: int, *, weighted: bool = False) -> str:
+    """What is explained of ``count`` tokens, as a phrase before their text; empty for one logit, or a difference of two."""
+    if average is not None:
+        mean = "mean logit" if average == "mean" else f"mean of the {average.removeprefix('top')} largest logits"
+        if weighted:
+            return f"weighted sum of logits minus {mean}, of"
+        return f"logit minus {mean}, of" if count == 1 else f"sum of logits minus {mean}, of"
+    if weighted:
+        return f"weighted sum of the {'log-probabilities' if objective == 'logprob' else 'logits'} of"
+    if objective == "logprob":
+        return "log-probability of"
+    return "" if count == 1 else "sum of the logits of"
