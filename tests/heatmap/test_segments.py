@@ -1,5 +1,7 @@
 """The parts of an input, such as question and context: saved, checked, and named in every view."""
 
+import dataclasses
+import io
 import json
 import re
 
@@ -104,3 +106,29 @@ def test_a_picture_names_them(tmp_path):
     named, plain = ((tmp_path / f"{name}.svg").read_text() for name in ("named", "plain"))
     assert [name in named for name in ("question:", "context:")] == [True, True]
     assert not any(name in plain for name in ("question:", "context:"))
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize(("strong", "named"), [(range(30, 50), ["context"]), (range(15, 35), ["question", "context"])])
+def test_a_list_of_the_strongest_tokens_names_their_parts(several, strong, named):
+    words = [f"w{i}" for i in range(60)]
+    relevance = np.full(60, 0.01)
+    relevance[list(strong)] = np.linspace(1, 2, 20)
+    e = explanation(
+        tokens=words,
+        token_ids=list(range(60)),
+        units=[Unit(i, i + 1, f" {word}") for i, word in enumerate(words)],
+        relevance=relevance,
+        special=(),
+        segments=(Segment("question", 0, 20), Segment("context", 20, 60)),
+        position=59,
+    )
+    other = dataclasses.replace(e, method="attnlrp")
+    console = Console(width=80, color_system=None, file=io.StringIO())
+    console.print(render([e, other] if several else e))
+    lines = console.file.getvalue().splitlines()
+    headings = [n for n, line in enumerate(lines) if line.strip() in ("question:", "context:")]
+    assert [lines[n].strip(" :") for n in headings] == named
+    for n, name in zip(headings, named, strict=True):
+        first = min(i for i in strong if (i >= 20) == (name == "context"))
+        assert f'"w{first}"' in lines[n + 1].replace(" ", "")

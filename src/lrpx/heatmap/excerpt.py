@@ -27,6 +27,16 @@ def printed_cells(sizes: Sequence[Sequence[float]], *, whole: bool) -> list[int]
     return sorted(np.argsort(-largest, kind="stable")[:STRONGEST].tolist())
 
 
+def parts_begun(cells: Sequence[Cell], printed: Sequence[int]) -> list[str]:
+    """Of each printed cell, the name of the part of the input that it is the first printed one of; empty for the others."""
+    begun, names, last = [i for i, cell in enumerate(cells) if cell.segment], list[str](), -1
+    for n in printed:
+        part = max((i for i in begun if i <= n), default=-1)
+        names.append(cells[part].segment if part not in (last, -1) else "")
+        last = part
+    return names
+
+
 def around(cells: Sequence[Cell], n: int, room: int) -> str:
     """Cell n in brackets, with the text before and after it, in at most ``room`` columns; empty where there is no room."""
     if room < NARROW:

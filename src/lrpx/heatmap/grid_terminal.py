@@ -16,7 +16,7 @@ from rich.text import Text
 
 from .cells import Cell
 from .colours import HIDDEN, ink
-from .excerpt import printed_cells, told
+from .excerpt import parts_begun, printed_cells, told
 from .grid import Grid, GridRow
 from .numbers import MINUS
 from .terminal import NO_BREAK, bar_steps, encodable, in_encoding, signs, style_for, unbroken, wrapped
@@ -196,17 +196,17 @@ def _plain(grid: Grid, width: int) -> list[Text]:
     left = ["position"]
     right = ["text"]
     columns = [[label] for label in labels]
-    for n in kept:
+    for n, part in zip(kept, parts_begun(grid.columns, kept), strict=True):
         cell = grid.columns[n]
         places = [str(token[0]) for token in cell.tokens]
-        if cell.segment:
-            left, right = [*left, ""], [*right, f"{cell.segment}:"]
+        if part:
+            left, right = [*left, ""], [*right, f"{part}:"]
         left.append("" if grid.joined else "-".join(dict.fromkeys((places[0], places[-1]))))
         right.append(cell.quoted.replace(" ", NO_BREAK))
         for row, column in zip(grid.rows, columns, strict=True):
             found = row.cells[n]
             number = "" if found is None else "hidden" if found.hidden else row.view.number(found.value)
-            column += [""] * bool(cell.segment) + [number + "*" * (found is not None and found.explained)]
+            column += [""] * bool(part) + [number + "*" * (found is not None and found.explained)]
     for name, texts in grid.ends():
         if name not in ("colours to", "beyond"):
             left, right = [*left, ""], [*right, name]

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from .cells import Cell
 from .colours import HIDDEN, IMAGE, ink
-from .excerpt import around, printed_cells, told
+from .excerpt import around, parts_begun, printed_cells, told
 from .images import ImageMap
 from .look import Look
 from .numbers import MINUS
@@ -276,11 +276,14 @@ def _plain(view: View, width: int) -> list[Text]:
     rows = [("position", "id", "relevance", "text")]
     kept = printed_cells([[cell.size for cell in view.cells]], whole=_is_whole(view))
     in_short = len(kept) < len(view.cells)
-    for cell in (view.cells[n] for n in kept):
+    shown: list[int | None] = [None]  # of each row, its cell
+    for n, part in zip(kept, parts_begun(view.cells, kept), strict=True):
+        cell = view.cells[n]
         positions, ids = [str(token[0]) for token in cell.tokens], [str(token[2]) for token in cell.tokens]
         position = "-".join(dict.fromkeys((positions[0], positions[-1]))) + ("*" if cell.explained else "")
         number = "hidden" if cell.hidden else view.number(cell.value)
-        rows += [("", "", "", f"{cell.segment}:")] if cell.segment and not in_short else []
+        rows += [("", "", "", f"{part}:")] * bool(part)
+        shown += [None] * bool(part) + [n]
         no_tokens = cell.image or ids[0] == "-1"  # frames of sound have no ids
         rows.append(
             (
@@ -294,8 +297,8 @@ def _plain(view: View, width: int) -> list[Text]:
     table = ["  ".join([*(c.rjust(w) for c, w in zip(row, widths, strict=False)), row[3]]) for row in rows]
     if in_short:
         wide = max(map(cell_len, table)) + 2
-        beside = [around(view.cells, n, width - wide) for n in kept]
-        beside = ["in the text" * any(beside), *beside]
+        beside = ["" if n is None else around(view.cells, n, width - wide) for n in shown]
+        beside[0] = "in the text" * any(beside)
         table = [
             line + " " * (wide - cell_len(line)) + text if text else line
             for line, text in zip(table, beside, strict=True)
