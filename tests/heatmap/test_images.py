@@ -50,6 +50,17 @@ def test_ends_of_rows_belong_to_the_cell_and_not_to_the_grid():
     assert [cell.text for cell in v.cells] == ["<s>", "See", "image", "<image>", "What", "?"]
 
 
+def test_the_header_names_a_patch_where_it_has_the_most():
+    numbers = np.full((6, 6), 0.1)
+    numbers[4, 5], numbers[0, 2] = 3.0, -0.3
+    said = "image, row 5, column 6 has +3.0000, the most: 3.3 times where the colours end"
+    e = explanation_of_image(numbers, around=(0.1, -0.2, 0.9, 0.05))
+    assert said in view(e).holds()
+    assert said in printed(e, None, 200)
+    e = explanation_of_image(numbers / 10, around=(0.1, -0.2, 0.9, 0.05))
+    assert any("at position" in line and "+0.9000, the most" in line for line in view(e).holds())
+
+
 def test_patches_and_text_have_one_scale():
     v = view(explanation_of_image(VALUES, around=(0.1, -0.2, 2.0, 0.05)), Look(scale="max"))
     assert v.scale == 2.0

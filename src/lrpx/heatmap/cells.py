@@ -60,6 +60,12 @@ class Cell:
         """The text in quotes, with its leading space if that belongs to the token."""
         return in_quotes(" " * (self.gap and self.tokens[0][1].startswith(_SPACE_MARKS)) + self.text)
 
+    @property
+    def place(self) -> str:
+        """Its text and position, in a sentence."""
+        named, first, last = self.text if self.image else self.quoted, self.tokens[0][0], self.tokens[-1][0]
+        return f"{named} at position {first}" if first == last else f"{named} at positions {first} to {last}"
+
 
 def explained_span(e: Drawable) -> tuple[int, int]:
     """The positions whose logits are explained, as (start, stop)."""

@@ -147,13 +147,20 @@ class View:
         rest, largest = math.fsum(cell.size for cell in shown), max(shown, key=lambda cell: cell.size)
         if len(shown) > 2 and largest.size > rest / 2:
             of = whole + " that is shown" * bool(hidden)
-            lines.append(f"{_place(largest)} holds {_percent(largest.size, rest)} of {of}")
-        strongest = max((cell for cell in shown if cell.coloured), key=lambda cell: cell.size, default=largest)
-        if strongest.coloured and (times := abs(self.share(strongest.value))) > 1:
+            lines.append(f"{largest.place} holds {_percent(largest.size, rest)} of {of}")
+        place, value = self._strongest(shown)
+        if (times := abs(self.share(value))) > 1:
             far = f"{times:.0f}" if times >= 10 else f"{times:.1f}"
-            said = f"{_place(strongest)} has {self.number(strongest.value, sign)}, the most: {far} times where the colours end"
-            lines.append(said)
+            lines.append(f"{place} has {self.number(value, sign)}, the most: {far} times where the colours end")
         return lines
+
+    def _strongest(self, shown: Sequence[Cell]) -> tuple[str, float]:
+        """Place and value of the most that has a colour: of a cell, or of a patch of an image."""
+        places = [(cell.place, cell.value) for cell in shown if cell.coloured]
+        for image in self.images:
+            [(row, column, value)] = image.strongest(1)
+            places.append((f"{image.label}, row {row}, column {column}", value))
+        return max(places, key=lambda each: abs(each[1]), default=("", 0.0))
 
     @property
     def one_sided(self) -> bool:
@@ -313,12 +320,6 @@ def _hidden(cells: Sequence[Cell], look: Look) -> str:
     special = sum(cell.special for cell in cells)
     first = f"the first {look.group.removesuffix('s')} and " * (special < len(cells))
     return f"{first}{special} special token" + "s" * (special > 1)
-
-
-def _place(cell: Cell) -> str:
-    """A cell by its text and position."""
-    named, first, last = cell.text if cell.image else cell.quoted, cell.tokens[0][0], cell.tokens[-1][0]
-    return f"{named} at position {first}" if first == last else f"{named} at positions {first} to {last}"
 
 
 def _percent(part: float, whole: float) -> str:
