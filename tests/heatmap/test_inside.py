@@ -10,7 +10,7 @@ import zlib
 
 import numpy as np
 import pytest
-from inside_tools import HEADS, LAYERS, NASTY, cells, made
+from inside_tools import HEADS, LAYERS, NASTY, WORDS, cells, made
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -339,3 +339,19 @@ def test_a_matrix_names_every_column_and_tells_the_value(of):
     assert re.findall(r"<span>(\d*)</span>", row) == [str(i) for i in range(count)]
     for drawn in (page, printed(e, of)):
         assert 'logit "x" = +1.5' in drawn.replace("&quot;", '"')
+
+
+@pytest.mark.parametrize("of", ["heads", "layers"])
+@pytest.mark.browser
+def test_a_matrix_is_printed_whole(of, new_page, tmp_path):
+    rng = np.random.default_rng(0)
+    whole, heads = rng.normal(size=(60, len(WORDS))), rng.normal(size=(60, HEADS, len(WORDS)))
+    e = made(by_head=heads, by_layer=whole, by_attention=heads.sum(1), by_mlp=whole)
+    e.to_html(tmp_path / "page.html", of=of)
+    page = new_page()
+    page.goto((tmp_path / "page.html").as_uri())
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": 700, "height": 900})
+    box = page.locator(".matrix").first
+    assert box.evaluate("b => b.scrollHeight <= b.clientHeight + 1")
+    assert box.locator("img").evaluate("i => i.getBoundingClientRect().right") < 700

@@ -20,6 +20,8 @@ from .view import DOT
 ROW, COLUMN = 20, 18  # pixels on the page
 EACH = 100  # columns of which each has its number
 STRONGEST = 5  # places that are told below a matrix whose columns have names
+PAPER = 600  # pixels of a printed page that a matrix may take, at least
+NAMES = 160  # that names of rows take, at most
 
 STYLE = f"""
 .lrpx .matrix{{overflow:auto;max-height:32em;background:#fff;color:#000;border:1px solid var(--lrpx-line);border-radius:6px;
@@ -33,6 +35,7 @@ margin:8px 0;font-size:13px}}
 .lrpx .matrix .above span{{width:{COLUMN}px;max-height:11em;overflow:hidden;writing-mode:vertical-rl;rotate:180deg;
 white-space:pre;color:#000}}
 .lrpx .matrix img{{display:block;image-rendering:pixelated;print-color-adjust:exact;-webkit-print-color-adjust:exact}}
+@media print{{.lrpx .matrix{{max-height:none;overflow:visible}}.lrpx .matrix>div{{zoom:var(--on-paper)}}}}
 """
 
 
@@ -57,11 +60,13 @@ def matrix(view: MatrixView) -> str:
     told = f"strongest: {', '.join(view.strongest(STRONGEST, MINUS))}" if view.names else ""
     kind = "above" if view.names else "numbers"
     size = f"width:{COLUMN * view.width}px;height:{ROW * len(view.rows)}px"
+    on_paper = min(1.0, PAPER / (NAMES + COLUMN * view.width))
     what = f"{view.width} columns" if view.names else f"{view.columns}s 0 to {view.width - 1}"
     alt = f"{view.title}: {len(view.rows)} rows, {what}; {view.legend(MINUS)}"
     return (
-        f'<div class="matrix" tabindex="0"><div><span class="names">{view.corner}</span><span class="{kind}">{ticks}'
-        f'{view.columns}</span><div class="names">{names}</div><img alt="{escape(alt)}" style="{size}" '
+        f'<div class="matrix" tabindex="0"><div style="--on-paper:{on_paper:.3g}"><span class="names">{view.corner}</span>'
+        f'<span class="{kind}">{ticks}{view.columns}</span>'
+        f'<div class="names">{names}</div><img alt="{escape(alt)}" style="{size}" '
         f'src="data:image/png;base64,{base64.b64encode(png(view)).decode()}"></div></div>'
         f'<p class="soft">{escape(view.legend(MINUS))}</p>\n' + f'<p class="soft">{escape(told)}</p>\n' * bool(told)
     )
