@@ -14,6 +14,7 @@ from lrpx.app.samples import LONG, PAGE, Filter, Samples, filter_of
 from lrpx.benchmark import build_haystack, load_benchmark, tokenize
 from lrpx.benchmark.haystack import FILLER
 from lrpx.errors import InputError
+from lrpx.evaluation.metrics import score
 from lrpx.evaluation.records import open_run
 from lrpx.evaluation.run import evaluate
 from lrpx.evaluation.selection import tokenized_set as evaluation_set
@@ -91,17 +92,25 @@ def test_attractors_and_words(samples):
     assert all("dogs" in "".join(text for text, _ in s["pieces"]) for s in dogs["samples"])
 
 
-def test_a_sample_is_explained_as_its_verb_against_the_other(samples, explainer):
+@pytest.mark.parametrize("correct", [True, False])
+def test_a_sample_is_explained_as_the_records_score_it(samples, explainer, records, correct):
     client = app_tools.client(Desk(explainer, Limits(tokens=40), samples))
-    sample = samples.set.samples[3]
+    sample = next(sample for sample in samples.set.samples if samples.correct[sample.sample_id] is correct)
+    verb, other = (sample.verb_id, sample.other_id) if correct else (sample.other_id, sample.verb_id)
     answers = app_tools.events(client, "explain", {"kind": "sample", "sample": sample.sample_id, "methods": ["lrp"]})
     maps, shown = app_tools.one(answers, "maps"), app_tools.one(answers, "predictions")
     assert maps["truth"] == sample.ground_truth
-    assert (shown["target"]["id"], shown["contrast"]["id"]) == (sample.verb_id, sample.other_id)
-    e = explainer(
-        sample.input_ids, target=sample.verb_id, contrast=sample.other_id, position=sample.position, method="lrp"
-    )
+    assert (shown["target"]["id"], shown["contrast"]["id"]) == (verb, other)
+    e = explainer(sample.input_ids, target=verb, contrast=other, position=sample.position, method="lrp")
+    scored = score([e.relevance], [sample.ground_truth])
+    [record] = [row for row in records if (row["sample_id"], row["method"]) == (sample.sample_id, "lrp")]
+    assert (scored.rma, scored.mrr) == pytest.approx((record["rma"], record["mrr"]))
     assert maps["grids"][0]["rows"][0]["what"].endswith(f"{e.value:+.4g}".replace("-", "\N{MINUS SIGN}"))
+
+
+def test_the_forms_of_a_sample_are_swapped(samples, explainer):
+    client = app_tools.client(Desk(explainer, Limits(tokens=40), samples))
+    sample = samples.set.samples[3]
     swapped = {"kind": "sample", "sample": sample.sample_id, "target": sample.other_id, "contrast": sample.verb_id}
     assert app_tools.one(app_tools.events(client, "explain", swapped), "predictions")["target"]["id"] == sample.other_id
     [event] = [e for e in app_tools.events(client, "browse", {"attractors": 1}) if e["event"] == "samples"]

@@ -107,14 +107,16 @@ class Samples:
 
     def asked(self, question: Question) -> dict[str, Any]:
         """A sample as arguments of a call: the verb of the sentence, compared with its other number, unless the question has
-        a target.
+        a target. Where the model predicted the other number, that is compared with the verb: this is what is scored.
 
         Raises:
             InputError: There is no such sample.
         """
         sample = self.sample(question.sample)
         own = question.target is None and question.contrast is None
-        target, contrast = (sample.verb_id, sample.other_id) if own else (question.target, question.contrast)
+        forms = sample.verb_id, sample.other_id
+        predicted = forms[::-1] if self.correct.get(sample.sample_id) is False else forms
+        target, contrast = predicted if own else (question.target, question.contrast)
         return {"text": list(sample.input_ids), "position": sample.position, "target": target, "contrast": contrast}
 
     def sample(self, number: int | None) -> TokenizedSample:
