@@ -160,3 +160,18 @@ def test_a_classifier_is_refused_before_anything_is_computed(faithfulness, tmp_p
     assert (code, out) == (2, "")
     assert "GPT2ForSequenceClassification is for text-classification" in err
     assert "Load a causal or masked language model" in " ".join(err.split())
+
+
+def test_a_text_that_cannot_be_explained_is_named_by_its_line(faithfulness, tmp_path):
+    long = " ".join(["the"] * 100)
+    (tmp_path / "texts.txt").write_text(f"the 12\n\n{long}\n\nthe 1 2\n")
+    code, out, err = faithfulness("--file", "texts.txt", "--method", "lrp", "-o", "f.csv")
+    assert code == 1
+    assert "--file texts.txt, line 3: " in " ".join(err.split())
+    assert "Means over 2 texts" in " ".join(out.split())
+    assert [row["text"] for row in rows_of(tmp_path / "f.csv")] == ["0", "2"]
+    (tmp_path / "texts.txt").write_text(f"{long}\n{long}\n")
+    code, _, err = faithfulness("--file", "texts.txt", "--method", "lrp", "-o", "g.csv")
+    assert code == 2
+    assert err.count("line ") == 2
+    assert not (tmp_path / "g.csv").exists()

@@ -15,7 +15,8 @@ from ..methods import get_method
 from ..methods.options import methods_with_options
 from . import options
 from .output import refuse_overwriting, write_result
-from .texts import texts_of
+from .texts import origins_in_warnings, texts_of
+from .wording import ERROR, tell
 
 WIDEST = 1000  # of a table, before it is measured against the terminal
 _HEADS = {  # in narrow columns, so that the table fits into 60
@@ -28,6 +29,7 @@ _HEADS = {  # in narrow columns, so that the table fits into 60
 
 
 def faithfulness(
+    context: typer.Context,
     text: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts; - is standard input.")] = None,
     file: Annotated[
         Path | None,
@@ -95,6 +97,8 @@ def faithfulness(
 
     [b]lrpx faithfulness "The keys to the cabinet" --target " are" --contrast " is"[/b]
 
+    Exit status: 0 all was explained; 1 some of several texts were not; 2 nothing was.
+
     Lines of a .jsonl file have a target, a contrast and a position of their own: {"text": "The keys", "target": " are"}.
     """
     options.set_logging(verbose)
@@ -154,13 +158,22 @@ def faithfulness(
     elif of == "neurons":
         inside = {"heads": False, "at": ["input", *(at or ())]}
     given: Any = [one.text for one in texts]
-    explained = explainer(given, method=methods, **asked, **inside)
+    if any(one.origin for one in texts):
+        inside["errors"] = "collect"
+    with origins_in_warnings(texts):
+        explained = explainer(given, method=methods, **asked, **inside)
+    for failure in explained.failures:
+        tell(ERROR, failure.error.at(texts[failure.index].origin), context.command, context.find_root().command)
+    if not explained:
+        raise typer.Exit(2)
     how: Any = {"of": of, "hide": hide}
     found = perturb(explainer, list(explained), **how, baseline=hides, steps=steps)
     if output is not None:
         write_result(found.table().to_csv(), output)
         typer.echo(f"{output}: {len(found.each)} rows")
-    _show(found, len(texts), of)
+    _show(found, len(texts) - len(explained.failures), of)
+    if explained.failures:
+        raise typer.Exit(1)
 
 
 def _show(found: Any, texts: int, of: str) -> None:
