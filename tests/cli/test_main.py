@@ -170,6 +170,32 @@ def test_saved_explanations_side_by_side(lrpx_command, tmp_path):
     assert "no text is explained twice" in err
 
 
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (("--of", "heads"), "relevance of heads, which was not asked for. Ask for it: lrpx explain TEXT --heads"),
+        (("--of", "layers"), "relevance of layers, which was not asked for. Ask for it: lrpx explain TEXT --heads"),
+        (("--head", "0,1"), "relevance of heads, which was not asked for. Ask for it: lrpx explain TEXT --heads"),
+        (("--of", "neurons"), "of modules by their names: lrpx explain TEXT --at input --at 'NAME"),
+    ],
+)
+def test_what_saved_explanations_lack_is_asked_for_where_they_are_made(lrpx_command, tmp_path, asked, message):
+    a = str(tmp_path / "a.json")
+    lrpx_command("explain", TEXT, "--method", "lrp,attnlrp", "-o", a)
+    code, _, err = lrpx_command("compare", a, *asked)
+    assert code == 2
+    assert message.partition("'NAME")[0] in " ".join(err.split())
+
+
+def test_a_picture_of_heads_by_two_methods(lrpx_command):
+    code, _, err = lrpx_command("explain", TEXT, "--method", "lrp,attnlrp", "--of", "heads", "-o", "x.png")
+    assert code == 2
+    assert "Give one text and one method, or write a page, which holds several: --output maps.html" in " ".join(
+        err.split()
+    )
+    assert lrpx_command("explain", TEXT, "--method", "lrp,attnlrp", "--of", "heads", "-o", "maps.html")[0] == 0
+
+
 def test_layers_heads_and_neurons(lrpx_command, tmp_path):
     code, out, err = lrpx_command("explain", TEXT, "--of", "heads")
     assert (code, err) == (0, "")

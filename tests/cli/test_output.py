@@ -36,6 +36,14 @@ def test_what_is_read_is_not_overwritten(lrpx_command, tmp_path, arguments):
     assert [file.read_text() for file in files] == ["The keys\n"] * 3
 
 
+@pytest.mark.parametrize("command", ["flow", "generate"])
+def test_an_unknown_suffix_is_answered_with_those_of_the_command(lrpx_command, command):
+    code, _, err = lrpx_command(command, "The keys", "-o", "x.md")
+    assert code == 2
+    assert "Use .json, .csv, .html, .png, .pdf, .svg, .txt" in " ".join(err.split())
+    assert "latex is for lrpx explain" in lrpx_command(command, "The keys", "-o", "x.tex")[2]
+
+
 def test_a_file_that_standard_input_comes_from_is_not_overwritten(tmp_path, monkeypatch):
     file = tmp_path / "data.txt"
     file.write_text("The keys\n")

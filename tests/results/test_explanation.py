@@ -283,9 +283,9 @@ def test_frames_that_there_are_not():
         ({}, 'which the method does not find. Take one that does: explainer(text, method="attnlrp", heads=True).'),
         (
             {"heads": None},
-            "not computed for long texts, or while compiling, unless it is asked for: explainer(text, heads",
+            "which is not computed for long texts, or while compiling. Ask for it: explainer(text, heads=True).",
         ),
-        ({"heads": False}, "heads=False was given. Type: explainer(text, heads=True)."),
+        ({"heads": False}, "which was not asked for. Ask for it: explainer(text, heads=True)."),
         ({"heads": True}, "heads=True was asked for, and it was not found in this pass."),
     ],
 )

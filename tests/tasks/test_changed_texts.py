@@ -174,8 +174,11 @@ def test_random_numbers_of_two_choices_are_no_larger_where_both_are_read():
 def test_one_of_several_methods_that_cannot_is_named_before_anything_is_computed(head, monkeypatch):
     explainer, ran = explainer_of(head), []
     monkeypatch.setattr(lrpx.passes.dispatch.PassRunner, "run", lambda *_: ran.append(1))
-    with pytest.raises(UnsupportedModelError, match=r"alti is for language models, .* These can: lrp, .* random"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"alti is for language models, .* These can: lrp, .* random"
+    ) as error:
         explainer(TEXT, method=["lrp", "random", "alti"], **ASKED[head])
+    assert ("leave-one-out" in str(error.value)) == (head in ("SequenceClassification", "MultipleChoice"))
     assert not ran
 
 

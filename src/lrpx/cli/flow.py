@@ -91,7 +91,7 @@ def flow(
     [b]lrpx flow "The keys to the cabinet" --target " are" --contrast " is" -o flow.html[/b]
     """
     options.set_logging(verbose)
-    kind, output = destination(format, output, [model])
+    kind, output = destination(format, output, [model], FORMATS)
     check_kind(kind, "lrpx flow", FORMATS)
     check_header(kind, header)
     given: dict[str, Any] = {"at": at, "rules": rules}

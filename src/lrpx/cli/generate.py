@@ -101,7 +101,7 @@ def generate(
     [b]lrpx generate --image cat.png -m nlpconnect/vit-gpt2-image-captioning[/b]
     """
     options.set_logging(verbose)
-    kind, output = destination(format, output, [*(image or ()), model])
+    kind, output = destination(format, output, [*(image or ()), model], FORMATS)
     check_kind(kind, "lrpx generate", FORMATS)
     check_header(kind, header)
     if continuation is None and max_new_tokens is None:

@@ -142,7 +142,7 @@ OfOption = Annotated[
     _view(
         "--of",
         metavar="WHAT",
-        help="tokens, layers (tokens x layers), heads (layers x heads), or neurons of the modules in --at.",
+        help="tokens, layers (tokens x layers), heads (layers x heads), or neurons of the modules in --at of lrpx explain.",
     ),
 ]
 HeadOption = Annotated[

@@ -52,9 +52,14 @@ PICTURES = (Format.png, Format.pdf, Format.svg)  # drawn by matplotlib
 
 
 def destination(
-    format: str | None, output: Path | None, reads: Iterable[str | os.PathLike[str] | None] = ()
+    format: str | None,
+    output: Path | None,
+    reads: Iterable[str | os.PathLike[str] | None] = (),
+    kinds: Sequence[Format] = tuple(Format),
 ) -> tuple[Format, Path | None]:
     """What to write and where, before anything is computed: ``None`` is standard output, which is also called ``-``.
+
+    ``kinds``: what the command writes, for the error about an unknown suffix; see ``check_kind`` for others.
 
     Raises:
         InputError: See ``format_of``, ``check_output`` and ``refuse_overwriting``.
@@ -63,7 +68,7 @@ def destination(
     if output is not None:
         refuse_overwriting(output, reads)
         check_output(output, "output")
-    return format_of(format, output), output
+    return format_of(format, output, kinds), output
 
 
 def refuse_overwriting(output: Path, reads: Iterable[str | os.PathLike[str] | None]) -> None:
@@ -85,13 +90,17 @@ def refuse_overwriting(output: Path, reads: Iterable[str | os.PathLike[str] | No
         raise InputError(f"--output {output} is what standard input is read from. Give another name.")
 
 
-def format_of(format: str | None, output: Path | None) -> Format:
+def format_of(format: str | None, output: Path | None, kinds: Sequence[Format] = tuple(Format)) -> Format:
     """What to write: as asked for, or by the suffix of the output.
 
     Raises:
         InputError: An unknown format or suffix, or one that cannot be written there.
     """
-    kind = Format(format_of_output(format, output, ENDINGS))
+    other = output is not None and output.suffix.lower() not in {own[0] for own in ENDINGS.values()}
+    endings = (
+        {name: own for name, own in ENDINGS.items() if Format(name) in kinds} if format is None and other else ENDINGS
+    )
+    kind = Format(format_of_output(format, output, endings))
     if kind in PICTURES and output is None:
         raise InputError(f"{kind.name} needs a file: --output heatmap.{kind.name}")
     if kind in PICTURES and importlib.util.find_spec("matplotlib") is None:

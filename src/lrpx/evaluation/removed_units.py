@@ -105,7 +105,7 @@ def _changed(of: str, explanations: Sequence[Explanation]) -> Changed:
     if of == "heads":
         for e in known:
             if e.by_head is None:
-                raise InputError(missing(e, "heads"))
+                raise missing(e, "heads")
         return heads_changed
     names = list(known[0].layers)
     for e in known:

@@ -124,7 +124,7 @@ class HeadTexts(Texts):
             InputError: It cannot explain the difference of two choices.
         """
         if method.needs_family:
-            others = ", ".join(each.name for each in METHODS.values() if not each.check)
+            others = ", ".join(each.name for each in METHODS.values() if each.suits(self.model))
             raise UnsupportedModelError(
                 f"{method.name} is for language models, and {type(self.model).__name__} is for {self.task.name}.",
                 python=f'Type: method="attnlrp". These can: {others}.',

@@ -279,6 +279,8 @@ def _draw(explanations: Drawables, path: str | os.PathLike[str], look: Look, of:
     found = _matrices(explanations, of, look)
     if len(found) > 1:
         raise InputError(
-            f"a picture holds one matrix, and there are {len(found)} explanations. Type: es[0].to_{kind}(...)"
+            f"a picture holds one matrix, and there are {len(found)} explanations.",
+            python=f"Type: es[0].to_{kind}(...)",
+            command="Give one text and one method, or write a page, which holds several: --output maps.html",
         )
     generated_matrix.draw(found[0], check_ending(path, kind), kind, look)

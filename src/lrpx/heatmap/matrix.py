@@ -122,7 +122,7 @@ def tokens_by_layers(e: Drawable, look: Look) -> MatrixView:
     """
     known = [(name, numbers) for name in ADDED if (numbers := getattr(e, name)) is not None]
     if not known:
-        raise InputError(missing(e, "layers"))
+        raise missing(e, "layers")
     name, numbers = known[0]
     cells = cells_of(e, look)
     summed = of_cells(np.asarray(numbers, dtype=np.float64), [cell.tokens[0][0] for cell in cells])
@@ -151,7 +151,7 @@ def layers_by_heads(e: Drawable, look: Look) -> MatrixView:
         InputError: The explanation has no relevance of heads.
     """
     if e.by_head is None:
-        raise InputError(missing(e, "heads"))
+        raise missing(e, "heads")
     sums = np.asarray(e.by_head, dtype=np.float64).sum(axis=-1)
     return MatrixView(
         title=f"{e.method}: relevance of each head",
@@ -185,17 +185,23 @@ def head_positions(components: Mapping[str, Any]) -> str:
     return "tokens that the head reads" if components else "positions where the head writes"
 
 
-def missing(made: Made, what: str) -> str:
-    """What to say where an explanation has no relevance of ``layers`` or ``heads``: why, and what to type."""
-    return f"this explanation by {made.method} has no relevance of {what}{_why(made.provenance.get('options', {}))}"
-
-
-def _why(options: Mapping[str, Any]) -> str:
-    """Why there is none, and what to type."""
+def missing(made: Made, what: str) -> InputError:
+    """The error about an explanation without relevance of ``layers`` or ``heads``: why, and what to type."""
+    problem, options = (
+        f"this explanation by {made.method} has no relevance of {what}",
+        made.provenance.get("options", {}),
+    )
     if "heads" not in options:
-        return ', which the method does not find. Take one that does: explainer(text, method="attnlrp", heads=True).'
+        return InputError(
+            f"{problem}, which the method does not find.",
+            python='Take one that does: explainer(text, method="attnlrp", heads=True).',
+            command="Take one that does: lrpx explain TEXT --method attnlrp --heads",
+        )
     if options["heads"]:
-        return ": heads=True was asked for, and it was not found in this pass."
-    if options["heads"] is False:
-        return ": heads=False was given. Type: explainer(text, heads=True)."
-    return ", which is not computed for long texts, or while compiling, unless it is asked for: explainer(text, heads=True)."
+        return InputError(f"{problem}: heads=True was asked for, and it was not found in this pass.")
+    why = "was not asked for" if options["heads"] is False else "is not computed for long texts, or while compiling"
+    return InputError(
+        f"{problem}, which {why}.",
+        python="Ask for it: explainer(text, heads=True).",
+        command="Ask for it: lrpx explain TEXT --heads",
+    )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError, counted, import_optional
+from ..errors import InputError, UnsupportedModelError, counted, import_optional
 from ..models.lock import lock_of
 from ..results.explanation import Measures
 from .own_code import OwnCode
@@ -91,6 +91,17 @@ class Method:
     def has_passes(self) -> bool:
         """Whether it goes backwards through the model, so that a ``PassRunner`` says how."""
         return _takes_runner(self.load())
+
+    def suits(self, model: Any) -> bool:
+        """Whether it can explain a model that is no language model; a package that it needs may still be missing."""
+        if self.needs_family:
+            return False
+        try:
+            if self.check:
+                _loaded(self.check)(model)
+        except UnsupportedModelError:
+            return False
+        return True
 
     @property
     def needs_family(self) -> bool:

@@ -32,7 +32,7 @@ def columns_of(of: str, arrays: dict[str, np.ndarray], texts: Sequence[str], mad
     fields = {"relevance": "by_head"} if of == "heads" else {name: name for name in INSIDE[:3]}
     known = {column: arrays[name] for column, name in fields.items() if name in arrays}
     if not known:
-        raise InputError(missing(made, of))
+        raise missing(made, of)
     *places, position = (index.ravel() for index in np.indices(next(iter(known.values())).shape))
     index = dict(zip(("layer", "head"), places, strict=False)) | {"position": position}
     numbers = {column: array.ravel() for column, array in known.items()}
@@ -46,7 +46,7 @@ def relevance_of_head(by_head: np.ndarray | None, head: tuple[int, int], made: M
         InputError: There is no relevance of heads, or no such head.
     """
     if by_head is None:
-        raise InputError(missing(made, "heads"))
+        raise missing(made, "heads")
     layers, heads, _ = by_head.shape
     pair = isinstance(head, tuple | list) and len(head) == 2 and all(isinstance(i, int | np.integer) for i in head)
     if not pair or not (0 <= head[0] < layers and 0 <= head[1] < heads):
@@ -62,7 +62,9 @@ def no_neurons(made: Made) -> InputError:
     names = made.provenance.get("neurons") or "NAME.*.OF.MODULES"
     problem = f"the explanation by {made.method} has no relevance of neurons. Ask for that of modules by their names:"
     return InputError(
-        problem, python=f'explainer(text, at=["input", "{names}"]).', command=f"--at input --at '{names}'."
+        problem,
+        python=f'explainer(text, at=["input", "{names}"]).',
+        command=f"lrpx explain TEXT --at input --at '{names}'",
     )
 
 
