@@ -2,13 +2,16 @@
 
 import warnings
 
+import inside_tools
 import numpy as np
 import pytest
 import tiny_tokenizers
 import torch
 
 import lrpx
-from lrpx.explainer.predictions import LIKELIEST, SHOWN
+from lrpx.explainer.predictions import LIKELIEST, SHOWN, misspelt_token, remarks
+from lrpx.results.tokens import Token
+from lrpx.text.batching import Predictions
 from lrpx.text.targets import other_spelling
 
 TEXT = tiny_tokenizers.TEXT
@@ -144,3 +147,14 @@ def test_methods_that_are_not_about_a_logit_note_nothing_about_one(model, tokeni
 
 def test_more_is_looked_at_than_is_shown():
     assert LIKELIEST > SHOWN
+
+
+def test_notes_show_a_token_as_it_reads_and_not_as_the_tokenizer_stores_it(tokenizer):
+    e = inside_tools.made(target=Token(5, "Ã©", "é"), target_probability=1e-6, target_rank=1000)
+    assert remarks(e) == ['the model does not expect "é" here.']
+    given = Token(tokenizer.convert_tokens_to_ids("are"), "are", "é")  # as if it read so
+    other = torch.tensor([tokenizer.convert_tokens_to_ids("Ġare")])
+    predicted = Predictions(other, torch.tensor([0.5]), (1e-6, 1000), None)
+    [note] = misspelt_token("target", given, 1e-6, predicted, tokenizer)
+    assert '"é"' in note
+    assert '" é"' in note

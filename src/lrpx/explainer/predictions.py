@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import InputError
-from ..heatmap.text import as_string
+from ..heatmap.text import as_string, in_quotes
 from ..methods import METHODS, Method
 from ..results.explanation import Explanation
 from ..results.tokens import Prediction, Token
@@ -60,7 +60,8 @@ def misspelt_token(role: str, token: Token, p: float, predicted: Predictions, to
     other = other_spelling(tokenizer, token.text)
     if other is None or predicted.probabilities[predicted.ids == other].sum() < max(FAR_MORE * p, 1e-300):
         return []
-    return [far_less_probable(role, *map(_spelt, (token.text, tokenizer.convert_ids_to_tokens(other))))]
+    given = token.shown
+    return [far_less_probable(role, given, given[1:] if given.startswith(" ") else f" {given}")]
 
 
 def far_less_probable(role: str, given: str, meant: str) -> str:
@@ -106,13 +107,8 @@ def remarks(e: Explanation) -> list[str]:
         )
     p, rank = e.target_probability, e.target_rank
     if p is not None and rank is not None and p < UNLIKELY and rank > SHOWN:
-        found.append(f'the model does not expect "{_spelt(e.target.text)}" here.')
+        found.append(f"the model does not expect {in_quotes(e.target.shown)} here.")
     return found
-
-
-def _spelt(piece: str) -> str:
-    """``Ġare`` -> `` are``."""
-    return f" {piece[1:]}" if piece.startswith(("Ġ", "▁")) else piece
 
 
 def other_rules(method: Method, settings: dict[str, Any]) -> list[str]:
