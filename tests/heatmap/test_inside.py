@@ -7,6 +7,7 @@ import io
 import json
 import re
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,7 +22,9 @@ from lrpx.heatmap.colours import PALETTES, colour
 from lrpx.heatmap.explorer import explorer, packed
 from lrpx.heatmap.matrix import layers_by_heads, tokens_by_layers
 from lrpx.heatmap.matrix_html import png
+from lrpx.heatmap.rtl import LTR_MARK, in_order
 from lrpx.heatmap.shown import chosen
+from lrpx.results.tokens import Token
 
 
 def printed(e, of, *, width=80, colours="truecolor", look=None):
@@ -338,7 +341,7 @@ def test_a_matrix_names_every_column_and_tells_the_value(of):
     count = {"heads": HEADS, "layers": LAYERS}[of]
     assert re.findall(r"<span>(\d*)</span>", row) == [str(i) for i in range(count)]
     for drawn in (page, printed(e, of)):
-        assert 'logit "x" = +1.5' in drawn.replace("&quot;", '"')
+        assert 'logit "x" = +1.5' in re.sub("</?bdi>", "", drawn).replace("&quot;", '"')
 
 
 @pytest.mark.parametrize("of", ["heads", "layers"])
@@ -355,3 +358,21 @@ def test_a_matrix_is_printed_whole(of, new_page, tmp_path):
     box = page.locator(".matrix").first
     assert box.evaluate("b => b.scrollHeight <= b.clientHeight + 1")
     assert box.locator("img").evaluate("i => i.getBoundingClientRect().right") < 700
+
+
+@pytest.mark.parametrize("of", ["heads", "layers"])
+def test_a_number_stays_behind_a_hebrew_target(of, tmp_path):
+    """Without a direction of its own, the token would take the number into its quotes."""
+    e = made(target=Token(7, "ו", " ו"), contrast=Token(8, "ה", " ה"))
+    e.to_html(tmp_path / "page.html", of=of)
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert '<p class="soft">logit <bdi>&quot; ו&quot;</bdi> − logit <bdi>&quot; ה&quot;</bdi> = +1.5' in page
+    assert f'logit \\" ו\\"{LTR_MARK} − logit \\" ה\\"{LTR_MARK} = +1.5' in page  # what the script shows
+    texts = made(["או", *WORDS], target=e.target), made(target=e.target)
+    each = Explanations(replace(e, method=method) for e in texts for method in ("lrp", "attnlrp"))
+    assert "<td>logit <bdi>&quot; ו&quot;</bdi> = +1.5</td>" in each.to_html()
+
+
+def test_a_line_in_order():
+    assert in_order('logit " ו" − logit "are" = −2.5') == f'logit " ו"{LTR_MARK} − logit "are" = −2.5'
+    assert in_order("no token") == "no token"

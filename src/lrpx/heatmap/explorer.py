@@ -28,6 +28,7 @@ from .html import STYLE as MAP_STYLE
 from .look import LEAD, QUANTILE, Look
 from .matrix import of_cells, positions_of
 from .numbers import MINUS
+from .rtl import in_order
 
 PARTS = {"by_layer": "all", "by_attention": "attention", "by_mlp": "MLP"}
 STEPS = 127  # of a byte, each way
@@ -119,7 +120,7 @@ def _row(e: Drawable, row: GridRow) -> dict[str, Any]:
         names[0] = "attention"  # ALTI-Logit's: MLPs belong to no token
     return {
         "label": row.label if e.method in row.label or ", " in e.method else f"{e.method}, {row.label}",
-        "what": f"{shown.explains(MINUS)}" + f" = {shown.equals(MINUS)}" * bool(shown.equals()),
+        "what": in_order(shown.explains(MINUS) + f" = {shown.equals(MINUS)}" * bool(shown.equals())),
         "cells": list(map(_cell, cells)),
         "rtl": shown.rtl,
         "total": [float(f"{cell.value:.6g}") for cell in cells],

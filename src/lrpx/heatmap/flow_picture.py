@@ -16,6 +16,7 @@ from .fonts import DPI, Typeface
 from .look import Look
 from .numbers import MINUS, short
 from .picture import HIGHEST, save_figure
+from .rtl import in_order
 from .text import characters, code_point
 
 ROW, COLUMN, GAP = 0.21, 0.3, 0.12  # inches
@@ -103,7 +104,7 @@ def draw(view: FlowView, path: Path, kind: str, look: Look = Look()) -> None:  #
             write(x[column], y[-1] - 0.1, label, ink="black", rotation=90, ha="center", va="top")
         for n, line in enumerate(lines):
             points, ink = (SIZE + 1, "black") if n == 0 else (SIZE, "#5d6169")
-            write(0.2, size[1] - 0.18 * (n + 0.9), line, points, ink, va="center")
+            write(0.2, size[1] - 0.18 * (n + 0.9), in_order(line), points, ink, va="center")
         save_figure(figure, path, kind)
 
 

@@ -18,6 +18,7 @@ from .fonts import DPI, Typeface
 from .look import Look
 from .numbers import MINUS, darkest, fixed
 from .picture import HIGHEST, save_figure
+from .rtl import in_order
 from .text import characters, code_point
 
 
@@ -174,7 +175,7 @@ def _write(
         if not text:
             continue  # it would count as something that is drawn
         figure.text(
-            x / size[0], 1 - down / size[1], face.text(text), fontproperties=face.font(points, False), color=ink,
+            x / size[0], 1 - down / size[1], face.text(in_order(text)), fontproperties=face.font(points, False), color=ink,
             va="center", parse_math=False,
         )  # fmt: skip
 

@@ -13,6 +13,7 @@ from html import escape
 import numpy as np
 
 from .colours import HIDDEN
+from .html import prose
 from .matrix import MatrixView
 from .numbers import MINUS
 from .view import DOT
@@ -42,8 +43,8 @@ white-space:pre;color:#000}}
 def section(view: MatrixView) -> str:
     """One matrix with its header."""
     head = (
-        f'<p class="what"><span class="method">{escape(view.title)}</span></p>\n'
-        f'<p class="soft">{escape(DOT.join(view.notes))}</p>\n'
+        f'<p class="what"><span class="method">{prose(view.title)}</span></p>\n'
+        f'<p class="soft">{prose(DOT.join(view.notes))}</p>\n'
     )
     return f'<section class="lrpx" dir="ltr">{head * view.look.header}{matrix(view)}</section>\n'
 

@@ -10,7 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from .grid import Grid, GridRow
-from .html import cell_style
+from .html import cell_style, prose
 from .numbers import MINUS, short
 from .terminal import encodable, signs, style_for, unclipped
 
@@ -74,7 +74,7 @@ def overview_section(table: Overview) -> str:
             for each in found
         )
         side = "rtl" if found[0].row.view.rtl else "ltr"  # as of its grid: a browser would go by the first letter
-        lines.append(f'<tr><td><bdi dir="{side}">{escape(text)}</bdi></td><td>{escape(explains)}</td>{fields}</tr>')
+        lines.append(f'<tr><td><bdi dir="{side}">{escape(text)}</bdi></td><td>{prose(explains)}</td>{fields}</tr>')
     return (
         f'<section class="lrpx" dir="ltr" aria-label="texts and methods"><p class="soft">{WHAT}</p>'
         f'<div class="overview-of" tabindex="0"><table class="overview">{"".join(lines)}</table></div></section>\n'

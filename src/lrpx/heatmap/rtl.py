@@ -10,9 +10,15 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 
-from .text import is_ltr, is_rtl, mostly_rtl
+from .text import around_quotes, is_ltr, is_rtl, mostly_rtl
 
 RTL_MARK, LTR_MARK, JOINER = "\N{RIGHT-TO-LEFT MARK}", "\N{LEFT-TO-RIGHT MARK}", "\N{ZERO WIDTH JOINER}"
+
+
+def in_order(line: str) -> str:
+    """A line of Latin words and tokens in quotes that is drawn as one string: a number after a Hebrew token stays behind it."""
+    parts = around_quotes(line)
+    return "".join(part + LTR_MARK * (n % 2 and any(map(is_rtl, part))) for n, part in enumerate(parts))
 
 
 def direction(text: str) -> str:
