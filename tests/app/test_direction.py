@@ -4,6 +4,7 @@ import app_tools
 import pytest
 
 import lrpx
+from lrpx.heatmap.rtl import LTR_MARK
 
 READ = """(at => [...document.querySelectorAll(at)].map(e => [e.getBoundingClientRect(), e.textContent.trim()])
 .sort(([a], [b]) => Math.round(a.top - b.top) || a.left - b.left).map(([, text]) => text).join(" "))"""
@@ -40,3 +41,13 @@ def test_letters_of_a_word_of_the_other_direction(new_page, explainer, tmp_path,
         assert seen == parts
     tops = page.evaluate("[...document.querySelectorAll('.columns .c:not(.end)')].map(c => c.offsetTop)")
     assert {(top - tops[0]) % (4 * 18) for top in tops} == {0}  # so the labels in the gutter stand beside their rows
+
+
+def test_a_number_stays_behind_a_hebrew_target(explainer):
+    """Or it would stand within the quotes of the token."""
+    client = app_tools.client(app_tools.Desk(explainer))
+    asked = {"text": "The keys", "target": "ש", "contrast": "ם", "methods": ["lrp"]}
+    [grid] = app_tools.one(app_tools.events(client, "explain", asked), "maps")["grids"]
+    value = grid["rows"][0]["what"]
+    assert value.split(" = ")[0].endswith(f'"{LTR_MARK}')
+    assert grid["what"].count(LTR_MARK) == 2

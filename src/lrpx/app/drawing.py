@@ -21,6 +21,7 @@ from ..heatmap.grid import Grid, GridRow, grid, groups
 from ..heatmap.images import ImageMap, overlay
 from ..heatmap.matrix import positions_of
 from ..heatmap.numbers import MINUS, fixed, probability
+from ..heatmap.rtl import in_order
 from ..heatmap.text import legible, readable, visible
 from ..heatmap.view import DOT, View, view
 from ..results.explanation import Explanation
@@ -70,8 +71,8 @@ def _grid(g: Grid) -> dict[str, Any]:
             for cell, pieces, level in zip(g.columns, joined_pieces(g.columns), g.levels(), strict=True)
         ],
         "rtl": g.rtl,
-        "what": g.explains(MINUS),
-        "below": below,
+        "what": in_order(g.explains(MINUS)),
+        "below": [in_order(line) for line in below],
         "marked": g.marked(),
         "rows": [_row(row) for row in g.rows],
     }
@@ -97,7 +98,7 @@ def _row(row: GridRow) -> dict[str, Any]:
     v = row.view
     return {
         "method": v.method,
-        "what": v.explains(MINUS) + (f" = {value}" if (value := v.equals(MINUS)) else ""),
+        "what": in_order(v.explains(MINUS) + (f" = {value}" if (value := v.equals(MINUS)) else "")),
         "sums": v.sums(MINUS),
         "scale": bool(v.scale),
         "ticks": [text for _, text in v.ticks(MINUS)] if v.scale else [],
