@@ -124,7 +124,8 @@ def test_the_gap(page):
         assert float(row[4].split("±")[0]) == pytest.approx(uniform - lrp, abs=0.0011)
         assert float(row[5].split("±")[0]) == pytest.approx(attnlrp - uniform, abs=0.0011)
     assert len(spread) == 6
-    assert re.search(r"the rule for gates makes -?\d+% of the gap of -?\d\.\d{3} in\s+MRR", told)
+    known = gap[2][6].strip() != "–"  # of random models, rounding decides whether the gap may be 0
+    assert bool(re.search(r"the rule for gates makes -?\d+% of the gap of -?\d\.\d{3} in\s+MRR", told)) == known
 
 
 def test_findings(page):
