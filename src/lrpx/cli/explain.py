@@ -15,8 +15,8 @@ from ..results.explanations import Explanations
 from . import options
 from .output import Format, check_document, destination, look_of, quiet_if_shown, view_of, write
 from .suspect import note_pictures
-from .texts import InputText, origins_in_warnings, texts_of
-from .wording import ERROR, in_command_words, tell
+from .texts import InputText, asked_of, origins_in_warnings, tell_failures, texts_of
+from .wording import in_command_words
 
 
 def explain(
@@ -210,10 +210,7 @@ def explain(
     explainer = Explainer(
         loaded, tokenizer, batch_tokens=batch_tokens, fast=fast, compile=compile, checkpoint=checkpoint
     )
-    asked: dict[str, Any] = {
-        name: [value if getattr(one, name) is None else getattr(one, name) for one in texts]
-        for name, value in typed.items()
-    }
+    asked: dict[str, Any] = asked_of(texts, typed)
     given |= {"objective": objective, "target_prefix": target_prefix}
     quiet_if_shown(kind, output)
     asked = {name: values for name, values in asked.items() if any(value is not None for value in values)}
@@ -225,8 +222,7 @@ def explain(
     with origins_in_warnings(texts):
         explained = explainer(method=methods, **asked, **given)
     assert isinstance(explained, Explanations)
-    for failure in explained.failures:
-        tell(ERROR, failure.error.at(texts[failure.index].origin), context.command, context.find_root().command)
+    tell_failures(explained, texts, context)
     if len(explained):
         shown = list(explained)
         if kind not in (Format.json, Format.jsonl):

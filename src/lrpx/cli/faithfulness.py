@@ -11,12 +11,10 @@ import typer
 from ..errors import InputError
 from ..evaluation.metrics import FEWEST
 from ..files import check_output
-from ..methods import get_method
 from ..methods.options import methods_with_options
 from . import options
 from .output import refuse_overwriting, write_result
-from .texts import origins_in_warnings, texts_of
-from .wording import ERROR, tell
+from .texts import asked_of, origins_in_warnings, tell_failures, texts_of
 
 WIDEST = 1000  # of a table, before it is measured against the terminal
 _HEADS = {  # in narrow columns, so that the table fits into 60
@@ -103,7 +101,7 @@ def faithfulness(
     """
     options.set_logging(verbose)
     methods = list(dict.fromkeys(method or ["attnlrp", "lrp", "random"]))
-    methods_with_options(methods, {})  # refused before a model is loaded
+    chosen = [each for each, _ in methods_with_options(methods, {})]  # refused before a model is loaded
     if output is not None and output.suffix.lower() != ".csv":
         raise InputError(f"--output {output}: a table is written as CSV. Give a name that ends in .csv.")
     if output is not None:
@@ -117,6 +115,11 @@ def faithfulness(
         )
     if at is not None and of != "neurons":
         raise InputError("--at names the modules of neurons: give --of neurons too, or leave it out.")
+    if of == "neurons" and not any("at" in each.options for each in chosen):
+        raise InputError(
+            f"--of neurons needs relevance of neurons, which {' and '.join(methods)} does not give. Add --method attnlrp "
+            "or --method lrp."
+        )
     hides: Any = int(baseline) if baseline.isdecimal() else baseline
 
     from ..evaluation.faithfulness import faithfulness as perturb
@@ -139,21 +142,12 @@ def faithfulness(
             f"{type(loaded).__name__} is for {task}, and faithfulness is measured of the next or a masked token. Load a "
             "causal or masked language model."
         )
-    if of == "neurons" and not any("at" in get_method(name).options for name in methods):
-        raise InputError(
-            f"--of neurons needs relevance of neurons, which {' and '.join(methods)} does not give. Add --method attnlrp "
-            "or --method lrp."
-        )
     if at is None and of == "neurons":
         raise InputError(f"--of neurons needs modules: --at '{neuron_pattern(loaded) or 'NAME.*.OF.MODULES'}'")
     explainer = Explainer(loaded, tokenizer)
-    asked: dict[str, Any] = {
-        "target": [one.target if one.target is not None else target for one in texts],
-        "contrast": [one.contrast if one.contrast is not None else contrast for one in texts],
-        "position": [one.position if one.position is not None else position for one in texts],
-    }
+    asked: dict[str, Any] = asked_of(texts, {"target": target, "contrast": contrast, "position": position})
     inside: dict[str, Any] = {}
-    if of == "heads" and any("heads" in get_method(name).options for name in methods):
+    if of == "heads" and any("heads" in each.options for each in chosen):
         inside = {"heads": True}
     elif of == "neurons":
         inside = {"heads": False, "at": ["input", *(at or ())]}
@@ -162,8 +156,7 @@ def faithfulness(
         inside["errors"] = "collect"
     with origins_in_warnings(texts):
         explained = explainer(given, method=methods, **asked, **inside)
-    for failure in explained.failures:
-        tell(ERROR, failure.error.at(texts[failure.index].origin), context.command, context.find_root().command)
+    tell_failures(explained, texts, context)
     if not explained:
         raise typer.Exit(2)
     how: Any = {"of": of, "hide": hide}

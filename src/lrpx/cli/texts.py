@@ -11,11 +11,11 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -23,6 +23,10 @@ from ..errors import InputError, LrpxWarning, nearest
 from ..files import not_utf8
 from ..methods import METHODS
 from .suspect import check_lines, is_picture, made_by_lrpx, not_texts, note_file_names, note_pictures
+from .wording import ERROR, tell
+
+if TYPE_CHECKING:
+    from ..results.explanations import Explanations
 
 KEYS = {
     "text": (str, "a string"),
@@ -149,6 +153,20 @@ def _lines_of(file: Path, jsonl: bool | None) -> list[InputText]:
             origin = f"{_named(file)}, line {number}"
             found.append(replace(_parsed(line, origin) if as_json else InputText(line, origin), line=number))
     return found
+
+
+def asked_of(texts: Sequence[InputText], typed: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """What is asked of each text: what its line says, or else what was typed for all."""
+    return {
+        name: [value if getattr(one, name) is None else getattr(one, name) for one in texts]
+        for name, value in typed.items()
+    }
+
+
+def tell_failures(explained: Explanations, texts: Sequence[InputText], context: typer.Context) -> None:
+    """One error for each text that could not be explained, with the line that it stands in."""
+    for failure in explained.failures:
+        tell(ERROR, failure.error.at(texts[failure.index].origin), context.command, context.find_root().command)
 
 
 @contextmanager
