@@ -8,7 +8,7 @@ import os
 import secrets
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, overload
@@ -89,7 +89,12 @@ def check_ending(path: str | os.PathLike[str], kind: str) -> Path:
     return check_output(path)
 
 
-def format_of_output(format: str | None, output: Path | None, endings: Mapping[str, Sequence[str]]) -> str:
+def format_of_output(
+    format: str | None,
+    output: Path | None,
+    endings: Mapping[str, Sequence[str]],
+    offered: Iterable[str] | None = None,
+) -> str:
     """The format to write: as asked for, or by the suffix of the file; ``terminal`` without a file.
 
     A suffix that says nothing of a format, such as that of ``report.2026``, goes with each.
@@ -98,6 +103,7 @@ def format_of_output(format: str | None, output: Path | None, endings: Mapping[s
         format: As asked for.
         output: The file.
         endings: Of each format the suffixes that its files have, the usual one first.
+        offered: The formats whose suffixes an error names. Default: all.
 
     Raises:
         InputError: The format is not known, none goes with the suffix, or the suffix is that of another one.
@@ -111,8 +117,9 @@ def format_of_output(format: str | None, output: Path | None, endings: Mapping[s
         told = {own[0]: name for name, own in endings.items()}
         if suffix not in told:
             other = "" if suffix in KNOWN else ", or say which: format='html'"
+            usable = [ending for ending, name in told.items() if offered is None or name in offered]
             raise InputError(
-                f"output={str(output)!r}: no format goes with the suffix {output.suffix!r}. Use {', '.join(told)}{other}."
+                f"output={str(output)!r}: no format goes with the suffix {output.suffix!r}. Use {', '.join(usable)}{other}."
             )
         return told[suffix]
     if suffix in KNOWN and suffix not in endings[format]:

@@ -96,11 +96,7 @@ def format_of(format: str | None, output: Path | None, kinds: Sequence[Format] =
     Raises:
         InputError: An unknown format or suffix, or one that cannot be written there.
     """
-    other = output is not None and output.suffix.lower() not in {own[0] for own in ENDINGS.values()}
-    endings = (
-        {name: own for name, own in ENDINGS.items() if Format(name) in kinds} if format is None and other else ENDINGS
-    )
-    kind = Format(format_of_output(format, output, endings))
+    kind = Format(format_of_output(format, output, ENDINGS, [kind.name for kind in kinds]))
     if kind in PICTURES and output is None:
         raise InputError(f"{kind.name} needs a file: --output heatmap.{kind.name}")
     if kind in PICTURES and importlib.util.find_spec("matplotlib") is None:
