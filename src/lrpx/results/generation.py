@@ -131,10 +131,7 @@ class GenerationExplanation:
         row %= len(self)
         residual = None if self.residuals is None else float(self.residuals[row])
         weights = None if self.weights is None else self.weights[slice(*self.spans[row])]
-        notes = (*self.notes, *weight_notes(weights))
-        return self._explanation(
-            self.spans[row], self.relevance[row], float(self.values[row]), residual, notes, weights
-        )
+        return self._explanation(self.spans[row], self.relevance[row], float(self.values[row]), residual, weights)
 
     @names_checked()
     def span(
@@ -162,16 +159,16 @@ class GenerationExplanation:
             )
         factors = np.zeros(self.generated)
         factors[start:stop] = given = checked_weights(weights, stop - start)
-        relevance, notes = factors @ self.relevance, (*self.notes, *weight_notes(given))
+        relevance, notes = factors @ self.relevance, tuple[str, ...]()
         if hops:
             if self.contrast is None:
                 raise InputError(
                     'hops need scores with a zero: explain with contrast="mean" (see the guide to generation).'
                 )
             relevance, kept = hop(relevance, self.values, lambda w: w @ self.relevance, hops, self.prompt_length)
-            notes = (*notes, *hop_notes(hops, kept))
+            notes = hop_notes(hops, kept)
         value = float(factors @ self.values)
-        return self._explanation((start, stop), relevance, value, value - float(relevance.sum()), notes, given)
+        return self._explanation((start, stop), relevance, value, value - float(relevance.sum()), given, notes)
 
     def _explanation(
         self,
@@ -179,8 +176,8 @@ class GenerationExplanation:
         relevance: np.ndarray,
         value: float,
         residual: float | None,
-        notes: Sequence[str],
         weights: np.ndarray | None,
+        notes: Sequence[str] = (),
     ) -> Explanation:
         start, stop = (self.prompt_length + i for i in span)
         read = stop - 1  # the last token of the span is not read by whoever predicts it
@@ -201,7 +198,7 @@ class GenerationExplanation:
             text=self.text if read == self.prompt_length else None,
             target_probability=likely,
             measures=self.measures,
-            notes=tuple(notes),
+            notes=(*self.notes, *weight_notes(weights), *notes),
             provenance=self.provenance,
             explains=self.what(stop - start, weights),
             special=tuple(i for i in self.special if i < read),
@@ -229,11 +226,9 @@ class GenerationExplanation:
             count: Of tokens.
             weights: Theirs. Default: those of all rows.
         """
-        average, weights = (
-            self.contrast if isinstance(self.contrast, str) else None,
-            self.weights if weights is None else weights,
-        )
-        return explained(self.objective, average, count, weighted=bool(weight_notes(weights)))
+        average = self.contrast if isinstance(self.contrast, str) else None
+        weighted = bool(weight_notes(self.weights if weights is None else weights))
+        return explained(self.objective, average, count, weighted=weighted)
 
     # Views
 
