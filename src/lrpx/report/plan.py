@@ -10,11 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..files import check_above
 from .against_paper import parameter_count
 from .already_there import check_benchmark_there, run_differences
 from .paper import SET_UP, PaperModel
-from .wanted_models import another_architecture, cached, check_places, folder_of, wanted_models
+from .wanted_models import another_architecture, cached, check_asked, folder_of, wanted_models
 
 LGD_SIZE = 8_900_000  # bytes of lgd_dataset.tsv, about
 LENGTHS = {"causal": 11, "masked": 30}  # tokens per sample, on average (App. B)
@@ -62,12 +61,8 @@ def plan(
         InputError: A name, ``dtype`` or ``device`` is unknown, ``samples`` or ``batch_tokens`` is no whole number from 1,
             or ``output`` holds another benchmark.
     """
-    from ..evaluation.asked import check_counts
-
-    check_counts(samples=samples, batch_tokens=batch_tokens)
-    check_places(dtype, device)
     output = Path(output)
-    check_above(output / "sva")
+    check_asked(output, samples=samples, batch_tokens=batch_tokens, dtype=dtype, device=device)
     steps = [_plan_benchmark(output, benchmark, source, parser or SET_UP["parser"])]
     for model, place in wanted_models(models):
         run = output / "runs" / folder_of(model)

@@ -21,11 +21,11 @@ from ..errors import InputError, LrpxError
 from ..evaluation.condensed import load_condensed
 from ..evaluation.packing import pack
 from ..evaluation.records import open_run
-from ..files import check_above, write_text
+from ..files import write_text
 from .against_paper import EvaluatedModel, comparison
 from .already_there import LGD, check_benchmark_there
 from .paper import MODELS, SET_UP
-from .wanted_models import Wanted, another_architecture, check_places, folder_of, wanted_models
+from .wanted_models import Wanted, another_architecture, check_asked, folder_of, wanted_models
 
 logger = logging.getLogger("lrpx")
 
@@ -65,13 +65,12 @@ def reproduce(
             benchmark cannot be made, or ``output`` holds another one.
         ImportError: pyarrow is not installed, or spaCy where it is needed.
     """
-    from ..evaluation.asked import check_counts
     from ..evaluation.run import evaluate
 
-    check_counts(samples=samples, batch_tokens=options.get("batch_tokens"))
-    check_places(dtype, options.get("device"), options.get("device_map"))
-    wanted, output = wanted_models(models), Path(output)
-    check_above(output / "sva")
+    output = Path(output)
+    places = {name: options.get(name) for name in ("batch_tokens", "device", "device_map")}
+    check_asked(output, samples=samples, dtype=dtype, **places)
+    wanted = wanted_models(models)
     sva = Path(benchmark) if benchmark is not None else _built(output, source, parser or SET_UP["parser"])
     load_benchmark(sva)
     done, earlier = list[EvaluatedModel](), _earlier(output, wanted)

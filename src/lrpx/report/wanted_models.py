@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import InputError, nearest
+from ..files import check_above
 from .paper import MODELS, PaperModel, twin
 
 
@@ -39,16 +40,27 @@ def wanted_models(names: Sequence[str] | None) -> list[Wanted]:
     return found
 
 
-def check_places(dtype: str | None, device: Any, device_map: Any = None) -> None:
-    """Refuse at once what no model could be loaded with.
+def check_asked(
+    output: Path,
+    *,
+    samples: int | None,
+    batch_tokens: int | None,
+    dtype: str | None,
+    device: Any,
+    device_map: Any = None,
+) -> None:
+    """Refuse at once what nothing could be evaluated with.
 
     Raises:
-        InputError: There is no such dtype or device.
+        InputError: A number that is none, a dtype or device that there is not, or ``output`` lies below a file.
     """
+    from ..evaluation.asked import check_counts
     from ..models.options import parse_device, parse_dtype, parse_places
 
+    check_counts(samples=samples, batch_tokens=batch_tokens)
     parse_dtype(dtype)
     parse_device(device) if device_map is None else parse_places(device, device_map)
+    check_above(output / "sva")
 
 
 def folder_of(model: PaperModel) -> str:
