@@ -121,7 +121,8 @@ def condensed_folders(paths: Sequence[str | Path]) -> list[Path]:
         if not inside:
             raise InputError(
                 f"{path} has no condensed records.",
-                python=f"Make them from a run: lrpx.evaluation.packing.pack(open_run(...), {str(path)!r}).",
+                python="Make them from a run: lrpx.evaluation.packing.pack(lrpx.evaluation.records.open_run(RUN), "
+                f"{str(path)!r}).",
                 command=f"Make them from a run: lrpx records pack RUN --out {path}",
             )
         if inside[0] == path and (kind := kind_of_folder(path)) in NOUNS and kind != "condensed":

@@ -187,10 +187,8 @@ def head_positions(components: Mapping[str, Any]) -> str:
 
 def missing(made: Made, what: str) -> InputError:
     """The error about an explanation without relevance of ``layers`` or ``heads``: why, and what to type."""
-    problem, options = (
-        f"this explanation by {made.method} has no relevance of {what}",
-        made.provenance.get("options", {}),
-    )
+    problem = f"this explanation by {made.method} has no relevance of {what}"
+    options = made.provenance.get("options", {})
     if "heads" not in options:
         return InputError(
             f"{problem}, which the method does not find.",
