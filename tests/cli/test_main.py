@@ -176,7 +176,7 @@ def test_saved_explanations_side_by_side(lrpx_command, tmp_path):
         (("--of", "heads"), "relevance of heads, which was not asked for. Ask for it: lrpx explain TEXT --heads"),
         (("--of", "layers"), "relevance of layers, which was not asked for. Ask for it: lrpx explain TEXT --heads"),
         (("--head", "0,1"), "relevance of heads, which was not asked for. Ask for it: lrpx explain TEXT --heads"),
-        (("--of", "neurons"), "of modules by their names: lrpx explain TEXT --at input --at 'NAME"),
+        (("--of", "neurons"), "of modules by their names: lrpx explain TEXT --at input --at '"),
     ],
 )
 def test_what_saved_explanations_lack_is_asked_for_where_they_are_made(lrpx_command, tmp_path, asked, message):
@@ -184,7 +184,7 @@ def test_what_saved_explanations_lack_is_asked_for_where_they_are_made(lrpx_comm
     lrpx_command("explain", TEXT, "--method", "lrp,attnlrp", "-o", a)
     code, _, err = lrpx_command("compare", a, *asked)
     assert code == 2
-    assert message.partition("'NAME")[0] in " ".join(err.split())
+    assert message in " ".join(err.split())
 
 
 def test_a_picture_of_heads_by_two_methods(lrpx_command):
