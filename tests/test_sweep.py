@@ -7,14 +7,12 @@ is the value.
 
 import re
 from functools import partial
-from pathlib import Path
 
 import pytest
 import tiny
 import torch
-import transformers
 from support import COMMON, families
-from swept import ENCODER_DECODER, EXPLAINED, REFUSES
+from swept import EXPLAINED, REFUSES
 from torch import nn
 
 from lrpx.check import Accounting
@@ -99,16 +97,6 @@ def test_fused_and_explicit_attention_agree(family):
     for rule_set in ("lrp", "attnlrp", *more):
         fused, explicit = (total(run(m, batch_of(family, m), rule_set, [AT.get(family, "embedding")])) for m in models)
         torch.testing.assert_close(fused, explicit, rtol=0, atol=2e-5 * float(explicit.abs().max()))
-
-
-def test_the_readme_counts_them():
-    readme = " ".join((Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8").split())
-    pattern = r"Of the (\d+) causal and masked model types in transformers ([\d.]+), (\d+) are explained .+? The other (\d+) are"
-    types, version, explained, refused = re.search(pattern, readme).groups()
-    assert int(types) == int(explained) + int(refused)
-    if not transformers.__version__.startswith(f"{version}."):
-        pytest.skip(f"the README counts the model types of transformers {version}")
-    assert (int(explained), int(refused)) == (len(EXPLAINED) + len(ENCODER_DECODER), len(REFUSES))
 
 
 @families(REFUSES)
