@@ -104,7 +104,7 @@ def test_cells_beyond_the_scale_are_darker_and_the_legend_counts_them():
     assert (fills[0], fills[50]) == (BEYOND_RED, BEYOND_BLUE)
     beyond = sum(fill in (BEYOND_RED, BEYOND_BLUE) for fill in fills)
     assert shown.beyond == (True, True)
-    assert shown.legend() == [f"darkest: beyond the scale ({beyond} of 100, up to {shown.number(80.0)})"]
+    assert shown.legend() == [f"darkest: beyond the scale ({beyond} of 100, up to ±{shown.number(80.0)[1:]})"]
     assert beyond == int((abs(long().relevance) > shown.scale).sum()) == 4
     assert view(long(), Look("max")).legend() == []
     assert view(long(), Look("max")).beyond == (False, False)

@@ -98,7 +98,7 @@ def _row(row: GridRow) -> dict[str, Any]:
     v = row.view
     return {
         "method": v.method,
-        "what": in_order(v.explains(MINUS) + (f" = {value}" if (value := v.equals(MINUS)) else "")),
+        "what": in_order(v.equation(MINUS)),
         "sums": v.sums(MINUS),
         "scale": bool(v.scale),
         "ticks": [text for _, text in v.ticks(MINUS)] if v.scale else [],

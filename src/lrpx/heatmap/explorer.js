@@ -46,11 +46,15 @@ const end = values => {
 // What MatrixView.legend says.
 const ofScale = (values, scale) => {
   if (!scale) return "every relevance is 0";
-  const beyond = values.filter(v => Math.abs(v) > scale), text = v => `±${signed(v, 3).slice(1)}`;
-  const largest = beyond.reduce((a, b) => Math.abs(b) > Math.abs(a) ? b : a, 0);
+  const beyond = beyondScale(values, scale, 3);
+  return `colours to ±${signed(scale, 3).slice(1)}` + (beyond && `; darkest: beyond it, ${beyond}`);
+};
+const beyondScale = (values, scale, digits) => {
+  const beyond = values.filter(v => Math.abs(v) > scale);
+  if (!beyond.length) return "";
+  const largest = signed(beyond.reduce((a, b) => Math.abs(b) > Math.abs(a) ? b : a), digits);
   const both = beyond.some(v => v < 0) && beyond.some(v => v > 0);
-  const darkest = `; darkest: beyond it, ${beyond.length} of ${values.length}, up to ${both ? text(largest) : signed(largest, 3)}`;
-  return `colours to ${text(scale)}${beyond.length ? darkest : ""}`;
+  return `${beyond.length} of ${values.length}, up to ${both ? `±${largest.slice(1)}` : largest}`;
 };
 const signed = (v, digits) => v ? ((v > 0 ? "+" : "") + String(Number(v.toPrecision(digits)))).replace("-", D.minus) : "0";
 
@@ -185,9 +189,8 @@ function drawMap() {
   bar.className = low ? "bar one-sided" : "bar";
   bar.lastChild.replaceChildren(...(low ? [] : [make("span", "", signed(-scale, 4))]), make("span", "", "0"),
                                 make("span", "", signed(scale, 4)));
-  const beyond = shown.filter(v => Math.abs(v) > scale).sort((a, b) => Math.abs(b) - Math.abs(a));
-  scaleOfMap.textContent = !beyond.length ? "" :
-    `darkest: beyond the scale (${beyond.length} of ${shown.length}, up to ${signed(beyond[0], S.pick ? 3 : 4)})`;
+  const beyond = beyondScale(shown, scale, S.pick ? 3 : 4);
+  scaleOfMap.textContent = beyond && `darkest: beyond the scale (${beyond})`;
 }
 
 function plot(height, width, value, wide, high, colour) {

@@ -120,7 +120,7 @@ def _row(e: Drawable, row: GridRow) -> dict[str, Any]:
         names[0] = "attention"  # ALTI-Logit's: MLPs belong to no token
     return {
         "label": row.label if e.method in row.label or ", " in e.method else f"{e.method}, {row.label}",
-        "what": in_order(shown.explains(MINUS) + f" = {shown.equals(MINUS)}" * bool(shown.equals())),
+        "what": in_order(shown.equation(MINUS)),
         "cells": list(map(_cell, cells)),
         "rtl": shown.rtl,
         "total": [float(f"{cell.value:.6g}") for cell in cells],

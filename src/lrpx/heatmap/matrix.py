@@ -134,7 +134,7 @@ def tokens_by_layers(e: Drawable, look: Look) -> MatrixView:
     what = "what each layer's attention takes from a token" if e.components and name == "by_layer" else ADDED[name]
     return MatrixView(
         title=f"{e.method}: {what}, {positions_of(e)}",
-        notes=(_explained(e), *model_and_settings(e, place="")),  # the title says where
+        notes=(view(e).equation(MINUS), *model_and_settings(e, place="")),  # the title says where
         rows=tuple(rows),
         columns="layer",
         corner="token",
@@ -155,19 +155,13 @@ def layers_by_heads(e: Drawable, look: Look) -> MatrixView:
     sums = np.asarray(e.by_head, dtype=np.float64).sum(axis=-1)
     return MatrixView(
         title=f"{e.method}: relevance of each head",
-        notes=(_explained(e), *model_and_settings(e, f"summed over the {head_positions(e.components)}")),
+        notes=(view(e).equation(MINUS), *model_and_settings(e, f"summed over the {head_positions(e.components)}")),
         rows=tuple(MatrixRow(str(i), row, len(row)) for i, row in enumerate(sums)),
         columns="head",
         corner="layer",
         scale=look.end_of_scale(sums.ravel().tolist()),
         look=look,
     )
-
-
-def _explained(e: Drawable) -> str:
-    """What is explained, with its value."""
-    v = view(e)
-    return v.explains(MINUS) + f" = {v.equals(MINUS)}" * bool(v.equals())
 
 
 def of_cells(numbers: np.ndarray, starts: Sequence[int]) -> np.ndarray:

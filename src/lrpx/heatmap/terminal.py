@@ -268,7 +268,7 @@ def _plain(view: View, width: int) -> list[Text]:
 
     Of a long text these are the strongest units, each with the text around it.
     """
-    head = f"{view.method}: {view.explains()}" + f" = {view.equals()}" * bool(view.equals())
+    head = f"{view.method}: {view.equation()}"
     lines = [
         *(unbroken(line, width) for line in (head, *view.below(dot=", ")) if view.look.header),
         *[f"*: {view.marked()}"] * bool(view.marked()),

@@ -20,7 +20,7 @@ from .drawable import Drawable, VocabularyEntry
 from .facts import begun_characters, how_likely, model_and_settings
 from .images import ImageMap, image_maps
 from .look import Look
-from .numbers import fixed, short
+from .numbers import darkest, fixed, short
 from .text import in_quotes, legible, mostly_rtl, readable, visible
 
 WITH_NUMBERS = 40  # maps of up to this many units show their numbers, in formats without tooltips
@@ -118,12 +118,8 @@ class View:
 
     def legend(self, sign: str = "-") -> list[str]:
         """What colours outside the bar mean, and what has this scale."""
-        shown = self.coloured
-        beyond = [value for value in shown if abs(self.share(value)) > 1]
-        lines = []
-        if beyond:
-            largest = self.number(max(beyond, key=abs), sign)
-            lines.append(f"darkest: beyond the scale ({len(beyond)} of {len(shown)}, up to {largest})")
+        beyond = darkest(np.array(self.coloured), self.scale, sign)
+        lines = [beyond] * bool(beyond)
         if self.images and any(cell.coloured and not cell.image for cell in self.cells):
             lines.append(
                 "text and image share one scale" if len(self.images) == 1 else "text and images share one scale"
@@ -181,6 +177,10 @@ class View:
     def equals(self, sign: str = "-") -> str:
         """The number that is explained, to stand after ``explains``; empty where the method is not about a logit."""
         return "" if self.measures == "mixture" else short(self.value, sign)
+
+    def equation(self, sign: str = "-") -> str:
+        """What is explained and its number: ``logit " are" = +3.41``."""
+        return self.explains(sign) + f" = {self.equals(sign)}" * bool(self.equals())
 
     def below(self, sign: str = "-", dot: str = DOT, *, sums: bool = True) -> list[str]:
         """The lines below the header: ``sums`` and settings, what the model predicts, and what a reader must know."""
