@@ -12,6 +12,7 @@ from lrpx.benchmark import storage
 from lrpx.benchmark.ground_truth import _how_to_get
 from lrpx.benchmark.sources import _recognise
 from lrpx.benchmark.storage import check_claim, check_place, claim, read_manifest, read_table, write_table
+from lrpx.benchmark.wrong_folder import not_there
 from lrpx.cli.wording import in_command_syntax
 from lrpx.errors import InputError, LrpxError
 from lrpx.files import read_json, write_json
@@ -180,6 +181,10 @@ def test_errors_name_arguments_in_python_and_options_on_the_command_line(tmp_pat
         read_manifest(tmp_path / "nothing", "benchmark")
     assert str(no_folder.value).endswith(" lrpx.benchmark.build(...) makes one.")
     assert no_folder.value.in_command.endswith(" lrpx benchmark build, blimp or haystack makes one.")
+    no_records = not_there(tmp_path / "nothing", "condensed")
+    made = " lrpx.evaluation.packing.pack(lrpx.evaluation.records.open_run(RUN), DIR) makes them."
+    assert str(no_records).endswith(made)
+    assert no_records.in_command.endswith(" lrpx records pack makes them.")
     (tmp_path / "rows.txt").write_text("neither\n", encoding="utf-8")
     with pytest.raises(InputError) as no_format:
         _recognise(tmp_path / "rows.txt")

@@ -10,11 +10,14 @@ from ..errors import InputError, listed
 from ..files import read_json
 
 NOUNS = {"run": "a run", "benchmark": "a benchmark", "tokenized": "a tokenised set", "condensed": "condensed records"}
-_MAKERS = {  # what makes a folder in Python, and on the command line; records are condensed only there
+_MAKERS = {  # what makes a folder in Python, and on the command line
     "run": ("lrpx.evaluation.run.evaluate(...) makes one.", "lrpx evaluate makes one."),
     "benchmark": ("lrpx.benchmark.build(...) makes one.", "lrpx benchmark build, blimp or haystack makes one."),
     "tokenized": ("lrpx.benchmark.tokenize(...) makes one.", "lrpx benchmark tokenize makes one."),
-    "condensed": ("lrpx records pack makes them.", "lrpx records pack makes them."),
+    "condensed": (
+        "lrpx.evaluation.packing.pack(lrpx.evaluation.records.open_run(RUN), DIR) makes them.",
+        "lrpx records pack makes them.",
+    ),
 }
 _NEXT = {  # what it is, what was expected -> what to type on the command line
     ("benchmark", "run"): "Type: lrpx evaluate {} --out RUN, and give RUN.",
