@@ -17,7 +17,7 @@ from lrpx.heatmap import Look
 from lrpx.heatmap.colours import BEYOND_BLUE, BEYOND_RED, HIDDEN, RED, colour, hex_colour, ink
 from lrpx.heatmap.fonts import Typeface
 from lrpx.heatmap.shown import ViewOptions
-from lrpx.heatmap.text import half_character
+from lrpx.heatmap.text import _BYTES, half_character
 from lrpx.heatmap.view import view
 from lrpx.results.explanation import Explanation
 from lrpx.results.tokens import Token, Unit
@@ -259,11 +259,14 @@ def test_a_wrong_option_is_refused(wrong, message, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("raw", "letters"),
+    ("raw", "told"),
     [
-        ("×", "א to ײ"),
-        ("Ġ×", "א to ײ"),
-        ("æĹ", "旀 to 旿"),
+        ("×", "U+05C0 to U+05FF, among them the letters א to ײ and the signs ◌ׁ to ◌ׇ"),
+        ("Ġ×", "U+05C0 to U+05FF, among them the letters א to ײ and the signs ◌ׁ to ◌ׇ"),
+        ("æĹ", "U+65C0 to U+65FF, among them the letters 旀 to 旿"),
+        ("à¥", "U+0940 to U+097F, among them the letters ॐ to ॿ and the signs ◌ी to ◌ॣ"),
+        ("à¸", "U+0E00 to U+0E3F, among them the letters ก to ำ and the signs ◌ั to ◌ฺ"),
+        ("âĢ", "U+2000 to U+203F, among them the punctuation ‐ to ‿"),
         ("Ġare", None),
         ("×©", None),
         ("¥", None),
@@ -271,13 +274,22 @@ def test_a_wrong_option_is_refused(wrong, message, tmp_path):
         ("ñA", None),
     ],
 )
-def test_the_letters_that_a_byte_can_begin(raw, letters):
-    assert half_character(raw) == letters
+def test_the_characters_that_bytes_can_begin(raw, told):
+    assert half_character(raw) == told
+
+
+def test_every_character_is_one_of_those_that_its_first_bytes_can_begin():
+    bytes_as_letters = {byte: letter for letter, byte in _BYTES.items()}
+    for character in "शैভাपी।१ตี日한ׇ€—🙂":
+        data = character.encode()
+        for cut in range(1, len(data)):
+            low, high = re.findall(r"U\+(\w+)", half_character("".join(bytes_as_letters[b] for b in data[:cut])))
+            assert int(low, 16) <= ord(character) <= int(high, 16)
 
 
 def test_a_target_that_is_half_a_character_is_said_to_be():
     shown = view(explanation([" a"], [1.0], target=Token(3, "×", r"\xd7")))
-    assert shown.remarks == (r'"\xd7" begins a character, one of א to ײ.',)
+    assert shown.remarks == (rf'"\xd7" begins a character, one of {half_character("×")}.',)
     whole = view(explanation([" a"], [1.0], target=Token(3, "¥", "日")))
     assert (whole.target, whole.remarks) == ("日", ())
 

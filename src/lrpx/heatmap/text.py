@@ -21,6 +21,7 @@ _UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Kh
 _LONGEST_CHARACTER = 40  # code points; a family of four with skin tones has eleven
 _QUOTED = regex.compile(r"""("[^"]*"+|`[^`]*`|(?<!\w)'[^']*'(?!\w))""")
 BYTES = regex.compile(r"(\\x[0-9a-f]{2})+")  # of a character that is not complete, as ``readable`` writes them
+_CATEGORIES = {"L": "letters", "M": "signs", "S": "symbols", "P": "punctuation", "N": "digits"}
 _JOINERS = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"  # they shape emoji and Persian words
 
 
@@ -71,7 +72,11 @@ def readable(raw: str, *, byte_level: bool = False) -> str:
 
 
 def half_character(raw: str) -> str | None:
-    """Between which letters the character lies that a byte-level piece begins and does not end: "א to ת"; else ``None``."""
+    """Which characters a byte-level piece can begin that ends inside one; ``None`` for other pieces.
+
+    By their numbers in Unicode, with the first and the last of its letters and of its signs, or of other characters if it has
+    neither: "U+05C0 to U+05FF, among them the letters א to ײ".
+    """
     data = bytes(_BYTES.get(c, 0) for c in raw)
     for have in (1, 2, 3):
         lead = data[-have] if have <= len(data) else 0
@@ -84,13 +89,21 @@ def half_character(raw: str) -> str | None:
             low = code << 6 * (length - have)
             high = min(low + 64 ** (length - have), sys.maxunicode + 1)
             possible = range(max(low, {2: 0x80, 3: 0x800, 4: 0x10000}[length]), high)
-            first, last = (next(filter(_is_letter, each), None) for each in (possible, reversed(possible)))
-            return f"{chr(first)} to {chr(last)}" if first and last else None
+            named, others = ([e for c in each if (e := _ends_of(c, possible))] for each in ("LM", "SPN"))
+            named = named or others[:1]
+            told = f"U+{possible[0]:04X} to U+{possible[-1]:04X}, among them the {' and the '.join(named)}"
+            return told if named else None
     return None
 
 
-def _is_letter(code: int) -> bool:
-    return unicodedata.category(chr(code)).startswith("L")
+def _ends_of(category: str, possible: range) -> str:
+    """The first and the last of the characters of a category: "letters א to ײ"; empty where there are none."""
+    ends = [
+        next((chr(code) for code in each if unicodedata.category(chr(code)).startswith(category)), "")
+        for each in (possible, reversed(possible))
+    ]
+    on = "\N{DOTTED CIRCLE}" * (category == "M")  # signs are drawn above, below or around another character
+    return f"{_CATEGORIES[category]} {on}{ends[0]} to {on}{ends[1]}" * all(ends)
 
 
 def continues_character(before: str, text: str) -> bool:
