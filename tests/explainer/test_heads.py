@@ -60,9 +60,35 @@ def test_what_is_no_answer(model, heads):
         lrpx.explain(model, None, TEXTS[0], heads=heads)
 
 
-def test_several_tokens_together_have_none(model):
-    with pytest.raises(InputError, match="heads=True is for one token that is explained"):
-        lrpx.Explainer(model).generate(TEXTS[0], continuation=TEXTS[1], heads=True)
+@pytest.mark.parametrize("heads", [None, True])
+@pytest.mark.parametrize(("asked", "which"), [({"target": (40, 41)}, "target"), ({"contrast": (42, 43)}, "contrast")])
+@pytest.mark.filterwarnings("ignore:.*different numbers of tokens")
+def test_several_tokens_together_have_none(model, heads, asked, which):
+    """A text of which several tokens are explained is explained all the same, beside others that have heads."""
+    first = {"target": 40, "contrast": None} | asked
+    both = lrpx.Explainer(model)(TEXTS, heads=heads, target=[first["target"], 40], contrast=[first["contrast"], None])
+    assert [len(shapes(e)) for e in both] == [0, 4]
+    said = [any("heads are known of one explained token" in note for note in e.notes) for e in both]
+    assert said == [bool(heads), False]
+    for ask in (lambda: both[0].show("layers"), lambda: both[0].head(0, 0), lambda: both.to_frame("heads")):
+        with pytest.raises(InputError, match=f"the {which} is ") as error:
+            ask()
+        assert "explainer(text, target=40, heads=True)" in str(error.value)
+        assert error.value.in_command.endswith(" lrpx explain TEXT --target-id 40 --heads")
+    with pytest.raises(InputError, match="explanation 0: this explanation"):
+        both.to_frame("heads")
+
+
+def test_generated_text_and_two_embeddings_have_none(model):
+    explainer = lrpx.Explainer(model)
+    for ask in (
+        lambda **options: explainer.generate(TEXTS[0], continuation=TEXTS[1], **options)[0],
+        lambda **options: explainer.similarity(*TEXTS, pooling="mean", **options),
+    ):
+        with pytest.raises(InputError, match=r"heads=True is for one explained prediction.*TEXT_BEFORE_IT"):
+            ask(heads=True)
+        with pytest.raises(InputError, match=r"of one explained prediction.*explainer\(TEXT_BEFORE_IT, target=TOKEN"):
+            ask().show("heads")
 
 
 def test_several_predictions_of_a_text_have_it_as_each_alone(model):

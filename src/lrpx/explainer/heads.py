@@ -17,8 +17,10 @@ def with_heads(settings: dict[str, Any], tokens: int, execution: Execution) -> d
     return {**settings, "heads": tokens <= SHORT and not execution.compile}
 
 
-def without_heads(settings: dict[str, Any], result: Attribution) -> list[str]:
-    """A note where heads were asked for and are not known."""
+def without_heads(settings: dict[str, Any], result: Attribution, *, several: bool = False) -> list[str]:
+    """A note where heads were asked for and are not known; ``several`` tokens are explained together."""
     if settings.get("heads") is not True or result.by_head is not None:
         return []
+    if several:
+        return ["heads=True was asked for, and heads are known of one explained token, not of several together."]
     return ["what the heads wrote was not found in this pass, although heads=True was asked for."]

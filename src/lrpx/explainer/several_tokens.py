@@ -93,7 +93,7 @@ def explain_several(
         UnsupportedModelError: The model cannot be explained correctly.
         NonFiniteError: NaN or infinity appeared.
     """
-    spec, combine = how(method, settings, images=bool(item.images))
+    spec, combine = how(method, {**settings, "heads": None}, images=bool(item.images))
     model, signature = runner.model, ModelSignature.of(runner.model)
     with lock_of(model):
         if several.target is None:

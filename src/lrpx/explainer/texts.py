@@ -343,7 +343,7 @@ class Texts(Collected):
                 *item.notes,
                 *result.notes,
                 *other_rules(method, settings),
-                *without_heads(settings, result),
+                *without_heads(settings, result, several=i in self.together),
             ),
             provenance={**about, **ids},
             **told,

@@ -8,9 +8,9 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, counted
 from .cells import cells_of
-from .drawable import Drawable, Made
+from .drawable import Drawable
 from .facts import model_and_settings
 from .look import Look
 from .numbers import MINUS, darkest, fixed
@@ -179,18 +179,41 @@ def head_positions(components: Mapping[str, Any]) -> str:
     return "tokens that the head reads" if components else "positions where the head writes"
 
 
-def missing(made: Made, what: str) -> InputError:
+def missing(e: Drawable, what: str) -> InputError:
     """The error about an explanation without relevance of ``layers`` or ``heads``: why, and what to type."""
-    problem = f"this explanation by {made.method} has no relevance of {what}"
-    options = made.provenance.get("options", {})
+    problem = f"this explanation by {e.method} has no relevance of {what}"
+    options = e.provenance.get("options", {})
     if "heads" not in options:
         return InputError(
             f"{problem}, which the method does not find.",
             python='Take one that does: explainer(text, method="attnlrp", heads=True).',
             command="Take one that does: lrpx explain TEXT --method attnlrp --heads",
         )
+    if e.task == "zero-shot-image-classification":
+        return InputError(f"{problem}, which is not known of scores of images and texts.")
+    if "target" not in e.provenance:
+        return InputError(
+            f"{problem}, which is known of one explained prediction, not of generated text or of two embeddings.",
+            python="Explain one token of a text: explainer(TEXT_BEFORE_IT, target=TOKEN, heads=True).",
+            command="Explain one token of a text: lrpx explain TEXT_BEFORE_IT --target TOKEN --heads",
+        )
+    together = {role: ids for role in ("target", "contrast") if isinstance(ids := e.provenance.get(role), list)}
+    if together:
+        role, ids = max(together.items(), key=lambda each: len(each[1]))
+        first = together["target"][0]
+        return InputError(
+            f"{problem}, which is known of one explained token, and the {role} is {counted(len(ids), 'token')}.",
+            python=f"Explain the first token of the target: explainer(text, target={first}, heads=True).",
+            command=f"Explain the first token of the target: lrpx explain TEXT --target-id {first} --heads",
+        )
     if options["heads"]:
         return InputError(f"{problem}: heads=True was asked for, and it was not found in this pass.")
+    if e.at == "pixels":
+        return InputError(
+            f"{problem}, which is not known at these pixels.",
+            python='Take the input: explainer(..., at="input", heads=True).',
+            command="Take the input: lrpx explain ... --at input --heads",
+        )
     why = "was not asked for" if options["heads"] is False else "is not computed for long texts, or while compiling"
     return InputError(
         f"{problem}, which {why}.",

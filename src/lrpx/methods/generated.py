@@ -67,9 +67,8 @@ def how(method: Method, settings: Mapping[str, Any], *, images: bool = False) ->
         )
     if settings.get("heads"):
         raise InputError(
-            "heads=True is for one token that is explained, and here several are explained together.",
-            python="Explain one at a time: explainer(text, target=..., heads=True).",
-            command="Explain one at a time: lrpx explain TEXT --heads.",
+            "heads=True is for one explained prediction, not for generated text or two embeddings.",
+            python="Explain one token of a text: explainer(TEXT_BEFORE_IT, target=TOKEN, heads=True).",
         )
     at = settings["at"]
     places = (at,) if isinstance(at, str) else tuple(at)

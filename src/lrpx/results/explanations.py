@@ -106,8 +106,13 @@ class Explanations(Shown, Sequence[Explanation]):
             ImportError: pandas is not installed.
             InputError: Another ``of``, or an explanation has no such numbers.
         """
-        frames = [each.to_frame(of) for each in self]
-        for i, (frame, each) in enumerate(zip(frames, self, strict=True)):
+        frames = []
+        for i, each in enumerate(self):
+            try:
+                frame = each.to_frame(of)
+            except InputError as error:
+                raise error.at(f"explanation {i}") from None
+            frames.append(frame)
             frame.insert(0, "explanation", i)
             frame.insert(1, "input", each.index)
             frame.insert(2, "method", each.method)

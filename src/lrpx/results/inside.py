@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, nearest
-from ..heatmap.drawable import Made
+from ..heatmap.drawable import Drawable, Made
 from ..heatmap.matrix import missing
 
 INSIDE = ("by_layer", "by_attention", "by_mlp", "by_head")  # fields of an explanation
 
 
-def columns_of(of: str, arrays: dict[str, np.ndarray], texts: Sequence[str], made: Made) -> dict[str, Any]:
+def columns_of(of: str, arrays: dict[str, np.ndarray], texts: Sequence[str], e: Drawable) -> dict[str, Any]:
     """The columns of the table: ``layer``, of heads ``head``, ``position``, ``text``, and the numbers.
 
     Args:
         of: ``"layers"`` or ``"heads"``.
         arrays: Those of the fields that the explanation has.
         texts: The T tokens as readable text.
-        made: How it was made, for the error.
+        e: The explanation, for the error.
 
     Raises:
         InputError: An unknown ``of``, or the explanation has no such numbers.
@@ -32,21 +32,21 @@ def columns_of(of: str, arrays: dict[str, np.ndarray], texts: Sequence[str], mad
     fields = {"relevance": "by_head"} if of == "heads" else {name: name for name in INSIDE[:3]}
     known = {column: arrays[name] for column, name in fields.items() if name in arrays}
     if not known:
-        raise missing(made, of)
+        raise missing(e, of)
     *places, position = (index.ravel() for index in np.indices(next(iter(known.values())).shape))
     index = dict(zip(("layer", "head"), places, strict=False)) | {"position": position}
     numbers = {column: array.ravel() for column, array in known.items()}
     return index | {"text": np.array(texts, dtype=object)[position]} | numbers
 
 
-def relevance_of_head(by_head: np.ndarray | None, head: tuple[int, int], made: Made) -> np.ndarray:
+def relevance_of_head(by_head: np.ndarray | None, head: tuple[int, int], e: Drawable) -> np.ndarray:
     """``[T]``: the relevance of one head, given as (layer, head).
 
     Raises:
         InputError: There is no relevance of heads, or no such head.
     """
     if by_head is None:
-        raise missing(made, "heads")
+        raise missing(e, "heads")
     layers, heads, _ = by_head.shape
     pair = isinstance(head, tuple | list) and len(head) == 2 and all(isinstance(i, int | np.integer) for i in head)
     if not pair or not (0 <= head[0] < layers and 0 <= head[1] < heads):
