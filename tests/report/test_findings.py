@@ -47,6 +47,23 @@ def test_verdicts(lrp, attnlrp, holds):
     assert [pair.metric for pair, _ in verdict.differences] == ["pg2", "mrr", "rma"]
 
 
+def test_a_finding_is_open_where_a_method_was_not_evaluated():
+    """That PTA finds methods worse than chance cannot hold without chance; that one is ahead can fail without it."""
+    known = {"gradient_x_input": 0.9, "lrp": 0.5, "attnlrp": 0.5, "alti_logit": 0.5, "gradient_l1": 0.5}
+    for methods, holds, wanting in (
+        (known, OPEN, ("random",)),
+        (known | {"random": 0.7}, HOLDS, ()),
+        (known | {"lrp": 1.2}, FAILS, ("random",)),
+    ):
+        (verdict,) = [v for v in verdicts([model("plain", **methods)]) if "chance" in v.finding.claim]
+        assert (verdict.holds, verdict.wanting) == (holds, wanting)
+
+
+def test_findings_about_all_models_are_checked_where_the_mlps_are_not_known():
+    kinds = {v.finding.kinds for v in verdicts([model("causal", lrp=0.5, attnlrp=0.6, gradient_x_input=0.1)])}
+    assert kinds == {("gated", "plain", "masked")}
+
+
 def test_what_cannot_be_checked_is_left_out():
     assert list(verdicts([model("gated", lrp=0.5)])) == []
     found = list(verdicts([model("masked", lrp=0.5, alti_logit=0.1, random=0.4)]))

@@ -142,6 +142,19 @@ def test_findings(page):
     assert "Not checked, for want of such a model or method: On GPT-2" in " ".join(told.split())
 
 
+def test_findings_that_want_a_method_say_which(tmp_path):
+    methods = [name for name in GATED if name not in ("lrp-uniform-gate", "random")]
+    told = section(
+        results_page([pack(made_up(tmp_path / "run", methods), tmp_path / "packed").path]),
+        "Which findings of the paper hold",
+    )
+    assert "made-up: findings about Llama-like models and about GPT-2 are not checked" in " ".join(told.split())
+    assert "Evaluate lrp-uniform-gate too" in " ".join(told.split())
+    (rows,) = tables(told)
+    (chance,) = [row for row in rows if "worse than chance" in row[0]]
+    assert chance[2].strip(" *") == "does not hold" or chance[3].strip() == "not evaluated: Random"
+
+
 def test_records_without_the_input_make_no_page(stored, tmp_path):
     with pytest.raises(InputError, match="no records with relevance at the input"):
         results_page([stored / "gated" / "embedding"])

@@ -2,7 +2,8 @@
 
 A finding is about one kind of model and says of pairs of methods that one is ahead of the other in a metric. It holds for a
 model if the 95 % interval of every difference lies above 0, it does not if that of some difference lies below 0, and else it is
-open, also for want of samples. ``gradient`` is the better norm, as in the paper, and ``random`` the method of that name.
+open, also for want of samples or of a method. ``gradient`` is the better norm, as in the paper, and ``random`` the method of
+that name.
 """
 
 from __future__ import annotations
@@ -43,12 +44,13 @@ class Finding:
 
 
 class Verdict(NamedTuple):
-    """What the records of one model say to a finding."""
+    """What the records of one model say to a finding; ``wanting`` are the methods that it is about and that have no records."""
 
     finding: Finding
     model: str
     differences: tuple[tuple[Pair, Interval], ...]
     holds: str
+    wanting: tuple[str, ...] = ()
 
 
 def _ahead(method: str, others: Sequence[str], *metrics: str) -> tuple[Pair, ...]:
@@ -110,18 +112,26 @@ def verdicts(models: Sequence[Measured]) -> Iterator[Verdict]:
     """
     for finding in FINDINGS:
         for model in models:
-            if model.kind in finding.kinds and model.benchmark is KINDS["subject-verb"]:
-                known = [p for p in finding.pairs if not (model.kind == "masked" and "alti-logit" in p)]
-                sides = [(p, model.method(p.ahead), model.method(p.behind)) for p in known]
+            if _is_about(finding, model) and model.benchmark is KINDS["subject-verb"]:
+                named = [p for p in finding.pairs if not (model.kind == "masked" and "alti-logit" in p)]
+                sides = [(p, model.method(p.ahead), model.method(p.behind)) for p in named]
                 found = [(p, difference(a, b, p.metric)) for p, a, b in sides if a is not None and b is not None]
                 found = [(p, d) for p, d in found if len(d)]
                 if found:
                     ends = intervals([d for _, d in found])
                     pairs = tuple((p, interval) for (p, _), interval in zip(found, ends, strict=True))
-                    yield Verdict(finding, model.label, pairs, _verdict(ends))
+                    methods = dict.fromkeys(method for p in named for method in (p.ahead, p.behind))
+                    wanting = tuple(method for method in methods if model.method(method) is None)
+                    yield Verdict(finding, model.label, pairs, _verdict(ends, of=len(named)), wanting)
 
 
-def _verdict(found: Sequence[Interval]) -> str:
+def _is_about(finding: Finding, model: Measured) -> bool:
+    """A finding about both kinds of causal models is also about one whose MLPs are not known."""
+    return model.kind in finding.kinds or (model.kind == "causal" and {"gated", "plain"} <= set(finding.kinds))
+
+
+def _verdict(found: Sequence[Interval], of: int) -> str:
+    """Of so many differences those are ``found``."""
     if any(interval.high < 0 for interval in found):
         return FAILS
-    return HOLDS if all(interval.low > 0 for interval in found) else OPEN
+    return HOLDS if len(found) == of and all(interval.low > 0 for interval in found) else OPEN

@@ -36,6 +36,10 @@ KINDS = {
     "plain": "causal, without gated MLPs",
     "causal": "causal",
 }
+GATE_UNKNOWN = (
+    "findings about Llama-like models and about GPT-2 are not checked, since the records do not say whether the MLPs are gated. "
+    "Evaluate lrp-uniform-gate too: it differs from lrp where they are."
+)
 
 
 def write_results(paths: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str]) -> None:
@@ -228,16 +232,21 @@ def _findings(models: Sequence[Measured]) -> str:
         pair, interval = min(verdict.differences, key=lambda each: _deciding(each[1], verdict.holds))
         what = f"share of the {pair.metric}" if pair.metric in SHARES else pair.metric.upper()
         told = f"{method_label(pair.ahead)} − {method_label(pair.behind)}, {what}: {pm(interval, '+')}"
+        if verdict.holds == OPEN and verdict.wanting:
+            told = f"not evaluated: {', '.join(map(method_label, verdict.wanting))}"
         rows.append([verdict.finding.claim, verdict.model, f"**{verdict.holds}**", told])
     counts = Counter(verdict.holds for verdict in found)
     claims = {v.finding.claim for v in found}
     left = [finding.claim for finding in FINDINGS if finding.claim not in claims]
+    unknown = [model.label for model in models if model.kind == "causal"]
     lines = [
         "Findings of [Arras et al. (2025)](https://arxiv.org/abs/2502.15886) as comparisons of two methods in one metric. A "
         "finding holds for a model if every difference that it names is above 0 with its whole interval, it does not if one is "
-        "below 0 with its whole interval, and else it is open. These are other models and other sentences than the paper's.",
+        "below 0 with its whole interval, and else it is open, also if a method was not evaluated. "
+        "These are other models and other sentences than the paper's.",
         f"Of {len(found)} checks {counts[HOLDS]} hold, {counts[OPEN]} are open, and {counts[FAILS]} do not hold.",
         *([f"Not checked, for want of such a model or method: {' '.join(left)}"] if left else []),
+        *([f"{' and '.join(unknown)}: {GATE_UNKNOWN}"] if unknown else []),
     ]
     return f"{prose('## Which findings of the paper hold', *lines)}\n\n{table_of(rows)}"
 
