@@ -10,7 +10,7 @@ from evaluation_tools import benchmark, gpt2
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
-from lrpx.errors import InputError, LrpxWarning
+from lrpx.errors import InputError, LrpxError, LrpxWarning
 from lrpx.evaluation.own_methods import NO_SOURCE
 from lrpx.evaluation.run import evaluate
 from lrpx.methods import METHODS
@@ -76,13 +76,25 @@ def test_an_edited_method_is_refused(evaluated, tmp_path, old, new, message, fin
     run = evaluated(OWN)
     if not finished:
         (run.path / "counts.json").unlink()
-        run.part(0).unlink()
     assert OWN.count(old) == 1
     with pytest.raises(InputError, match=message) as refused:
         evaluated(OWN.replace(old, new))
     assert re.search(r"Evaluate into a new folder, such as out='.*run-2'", str(refused.value))
     assert f"--out {tmp_path / 'run-2'}" in refused.value.in_command
     assert evaluated(OWN.replace(old, new), out="run-2").finished
+
+
+def test_an_edited_method_that_has_no_records_yet_goes_on(evaluated, tmp_path):
+    failing = OWN.replace("sizes =", "raise lrpx.UnsupportedModelError('a bug')\n    sizes =")
+    with pytest.raises(LrpxError, match="a bug"):
+        evaluated(failing)
+    before = json.loads((tmp_path / "run" / "manifest.json").read_text())["own_methods"]
+    run = evaluated(OWN)
+    assert run.finished
+    assert run.manifest["own_methods"] != before
+    assert run.manifest == evaluated(OWN, out="run-2").manifest
+    with pytest.raises(InputError, match="its function was edited"):  # now it has records
+        evaluated(OWN.replace("power=1", "power=2"))
 
 
 def test_the_same_method_goes_on(evaluated):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, warn
-from ..files import read_json
+from ..files import read_json, write_json
 from ..methods import Method
 
 NO_SOURCE = "not available"
@@ -41,6 +41,9 @@ def _plain(value: Any) -> Any:
 def check_own_methods(out: Path, methods: Sequence[Method], now: dict[str, Any]) -> None:
     """Refuse a folder whose records are of a method of one's own that was another one then.
 
+    Where there are no records yet, because the method failed from the first sample on, the manifest is made to say what the
+    methods are now.
+
     Args:
         out: The folder of the run.
         methods: All that are asked for.
@@ -59,7 +62,9 @@ def check_own_methods(out: Path, methods: Sequence[Method], now: dict[str, Any])
         if method.name in now and method.name in there.get("methods", ())
         for change in _changes(method, before.get(method.name), now[method.name])
     ]
-    if changes:
+    if changes and not any((out / "records").glob("part-*")):
+        write_json(out / "manifest.json", {**there, "own_methods": now})
+    elif changes:
         new = f"{out.name}-2"
         raise InputError(
             f"{out} holds records of a method that has changed since then. {'; '.join(changes)}.",
