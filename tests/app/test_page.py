@@ -151,6 +151,32 @@ def test_generated_tokens_are_clicked_and_marked(new_page, url, desk):
     assert again.locator("#reply [aria-pressed=true]").count() == 3
 
 
+def test_generated_tokens_are_marked_from_the_keyboard(new_page, url):
+    """From the token that has the focus, wherever marking began before."""
+
+    def pressed(*keys):
+        for key in keys:
+            page.keyboard.press(key)
+        buttons = page.locator("#reply button")
+        return [n for n in range(buttons.count()) if buttons.nth(n).get_attribute("aria-pressed") == "true"]
+
+    page = generated(new_page(), url)
+    page.locator("#reply button").nth(0).focus()
+    assert pressed("ArrowRight", "Shift+ArrowRight", "Shift+ArrowRight") == [1, 2, 3]
+    assert pressed("Shift+ArrowLeft") == [1, 2]
+    page.keyboard.press("Enter")
+    browser.until(page, "document.querySelectorAll('.column').length === 7")
+    settled(page)
+    assert "span=1-3" in page.url
+    assert pressed("ArrowRight", "Shift+ArrowRight") == [3, 4]
+    assert pressed("Shift+Home") == [0, 1, 2, 3]
+    page.keyboard.press("ArrowRight")  # inside of what is marked
+    page.keyboard.press("Enter")  # opens one
+    browser.until(page, "location.hash.includes('span=1-2')")
+    settled(page)
+    assert pressed() == [1]
+
+
 def test_nothing_is_written_over_what_was_typed_first(new_page, url, monkeypatch):
     """However late the server says what the model is, the form is ready when the page is."""
 

@@ -30,7 +30,7 @@ export function roving(group, selector, moved, across = 1) {
     if (to === undefined || !buttons[to]) return;
     event.preventDefault();
     focusIn(group, selector, buttons[to]);
-    if (moved) moved(to, event.shiftKey);
+    if (moved) moved(here, to, event.shiftKey);
   };
 }
 

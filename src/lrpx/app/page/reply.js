@@ -11,7 +11,11 @@ export function showReply() {
   reply.replaceChildren(...state.units.map(([start, stop, text], n) => el("button", {
     type: "button", "aria-pressed": String(Boolean(span) && start < span[1] && stop > span[0]), "data-n": n,
   }, text.replaceAll("\n", "↵\n") || "·")));
-  roving(reply, "button", (to, extend) => { if (extend) mark(to, true); });
+  roving(reply, "button", (from, to, extend) => {
+    if (!extend) anchor = null;
+    else if (anchor === null) anchor = from;
+    if (extend) mark(to, true);
+  });
   const at = span && reply.querySelector("[aria-pressed=true]");
   if (at) reply.querySelectorAll("button").forEach(one => { one.tabIndex = one === at ? 0 : -1; });
 }
@@ -39,7 +43,7 @@ export function wireReply(choose) {
     event.preventDefault();
     const n = place(event);
     const marked = state.span && state.units[n][0] >= state.span[0] && state.units[n][1] <= state.span[1];
-    if (!marked || !event.shiftKey && anchor === n) mark(n, false);
+    if (!marked || !event.shiftKey && (anchor === null || anchor === n)) mark(n, false);
     choose(...state.span).then(() => { const again = reply.querySelector(`[data-n="${n}"]`); if (again) focusIn(reply, "button", again); });
   });
 }
