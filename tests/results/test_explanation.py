@@ -278,22 +278,29 @@ def test_frames_that_there_are_not():
 
 
 @pytest.mark.parametrize(
-    ("options", "why"),
+    ("options", "fields", "why"),
     [
-        ({}, 'which the method does not find. Take one that does: explainer(text, method="attnlrp", heads=True).'),
+        ({}, {}, 'which the method does not find. Take one that does: explainer(text, method="attnlrp", heads=True).'),
         (
             {"heads": None},
+            {},
             "which is not computed for long texts, or while compiling. Ask for it: explainer(text, heads=True).",
         ),
-        ({"heads": False}, "which was not asked for. Ask for it: explainer(text, heads=True)."),
-        ({"heads": True}, "heads=True was asked for, and it was not found in this pass."),
+        ({"heads": False}, {}, "which was not asked for. Ask for it: explainer(text, heads=True)."),
+        ({"heads": True}, {}, "heads=True was asked for, and it was not found in this pass."),
+        ({"heads": None}, {"at": "pixels"}, 'Take the input: explainer(..., at="input", heads=True).'),
+        (
+            {"heads": None},
+            {"task": "zero-shot-image-classification"},
+            "which is not known of scores of images and texts.",
+        ),
     ],
 )
-def test_a_frame_of_heads_that_are_not_there_says_why(options, why):
+def test_a_frame_of_heads_that_are_not_there_says_why(options, fields, why):
     pytest.importorskip("pandas", reason="pandas is not installed")
     with pytest.raises(InputError, match=r"by alti-logit has no relevance of heads") as caught:
-        explanation(by_head=None, provenance={"options": options}).to_frame(of="heads")
-    assert why in str(caught.value)
+        explanation(by_head=None, provenance={"options": options, "target": 7}, **fields).to_frame(of="heads")
+    assert str(caught.value).endswith(why)
 
 
 def test_frame_without_pandas(monkeypatch):
