@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,27 +27,15 @@ from ..passes.functions import value_and_gradient
 from ..passes.hidden_states import place_first
 from ..results.explanation import Explanation
 from ..results.tokens import NO_TOKEN, Segment, Token, Unit
+from ..tasks.image_score import FULL_LENGTH, IMAGE, TEXT, PairScores, check_towers
 from ..tasks.patches import Seen
-from ..text.batching import Attribution, Batch, Function, Readout
+from ..text.batching import Attribution, Function
 from ..text.given import name_of, shortened
 from ..text.items import function_of
 from ..text.tokenization import Encoded, encoder
 from ..text.units import special_ids
 from .collected import Explain
 from .images import Images
-
-TEXT = "text_model:input"  # what enters the first block of the text's tower
-IMAGE = "vision_model:input"
-FULL_LENGTH = ("siglip", "siglip2")  # were trained with texts padded to their full length, without a mask
-
-
-@dataclass(frozen=True)
-class PairScores(Readout):
-    """The score of each image with the text beside it."""
-
-    def __call__(self, output: Any, batch: Batch) -> Tensor:
-        """``[B, 1]``."""
-        return output.logits_per_image.diagonal().unsqueeze(1)  # type: ignore[no-any-return]
 
 
 class ImageScores(Images):
@@ -64,11 +52,7 @@ class ImageScores(Images):
             InputError: Something cannot be used. Of several images, it names the one.
             UnsupportedModelError: The model has no tower for each side.
         """
-        model = runner.model
-        if not all(hasattr(model, name) for name in ("text_model", "vision_model")):
-            raise UnsupportedModelError(
-                f"{type(model).__name__} has no towers text_model and vision_model of its own, so its score is not explained."
-            )
+        check_towers(runner.model)
         self.tokenizer, self._choices = tokenizer_of(reader), choices
         self.texts: dict[int, list[Encoded]] = {}
         super().__init__(runner, image_processor_of(reader), image, asked, collect=collect)

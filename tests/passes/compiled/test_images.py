@@ -17,12 +17,12 @@ from packaging.version import Version
 
 import lrpx
 from lrpx.errors import UnsupportedModelError
-from lrpx.explainer.image_scores import IMAGE, TEXT, PairScores
 from lrpx.models.signature import ModelSignature
 from lrpx.passes import dispatch
 from lrpx.passes.dispatch import Execution, PassRunner
 from lrpx.passes.forward_backward import compute
 from lrpx.passes.spec import PassSpec
+from lrpx.tasks.image_score import IMAGE, TEXT, PairScores
 from lrpx.tasks.image_text import encode_with_images
 from lrpx.tasks.text_classification import LabelScores
 from lrpx.text.batching import Batch, pad
