@@ -20,6 +20,7 @@ ROOMS = [
     ["evaluation"],
     ["explainer"],
     ["check"],
+    ["check_inputs"],
     ["tasks"],
     ["methods"],
     ["passes"],

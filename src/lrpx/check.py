@@ -6,13 +6,16 @@
    take, such as position embeddings or the 1 in gpt-oss's ``(up + 1) * glu``; it is measured.
 4. Relevance flow from token to token, computed by formulas, is what a backward pass per token gives.
 5. All but the last once more for a text with an image, if the model reads images and its processor is there.
+
+The inputs are random (``check_inputs.py``). Where none is known that the model reads, nothing is said about it.
 """
 
 from __future__ import annotations
 
 import re
+import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,17 +25,14 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from .errors import LrpxError, UnsupportedModelError
-from .models.heads import IMAGE_TEXT_SCORE
-from .models.modules import reads_images_alone
+from .check_inputs import CannotCheck, batch_with_picture, random_batch
+from .errors import InputError, LrpxError, UnsupportedModelError, in_one_line
 from .models.placement import is_offloaded, named_parameters, offloaded_as
 from .models.reader import image_processor_of, tokenizer_of
-from .models.signature import ModelSignature, takes, task_of
-from .models.stacks import encoder_of
+from .models.signature import takes, task_of
 from .models.usable import usable_model
 from .passes.attribution import run
 from .passes.dispatch import PassRunner
-from .passes.embeddings import MeanEmbedding
 from .passes.flow import Keep, flow_of
 from .passes.hidden_states import layer_count
 from .passes.scores import read_scores
@@ -41,12 +41,8 @@ from .passes.validation import about_cuts, check_model, own_failures_named
 from .propagation.propagate import Propagation, propagate
 from .propagation.rulesets import RULESETS
 from .recognition.call import tensors_in
-from .tasks import task_for
-from .tasks.image_input import random_images
-from .tasks.image_text import encode_with_images
-from .text.batching import Batch, Item, pad
-from .text.items import item_of
-from .text.tokenization import encoder
+from .tasks.image_score import TEXT, PairScores
+from .text.batching import Batch
 
 # How far a sum over a whole model may be off, relative to the sum of absolute relevances.
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
@@ -57,8 +53,9 @@ class Report:
     """What ``check`` found.
 
     Attributes:
-        holds: Whether all of it holds.
+        holds: Whether the model was checked, and all of it holds.
         lines: The findings, each with whether it holds; ``None`` for what is only told.
+        checked: Whether an input was found that the model reads; otherwise nothing is known, and a line says why.
         hits: How often a rule was applied, by rule set and kind of operation.
         sums: Where -> sum of the LRP relevance there, biases zeroed, beside ``value``.
         value: The explained logit with biases zeroed.
@@ -66,6 +63,7 @@ class Report:
     """
 
     lines: list[tuple[bool | None, str]] = field(default_factory=list)
+    checked: bool = True
     hits: dict[str, Counter[str]] = field(default_factory=dict)
     sums: dict[str, float] = field(default_factory=dict)
     value: float | None = None
@@ -73,83 +71,53 @@ class Report:
 
     @property
     def holds(self) -> bool:
-        """Whether no finding failed."""
-        return all(ok is not False for ok, _ in self.lines)
+        """Whether there are findings, and none failed."""
+        return self.checked and all(ok is not False for ok, _ in self.lines)
 
 
 def check(model: PreTrainedModel, reader: Any = None, *, n_tokens: int = 16, seed: int = 0) -> Report:
-    """Verify a language model or a classifier on random tokens; see the top of this file. The model is left as it was.
+    """Verify a model on a random input; see the top of this file. The model is left as it was.
 
     Args:
         model: The one to verify.
-        reader: Its processor, if it reads images: they are checked too.
-        n_tokens: The length of the text.
-        seed: Of its tokens.
+        reader: Its processor, if it reads images: those in a text are checked too.
+        n_tokens: The length of a text.
+        seed: Of all that is random.
     """
     report = Report()
     try:
         model = usable_model(model)
         check_model(model, "lrp")
-        batch = _random_batch(model, n_tokens, seed)
+        batch = random_batch(model, reader, n_tokens, seed)
         _check_forward(model, batch, report)
+        complete = _complete(model, batch)
         for name in RULESETS:
-            mode = run(model, batch, name, [_place(batch)]).mode
+            mode = run(model, batch, name, complete).mode
             report.hits[name] = mode.hits
         if +mode.cuts:
             report.lines.append((None, about_cuts(type(model).__name__, mode)))
         report.lines.append(
             (True, "every block's normalisers and attention were met; no unknown operation carried gradient")
         )
-        _check_sums(model, batch, report)
+        _check_sums(model, batch, complete, report)
         if task_of(model) in ("causal", "masked"):
             _check_flow(model, batch, report)
         if task_of(model) == "causal" and takes(model, "pixel_values"):
             _check_images(model, reader, report)
+    except CannotCheck as error:
+        report.checked = False
+        report.lines.append((None, str(error)))
     except LrpxError as error:
         report.lines.append((False, str(error)))
     return report
-
-
-def _random_batch(model: PreTrainedModel, n_tokens: int, seed: int) -> Batch:
-    if task_of(model) == IMAGE_TEXT_SCORE:
-        raise UnsupportedModelError(
-            f"{type(model).__name__} scores images with texts, which lrpx check does not do yet."
-        )
-    if reads_images_alone(model):
-        return random_images(model, seed)
-    config = model.config.get_text_config()
-    special = {getattr(config, f"{name}_token_id", None) for name in ("pad", "bos", "eos", "mask")}
-    signature = ModelSignature.of(model)
-    if signature.source is not None and signature.source.features:
-        raise UnsupportedModelError(
-            f"{signature.name} reads {'images' if signature.source.is_image else 'sound'} and no text, and random tokens are "
-            "checked here: explain one and look at e.residual."
-        )
-    source = 0 if signature.source is None else n_tokens // 2
-    known = (
-        config.vocab_size if signature.source is None else min(signature.vocabulary, signature.source.vocabulary or 0)
-    )
-    allowed = [i for i in range(known) if i not in special]
-    generator = torch.Generator().manual_seed(seed)
-    ids = [allowed[int(torch.randint(len(allowed), (), generator=generator))] for _ in range(n_tokens)]
-    if (task := task_for(model, None)) is None:
-        readout = MeanEmbedding() if task_of(model) == "feature-extraction" else None
-        return pad([Item(tuple(ids), n_tokens - 1, source=source)], model, readout=readout)
-    end = getattr(config, "eos_token_id", None)
-    if encoder_of(model) is not None and isinstance(end, int):
-        ids[-1] = end  # where its label is read
-    return pad([task.item(encoder(None)(ids), n_tokens - 1)], model, readout=task.readout([]))
 
 
 def _check_images(model: PreTrainedModel, reader: Any, report: Report) -> None:
     if image_processor_of(reader) is None or tokenizer_of(reader) is None:
         report.lines.append((None, "it reads images too, which are not checked: that needs its processor"))
         return
-    picture = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
-    signature, tokenizer = ModelSignature.of(model), tokenizer_of(reader)
     try:
-        encoded = encode_with_images(model, reader, "What is in the picture?", [picture], encoder(tokenizer))
-        batch = pad([item_of(signature, tokenizer, encoded)], model)
+        batch = batch_with_picture(model, reader)
         with biases_zeroed(model) as zeroed:
             result = run(model, batch, "lrp", mode=Accounting)
     except LrpxError as error:
@@ -174,8 +142,7 @@ def _check_forward(model: PreTrainedModel, batch: Batch, report: Report, where: 
         output: Tensor = model(**batch.inputs)[0] if batch.readout is None else read_scores(model, batch, batch.readout)
         return output
 
-    with own_failures_named(model, batch.inputs), torch.no_grad():
-        plain = forward()
+    plain = _plain(model, batch, forward)
     for name in RULESETS:
         with torch.inference_mode(False), torch.enable_grad(), propagate(model, name):
             logits = forward().detach()
@@ -184,13 +151,29 @@ def _check_forward(model: PreTrainedModel, batch: Batch, report: Report, where: 
         report.lines.append((same, f"{where}forward pass under {name} is the plain model's, bit for bit{off}"))
 
 
-def _check_sums(model: PreTrainedModel, batch: Batch, report: Report) -> None:
+def _plain(model: PreTrainedModel, batch: Batch, forward: Callable[[], Tensor]) -> Tensor:
+    """What the model gives without rules.
+
+    Raises:
+        CannotCheck: It does not read the input, or its output is not what its head says.
+    """
+    try:
+        with own_failures_named(model, batch.inputs), torch.no_grad():
+            return forward()
+    except UnsupportedModelError as error:
+        raise CannotCheck(str(error)) from error
+    except (AttributeError, KeyError) as error:
+        if batch.readout is None:
+            raise
+        said = f"what {type(model).__name__} returns is not read: {in_one_line(error, 200)}"
+        raise CannotCheck(said) from error
+
+
+def _check_sums(model: PreTrainedModel, batch: Batch, complete: Sequence[str], report: Report) -> None:
     with biases_zeroed(model, own=batch.of_images) as zeroed:
-        place = _place(batch)
         # No block of two stacks has all that passes, nor has one of the stages of a model of images.
         blocks = [] if batch.sources or batch.of_images else _blocks_that_run(model, batch)
-        places = [place, *blocks]
-        result = run(model, batch, "lrp", places, mode=Accounting)
+        result = run(model, batch, "lrp", [*complete, *blocks], mode=Accounting)
     assert isinstance(result.mode, Accounting)
     report.value, report.absorbed = float(result.values[0]), result.mode.absorbed
     size = 0.0
@@ -198,14 +181,17 @@ def _check_sums(model: PreTrainedModel, batch: Batch, report: Report) -> None:
         relevance = hidden.state.double() * hidden.gradient.double()
         report.sums[name] = float(relevance.sum())
         size = max(size, float(relevance.abs().sum()))
-    missing = report.value - report.sums[place] - report.absorbed
+    total = sum(report.sums[place] for place in complete)
+    missing = report.value - total - report.absorbed
     tolerance = TOLERANCE.get(model.dtype, 1e-3)
+    where = " and ".join(_WHERE[place] for place in complete)
     what = "biases, positions and tokens of its own" if batch.of_images else "biases"
-    explained = "a number of its mean embedding" if task_of(model) == "feature-extraction" else "the logit"
+    explained = "the score" if isinstance(batch.readout, PairScores) else "the logit"
+    explained = "a number of its mean embedding" if task_of(model) == "feature-extraction" else explained
     report.lines.append(
         (
             abs(missing) <= tolerance * size,
-            f"LRP relevance at the {place} adds up to {explained}, {zeroed} {what} zeroed: {report.sums[place]:.6g} + "
+            f"LRP relevance {where} adds up to {explained}, {zeroed} {what} zeroed: {total:.6g} + "
             f"{report.absorbed:.6g} in positions and other constants = {report.value:.6g}, off by {missing:.1e}",
         )
     )
@@ -258,9 +244,25 @@ def _blocks_that_run(model: PreTrainedModel, batch: Batch) -> list[str]:
 OWN = re.compile(r"cls_token|class_embedding|distillation_token|register_tokens|mask_token|pos(ition)?_?emb")
 
 
-def _place(batch: Batch) -> str:
-    """Where relevance is complete."""
-    return "pixels" if batch.of_images else "embedding"
+def _complete(model: PreTrainedModel, batch: Batch) -> list[str]:
+    """The places where relevance is complete, taken together."""
+    if batch.of_images:
+        return ["pixels", TEXT] if "input_ids" in batch.inputs else ["pixels"]
+    if "input_ids" not in batch.inputs:  # an image or a sound has no word embeddings
+        return ["input"]
+    try:
+        run(model, batch, {}, ["embedding"])
+    except InputError:  # the words are looked up elsewhere (Florence 2)
+        return ["input"]
+    return ["embedding"]
+
+
+_WHERE = {
+    "embedding": "at the embedding",
+    "pixels": "at the pixels",
+    "input": "of what enters the first blocks",
+    TEXT: "of what enters the text's first block",
+}
 
 
 @contextmanager
@@ -312,10 +314,13 @@ class Accounting(Propagation):
                 constant, first = args[constants[0]], constants[0] == 0
                 # a - b and rsub(b, a): the one that is subtracted is the second, or for rsub the first.
                 sign = -1 if "sub" in name and first == (name == "rsub") else 1
-                output.register_hook(
-                    lambda gradient: None if gradient is None else self._note(sign * gradient * constant)
-                )
-        return output
+                itself = weakref.ref(output)
 
-    def _note(self, part: Tensor) -> None:
-        self.absorbed += float(part.double().sum())
+                def note(gradient: Tensor | None) -> None:
+                    # What enters the first block may have been cut off here since: then the constant came before it.
+                    cut = (sum_ := itself()) is not None and sum_.is_leaf
+                    if gradient is not None and not cut:
+                        self.absorbed += float((sign * gradient * constant).double().sum())
+
+                output.register_hook(note)
+        return output

@@ -841,6 +841,17 @@ def test_check_shows_every_finding_as_it_is(lrpx_command, monkeypatch):
     assert lrpx_command("check", "gpt2")[0] == 0
 
 
+def test_check_of_a_model_that_cannot_be_checked(lrpx_command, monkeypatch):
+    report = Report(lines=[(None, "XModel reads nothing random")], checked=False)
+    monkeypatch.setattr("lrpx.check.check", lambda *_: report)
+    code, out, err = lrpx_command("check", "gpt2")
+    assert (code, err) == (2, "")
+    assert out == (
+        "note  XModel reads nothing random\ngpt2: lrpx check cannot check this model, for the reason above, which says "
+        "nothing about its explanations.\n"
+    )
+
+
 def test_check_of_no_model(lrpx_command):
     code, out, err = lrpx_command("check", "./none")
     assert (code, out) == (2, "")

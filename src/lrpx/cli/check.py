@@ -32,13 +32,17 @@ def check(
     token: options.TokenOption = None,
     verbose: options.VerboseOption = False,
 ) -> None:
-    """Verify a model on the spot: forward pass untouched, rules met, relevance adds up. Exit status 1 if it does not hold."""
+    """Verify a model on the spot: forward pass untouched, rules met, relevance adds up.
+
+    Exit status 1 if it does not hold, 2 if the model cannot be checked.
+    """
     options.set_logging(verbose)
     if name is not None and model is not None:
         raise InputError(f"two models are given: {name} and --model {model}. Give one.")
     model = name or model or options.DEFAULT_MODEL
     from ..check import check as run
     from ..models.loading import load
+    from ..passes.hidden_states import PLACES, is_entry
 
     loaded, reader = load(
         model,
@@ -63,14 +67,17 @@ def check(
     if report.sums:
         table = unclipped("LRP relevance at", f"sum (value {report.value:.6g})")
         for name, total in report.sums.items():
-            table.add_row(name if name in ("embedding", "pixels") else f"output of {name}", f"{total:.6g}")
+            table.add_row(name if name in PLACES or is_entry(name) else f"output of {name}", f"{total:.6g}")
         console.print(table)
     failed = sum(ok is False for ok, _ in report.lines)
     about = escape(model)
-    verdict = (
-        f"[green]{about} can be explained: all checks hold.[/]"
-        if report.holds
-        else f"[red]{about}: {counted(failed, 'check')} failed. Do not rely on its explanations.[/]"
-    )
+    if report.holds:
+        status, verdict = 0, f"[green]{about} can be explained: all checks hold.[/]"
+    elif failed:
+        status = 1
+        verdict = f"[red]{about}: {counted(failed, 'check')} failed. Do not rely on its explanations.[/]"
+    else:
+        status, why = 2, "for the reason above, which says nothing about its explanations."
+        verdict = f"[yellow]{about}: lrpx check cannot check this model, {why}[/]"
     console.print(verdict, soft_wrap=True, highlight=False)
-    raise typer.Exit(0 if report.holds else 1)
+    raise typer.Exit(status)

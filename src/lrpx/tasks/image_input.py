@@ -20,11 +20,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..errors import InputError
-from ..models.placement import entry_device
 from ..models.signature import takes
-from ..text.batching import Batch
 from .pictures import as_seen, open_picture
-from .text_classification import LabelScores
 
 EXPECTED = (
     "Give a PIL image, a path, an array of bytes [height, width, 3], pixel values [3, height, width], what an image processor "
@@ -139,7 +136,7 @@ def _checked(inputs: dict[str, Tensor], model: PreTrainedModel) -> dict[str, Ten
     channels = getattr(config, "num_channels", 3)
     if values.ndim != 4 or values.shape[1] != channels:
         raise InputError(f"pixel values of shape {list(values.shape[1:])}: {name} takes [{channels}, height, width].")
-    size, given = _size(config), (values.shape[2], values.shape[3])
+    size, given = stated_size(config), (values.shape[2], values.shape[3])
     if size is not None and takes(model, "interpolate_pos_encoding") and given != size:
         raise InputError(
             f"pixel values of {given[0]} x {given[1]}: {name} takes {size[0]} x {size[1]}. Give the image itself and the model's "
@@ -148,7 +145,7 @@ def _checked(inputs: dict[str, Tensor], model: PreTrainedModel) -> dict[str, Ten
     return inputs
 
 
-def _size(config: Any) -> tuple[int, int] | None:
+def stated_size(config: Any) -> tuple[int, int] | None:
     """Height and width that a configuration states."""
     size = getattr(config, "image_size", None)
     if isinstance(size, list | tuple):
@@ -169,21 +166,3 @@ def as_image(patches: np.ndarray, rows: int, columns: int) -> np.ndarray:
     side = round((patches.shape[1] / 3) ** 0.5)
     grid = patches[: rows * columns].reshape(rows, columns, side, side, 3)
     return grid.transpose(4, 0, 2, 1, 3).reshape(3, rows * side, columns * side)
-
-
-def random_images(model: PreTrainedModel, seed: int) -> Batch:
-    """One image of random pixels, and the first label."""
-    config = getattr(model.config, "vision_config", model.config)
-    generator, channels = torch.Generator().manual_seed(seed), getattr(config, "num_channels", 3)
-    height, width = _size(config) or (224, 224)
-    inputs = {"pixel_values": torch.randn(1, channels, height, width, generator=generator)}
-    if takes(model, "spatial_shapes"):
-        side = round(config.num_patches**0.5)
-        values = torch.randn(1, side**2, channels * config.patch_size**2, generator=generator)
-        mask = torch.ones(1, side**2, dtype=torch.int64)
-        inputs = {"pixel_values": values, "pixel_attention_mask": mask, "spatial_shapes": torch.tensor([[side, side]])}
-    device = entry_device(model)
-    inputs = {name: value.to(device) for name, value in inputs.items()}
-    inputs["pixel_values"] = inputs["pixel_values"].to(model.dtype)
-    first = torch.zeros(1, dtype=torch.int64, device=device)
-    return Batch(inputs, [slice(None)], first, first, first - 1, True, readout=LabelScores(), of_images=True)
