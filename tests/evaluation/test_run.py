@@ -510,6 +510,10 @@ def test_several_models(sva, tmp_path):
     runs = evaluate_all(sva, models, ["lrp"], tmp_path / "runs", limit=4, progress=False)
     assert [run.path for run in runs] == [tmp_path / "runs" / "one", tmp_path / "runs" / "two"]
     assert [run.name for run in find_runs([tmp_path / "runs"])] == ["one", "two"]
+    evaluate_all(sva, models, ["random"], tmp_path / "runs" / "more", limit=4, progress=False)
+    evaluate_all(sva, models[:1], ["attnlrp"], tmp_path / "runs" / "third", limit=4, progress=False)
+    found = [str(run.path.relative_to(tmp_path)) for run in find_runs([tmp_path / "runs"])]
+    assert found == ["runs/more/one", "runs/more/two", "runs/one", "runs/third", "runs/two"]
     (alone,) = evaluate_all(sva, models[:1], ["lrp"], tmp_path / "alone", limit=4, progress=False)
     assert alone.path == tmp_path / "alone"
     with pytest.raises(InputError, match="holds the run of one model"):

@@ -22,12 +22,17 @@ def test_numbers_of_a_map_share_their_decimals(value, scale, text):
 
 
 @pytest.mark.parametrize(
-    ("numbers", "largest"),
-    [([1, -1, 5.5], "+5.500"), ([1, 4, -5.5, np.nan], "±5.500"), ([0, -4, -2], f"{MINUS}4.000"), ([1, -1], "")],
+    ("numbers", "far"),
+    [
+        ([1, -1, 5.5], "up to +5.500"),
+        ([1, 4, -5.5, np.nan], f"{MINUS}5.500 to +4.000"),
+        ([0, -4, -2], f"up to {MINUS}4.000"),
+        ([1, -1], ""),
+    ],
 )
-def test_what_is_beyond_the_scale_has_its_sign(numbers, largest):
+def test_how_far_numbers_are_beyond_the_scale_on_either_side(numbers, far):
     said = darkest(np.array(numbers, dtype=float), 1.5, MINUS)
-    assert (f", up to {largest})" in said) if largest else not said
+    assert said.endswith(f", {far})") if far else not said
 
 
 def test_a_minus_sign_can_be_given():

@@ -619,6 +619,21 @@ def test_examples_are_the_highest_differences(run, result):
             assert (e.target.text, e.contrast.text) == ("are", "is")
 
 
+@pytest.mark.parametrize("format", ["latex", "html"])
+def test_methods_without_a_sign_are_said_to_have_none(run, result, format, tmp_path):
+    """Neither a side of the chart of roles nor a colour says anything for or against, and their maps have no sum."""
+    text = " ".join(report([run.path], format=format, examples=2).replace("\\ ", " ").split())
+    name = method_label(result.norm)
+    assert f"{name} has no sign: there red says how much a token matters, for or against." in text
+    if format == "html":
+        assert "against it. Gradient has no sign: all of it stands to the right, whether for or against." in text
+    for example in examples(result, 2):
+        unsigned = {e.method for e in example.explanations if e.measures == "sensitivity"}
+        assert unsigned == {name}
+    signed = made_up(tmp_path / "run", ["lrp", "alti-logit"])
+    assert "has no sign" not in report([signed.path], format=format, examples=2)
+
+
 def test_examples_add_up(tmp_path):
     def parts(record):
         outside = 2.5 if record.method == "alti-logit" else 0.0

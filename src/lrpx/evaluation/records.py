@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..benchmark.storage import read_counts, read_manifest, read_table, table_bytes, write_table
+from ..benchmark.wrong_folder import kind_of_folder
 from ..errors import InputError, counted, import_optional, nearest
 from ..files import atomic_write, write_json
 from .curves import NAMES
@@ -169,15 +170,15 @@ def open_run(path: str | Path) -> Run:
 
 
 def find_runs(paths: Sequence[str | Path]) -> list[Run]:
-    """The runs in the given folders: each is a run, or holds one run per model.
+    """The runs in the given folders: each is a run, or all that is below it, such as one run per model.
 
     Raises:
-        InputError: A folder is neither.
+        InputError: A folder is not a run, and none is below it.
     """
     found = []
     for path in map(Path, paths):
-        inside = sorted(p.parent for p in path.glob("*/manifest.json")) if not (path / "manifest.json").exists() else []
-        found += [open_run(p) for p in inside or [path]]
+        below = [] if (path / "manifest.json").exists() else sorted(p.parent for p in path.rglob("manifest.json"))
+        found += [open_run(p) for p in [p for p in below if kind_of_folder(p) == "run"] or [path]]
     if not found:
         raise InputError(
             "no run given.",

@@ -52,9 +52,9 @@ const ofScale = (values, scale) => {
 const beyondScale = (values, scale, digits) => {
   const beyond = values.filter(v => Math.abs(v) > scale);
   if (!beyond.length) return "";
-  const largest = signed(beyond.reduce((a, b) => Math.abs(b) > Math.abs(a) ? b : a), digits);
-  const both = beyond.some(v => v < 0) && beyond.some(v => v > 0);
-  return `${beyond.length} of ${values.length}, up to ${both ? `±${largest.slice(1)}` : largest}`;
+  const low = Math.min(...beyond), high = Math.max(...beyond), count = `${beyond.length} of ${values.length}`;
+  if (low < 0 && high > 0) return `${count}, ${signed(low, digits)} to ${signed(high, digits)}`;
+  return `${count}, up to ${signed(high < 0 ? low : high, digits)}`;
 };
 const signed = (v, digits) => v ? ((v > 0 ? "+" : "") + String(Number(v.toPrecision(digits)))).replace("-", D.minus) : "0";
 

@@ -21,18 +21,14 @@ def fixed(value: float, scale: float, sign: str = "-") -> str:
 
 
 def darkest(numbers: np.ndarray, scale: float, sign: str = "-") -> str:
-    """How many of the finite ``numbers`` are beyond the scale, and the largest of them; empty where none is.
-
-    The largest has its sign, or ±, where some lie beyond either end.
-    """
+    """How many of the finite ``numbers`` are beyond the scale, and how far: to the largest, or both ways; empty where none is."""
     shown = numbers[np.isfinite(numbers)]
     beyond = shown[np.abs(shown) > scale]
     if not beyond.size:
         return ""
-    largest = fixed(float(beyond[np.abs(beyond).argmax()]), scale, sign)
-    if beyond.min() < 0 < beyond.max():
-        largest = f"±{largest[1:]}"
-    return f"darkest: beyond the scale ({beyond.size} of {shown.size}, up to {largest})"
+    low, high = (fixed(float(end), scale, sign) for end in (beyond.min(), beyond.max()))
+    far = f"{low} to {high}" if beyond.min() < 0 < beyond.max() else f"up to {low if beyond.max() < 0 else high}"
+    return f"darkest: beyond the scale ({beyond.size} of {shown.size}, {far})"
 
 
 def probability(p: float) -> str:

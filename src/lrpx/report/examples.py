@@ -15,7 +15,7 @@ from ..errors import import_optional
 from ..heatmap.text import continues_character, readable
 from ..results.explanation import Explanation
 from ..results.tokens import Token, Unit
-from .results import Result, method_label, methods_in
+from .results import Result, kind_in, measures_of, method_label, methods_in, without_sign
 
 _LONGEST = 4  # bytes of a character in UTF-8, so tokens that may share one
 
@@ -33,6 +33,7 @@ class Example:
         roles: Of every token.
         position: The token whose logits are explained: the last one, or the mask.
         explanations: One per method.
+        colours: What red and blue mean.
     """
 
     sample_id: int
@@ -43,6 +44,7 @@ class Example:
     roles: list[str]
     position: int
     explanations: list[Explanation]
+    colours: str
 
 
 def examples(result: Result, count: int) -> list[Example]:
@@ -76,6 +78,10 @@ def _example(result: Result, records: Sequence[dict[str, Any]]) -> Example:
         roles=first["roles"],
         position=first["position"],
         explanations=[_explanation(result, record, units) for record in records],
+        colours=f"Red speaks for it, blue for the other {kind_in([result]).other}; each map has its own scale."
+        + without_sign(
+            [record["method"] for record in records], "there red says how much a token matters, for or against"
+        ),
     )
 
 
@@ -92,6 +98,7 @@ def _explanation(result: Result, record: dict[str, Any], units: list[Unit]) -> E
         contrast=Token(record["other_id"], record["other"]),
         position=record["position"],
         method=method_label(record["method"]),
+        measures=measures_of(record["method"]),
         provenance={"model": result.label},
         components=_outside(record),
     )

@@ -11,7 +11,7 @@ from ..benchmark.folder import ROLES
 from ..heatmap import Look, html_fragment
 from . import charts, tables
 from .examples import Example, examples
-from .results import Result, kind_in, notes
+from .results import Result, kind_in, methods_in, notes, without_sign
 from .tables import Table, TableCell
 
 _PAGE = 890  # pixels for the columns of a table, beside the names of its rows
@@ -155,10 +155,11 @@ def _role_charts(results: Sequence[Result]) -> str:
         f"<h3>{escape(r.label)}</h3>{charts.role_bars(r, kind)}" for r in results if r.token_roles
     )
     table = tables.roles(results)
+    unsigned = without_sign(methods_in(results), "all of it stands to the right, whether for or against")
     return (
         f'<section class="card"><h2>{escape(table.title)}</h2>{_warning(table)}<div class="legend">{legend}</div>{drawn}'
         f'<p class="soft">{escape(table.caption)} To the right: relevance for the predicted {kind.other}; to the left: '
-        "against it.</p>"
+        f"against it.{escape(unsigned)}</p>"
         '<details><summary class="soft">Numbers</summary>'
         f'<div class="scroll">{"".join(_table(table))}</div></details></section>\n'
     )
@@ -172,8 +173,7 @@ def _examples(result: Result, count: int) -> Iterator[str]:
     yield (
         f'<p class="soft">The {len(found)} correctly predicted samples with the highest difference of logits. '
         f'The {kind.truth} is <u class="s">underlined</u>, attractors are <u class="a">dotted</u>, the predicted {kind.word} is '
-        '<span class="verb">green</span>. Red speaks '
-        f"for it, blue for the other {kind.other}; each map has its own scale. Hover over a token for its number.</p>\n"
+        f'<span class="verb">green</span>. {escape(found[0].colours)} Hover over a token for its number.</p>\n'
     )
     for example in found:
         maps = html_fragment(example.explanations, Look("max"))

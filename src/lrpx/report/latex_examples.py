@@ -43,7 +43,7 @@ def figure(result: Result, count: int) -> str:
     caption = (
         f"The {len(found)} correctly predicted samples of \\texttt{{{tex(result.label)}}} with the highest difference of "
         f"logits. The {kind.truth} is \\underline{{underlined}}, attractors are \\lrpxattractor{{dotted}}, the predicted "
-        f"{kind.word} is \\lrpxverb{{green}}. Red speaks for it, blue for the other {kind.other}; each map has its own scale."
+        f"{kind.word} is \\lrpxverb{{green}}. {tex(found[0].colours)}"
     )
     body = "\n\\par\\medskip\n".join("\n".join(_block(example)) for example in found)
     if sum(map(_height, found)) <= _PAGE:

@@ -21,6 +21,8 @@ from ..benchmark.kinds import Kind, kind_in_records
 from ..errors import InputError, import_optional
 from ..evaluation.metrics import Interval, bootstrap, random_baseline
 from ..evaluation.records import METRICS, Run
+from ..methods import METHODS, SIGNED
+from ..results.explanation import Measures
 from .paper import MODELS, PaperModel, twin
 from .scored import Scored, failed_samples, lengths_of, metrics_of, scored_methods, shares_of_tokens
 from .set_up import choices, differences
@@ -129,6 +131,18 @@ def kind_in(results: Sequence[Result]) -> Kind:
 def method_label(method: str) -> str:
     """The name of a method in a table."""
     return NAMES.get(method, method)
+
+
+def measures_of(method: str) -> Measures:
+    """What a recorded method measures, as ``Explanation.measures``; ``"parts"`` of one that is not known in this process."""
+    known = METHODS.get("gradient" if method in NORMS else method)
+    return "parts" if known is None else known.measures
+
+
+def without_sign(methods: Sequence[str], consequence: str) -> str:
+    """A sentence about those of the recorded methods whose relevance is never negative, and what follows; empty without any."""
+    names = [method_label(method) for method in methods if measures_of(method) not in SIGNED]
+    return f" {' and '.join(names)} {'has' if len(names) == 1 else 'have'} no sign: {consequence}." if names else ""
 
 
 def results_of(runs: Sequence[Run], *, compare_paper: bool = False, k: int = 2) -> list[Result]:
