@@ -450,8 +450,16 @@ def test_of_several_texts_those_that_can_be_explained_are(lrpx_command, tmp_path
     if how == "file":
         texts, where = ["--file", str(tmp_path / "x.jsonl")], f"--file {tmp_path / 'x.jsonl'}, line 3"
     code, out, err = lrpx_command("explain", *texts, "--format", "json")
-    assert (code, texts_of(out)) == (1, ["the", "12"])
+    *explained, failure = json.loads(out)
+    assert (code, texts_of(json.dumps(explained))) == (1, ["the", "12"])
     assert err == f"lrpx: {where}: the text ' ' is empty. Give at least one word.\n"
+    assert (failure["kind"], failure["index"], failure["text"]) == ("failure", 1, " ")
+    lines = lrpx_command("explain", *texts, "--format", "jsonl")[1].splitlines()
+    assert list(map(json.loads, lines)) == [*explained, failure]
+    for format in ("html", "terminal", "latex"):
+        drawn = lrpx_command("explain", *texts, "--format", format)[1]
+        said = f"1 text could not be explained: {where.rpartition(', ')[2]}."
+        assert " ".join(drawn.replace("\\ ", " ").split()).count(said) == 1
     assert lrpx_command("explain", " ", "", "--format", "json")[:2] == (2, "")
 
 

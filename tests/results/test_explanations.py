@@ -1,5 +1,6 @@
 """Several explanations together."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -138,6 +139,20 @@ def test_failures_are_saved(three, tmp_path, count):
         (1, "", InputError, "it is empty."),
         (3, None, NonFiniteError, "NaN in layer 1."),
     ]
+
+
+def test_failures_are_kept_side_by_side(three, tmp_path, capsys):
+    """Of a list, of its file and of JSON lines, each text once."""
+    Explanations(three, FAILED).save(tmp_path / "es.json")
+    lines = [json.dumps(each.to_dict()) for each in (*three, *FAILED[:1])]
+    (tmp_path / "es.jsonl").write_text("\n".join(lines))
+    for given in ([Explanations(three, FAILED), three], [tmp_path / "es.json", tmp_path / "es.jsonl"]):
+        found = lrpx.compare(*given)
+        assert len(found) == 2 * len(three)
+        assert [failure.index for failure in found.failures] == [1, 3]
+    (tmp_path / "es.jsonl").write_text("\n".join([*lines, '{"kind": "failure"}']))
+    with pytest.raises(InputError, match=rf"es\.jsonl, line {len(lines) + 1}: not a saved failure"):
+        lrpx.compare(tmp_path / "es.jsonl")
 
 
 def test_a_saved_failure_that_is_none(tmp_path):

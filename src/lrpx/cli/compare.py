@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from . import options
-from .output import check_document, destination, look_of, view_of, write
+from .output import Format, check_document, destination, look_of, view_of, write
+from .texts import without_failures
 
 
 def compare(
@@ -42,4 +43,7 @@ def compare(
     from ..results.compare import compare as side_by_side
 
     found = side_by_side(*files)
-    write(list(found), kind, output, look, fragment=fragment, engine=engine or "pdflatex", of=of, head=places)
+    shown: list[Any] = [*found, *found.failures]
+    if kind not in (Format.json, Format.jsonl):
+        shown = without_failures(found, found.failures, [f"text {failure.index + 1}" for failure in found.failures])
+    write(shown, kind, output, look, fragment=fragment, engine=engine or "pdflatex", of=of, head=places)

@@ -15,7 +15,7 @@ from ..results.explanations import Explanations
 from . import options
 from .output import Format, check_document, destination, look_of, quiet_if_shown, view_of, write
 from .suspect import note_pictures
-from .texts import InputText, asked_of, origins_in_warnings, tell_failures, texts_of
+from .texts import InputText, asked_of, origins_in_warnings, tell_failures, texts_of, without_failures
 from .wording import in_command_words
 
 
@@ -224,9 +224,11 @@ def explain(
     assert isinstance(explained, Explanations)
     tell_failures(explained, texts, context)
     if len(explained):
-        shown = list(explained)
+        shown: list[Any] = [*explained, *explained.failures]
         if kind not in (Format.json, Format.jsonl):
-            shown = [in_command_words(e, context.command, context.find_root().command) for e in shown]
+            shown = [in_command_words(e, context.command, context.find_root().command) for e in explained]
+            origins = [texts[failure.index].origin for failure in explained.failures]
+            shown = without_failures(shown, explained.failures, origins)
         lines = _lines(texts, explained)
         write(
             shown, kind, output, look, fragment=fragment, engine=engine or "pdflatex", of=of, head=places, lines=lines

@@ -19,14 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ..errors import InputError, LrpxWarning, nearest
+from ..errors import InputError, LrpxWarning, counted, listed, nearest
 from ..files import not_utf8
 from ..methods import METHODS
 from .suspect import check_lines, is_picture, made_by_lrpx, not_texts, note_file_names, note_pictures
 from .wording import ERROR, tell
 
 if TYPE_CHECKING:
-    from ..results.explanations import Explanations
+    from ..results.explanation import Explanation
+    from ..results.explanations import Explanations, Failure
 
 KEYS = {
     "text": (str, "a string"),
@@ -167,6 +168,14 @@ def tell_failures(explained: Explanations, texts: Sequence[InputText], context: 
     """One error for each text that could not be explained, with the line that it stands in."""
     for failure in explained.failures:
         tell(ERROR, failure.error.at(texts[failure.index].origin), context.command, context.find_root().command)
+
+
+def without_failures(shown: Sequence[Explanation], failures: Sequence[Failure], origins: Sequence[str]) -> list[Any]:
+    """What is drawn, whose first header says which texts are not in it, each by where it came from."""
+    places = [origin.rpartition(", ")[2] for origin in origins]
+    left_out = f"{counted(len(failures), 'text')} could not be explained: {listed(places, 10)}."
+    first, *others = shown
+    return [first.noted([left_out]) if failures else first, *others]
 
 
 @contextmanager

@@ -45,7 +45,7 @@ def faithfulness(
     steps: int = 20,
     ranked_by: Sequence[Explanation] | None = None,
 ) -> Faithfulness:
-    """Remove parts in the order of their relevance, and watch the explained value; ``curves.py`` says what is measured.
+    """Remove parts in the order of their relevance, and watch the explained value; docs/faithfulness.md says what is measured.
 
     The token at the explained position of a masked language model is never hidden: it is what the model is asked about. Where
     tokens are deleted, that of any model is kept, which has a place in every text that is left.

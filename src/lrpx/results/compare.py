@@ -11,7 +11,7 @@ from ..errors import InputError
 from ..files import json_object
 from ..heatmap.alignment import text_of
 from .explanation import Explanation
-from .explanations import Explanations
+from .explanations import Explanations, Failure
 from .saved import WROTE, read_saved
 
 Given: TypeAlias = "Explanation | Iterable[Explanation] | str | os.PathLike[str]"
@@ -27,7 +27,7 @@ def compare(*given: Given) -> Explanations:
         *given: Explanations, ``Explanations`` or other sequences of them, or paths of files that hold either.
 
     Returns:
-        All of them, text by text.
+        All of them, text by text, with the failures that they have.
 
     Raises:
         InputError: Something else is given, or no text is explained twice.
@@ -37,13 +37,17 @@ def compare(*given: Given) -> Explanations:
         >>> lrpx.compare(*(explainer("The keys to the cabinet", method=name) for name in ("lrp", "attnlrp"))).show()
     """
     by_text: dict[str, list[Explanation]] = {}
+    failures: dict[tuple[int, str], Failure] = {}  # of a text once, where two methods or models failed on it
     for e in _each(given):
-        by_text.setdefault(text_of(e), []).append(e)
+        if isinstance(e, Failure):
+            failures[e.index, str(e.text)] = e
+        else:
+            by_text.setdefault(text_of(e), []).append(e)
     if not any(len(found) > 1 for found in by_text.values()):
         texts = ", ".join(repr(_text(found[0])) for found in list(by_text.values())[:3])
         why = f"no text is explained twice: {texts}" if texts else "no explanations are given"
         raise InputError(f"nothing to compare: {why}. Give two or more explanations of one text.")
-    return Explanations(e for found in by_text.values() for e in found)
+    return Explanations((e for found in by_text.values() for e in found), failures.values())
 
 
 def load_any(path: str | os.PathLike[str]) -> Explanations:
@@ -57,7 +61,7 @@ def load_any(path: str | os.PathLike[str]) -> Explanations:
             f"{os.fspath(path)!r} is no file.", python="Give one that Explanation.save() wrote.", command=WROTE
         )
     if lines := _json_lines(Path(path)):
-        return Explanations(_of_line(path, number, each) for number, each in enumerate(lines, start=1))
+        return Explanations.from_dicts(lines, lambda i: f"{os.fspath(path)}, line {i + 1}")
     found = read_saved(path, "Explanation.save()")
     return Explanations.load(path) if isinstance(found, list) else Explanations([Explanation.load(path)])
 
@@ -71,19 +75,14 @@ def _json_lines(path: Path) -> list[dict[str, Any]]:
         return []
 
 
-def _of_line(path: str | os.PathLike[str], number: int, data: dict[str, Any]) -> Explanation:
-    try:
-        return Explanation.from_dict(data)
-    except InputError as error:
-        raise error.at(f"{os.fspath(path)}, line {number}") from None
-
-
-def _each(given: Iterable[Given]) -> Iterator[Explanation]:
+def _each(given: Iterable[Given]) -> Iterator[Explanation | Failure]:
     for one in given:
         if isinstance(one, Explanation):
             yield one
+        elif isinstance(one, Explanations):
+            yield from (*one, *one.failures)
         elif isinstance(one, str | os.PathLike):
-            yield from load_any(one)
+            yield from _each([load_any(one)])
         elif isinstance(one, Iterable):
             yield from _each(one)  # type: ignore[arg-type]
         else:

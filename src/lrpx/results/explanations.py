@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -149,18 +149,31 @@ class Explanations(Shown, Sequence[Explanation]):
         data = read_saved(path, "Explanation.save()")
         if not isinstance(data, list):
             raise InputError(f"{path} holds one explanation, not a list of them. Type: lrpx.Explanation.load(path)")
+        return cls.from_dicts(data, lambda i: f"{path}[{i}]")
+
+    @classmethod
+    def from_dicts(cls, entries: Sequence[Any], where: Callable[[int], str]) -> Explanations:
+        """From explanations and failures as JSON types, as ``save`` writes them.
+
+        Args:
+            entries: All of them.
+            where: What an entry is called in errors, by its index.
+
+        Raises:
+            InputError: One is neither.
+        """
         found: list[Explanation] = []
         failures: list[Failure] = []
-        for i, each in enumerate(data):
+        for i, each in enumerate(entries):
             if not isinstance(each, dict):
-                raise InputError(f"{path}[{i}] is {type(each).__name__}, not an explanation.")
+                raise InputError(f"{where(i)} is {type(each).__name__}, not an explanation.")
             try:
                 if each.get("kind") == "failure":
                     failures.append(Failure.from_dict(each))
                 else:
                     found.append(Explanation.from_dict(each))
             except InputError as error:
-                raise error.at(f"{path}[{i}]") from None
+                raise error.at(where(i)) from None
         return cls(found, failures)
 
 
