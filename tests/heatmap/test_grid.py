@@ -507,3 +507,18 @@ def test_the_table_of_texts_has_the_direction_of_the_grids():
     table = re.search(r'<table class="overview">(.*?)</table>', page, flags=re.S)[1]
     assert re.findall(r'<td><bdi dir="(\w+)">', table) == ["ltr", "ltr"]
     assert re.findall(r'<div class="columns" dir="(\w+)">', page) == ["ltr", "ltr"]
+
+
+@pytest.mark.parametrize(
+    ("method", "part"),
+    [
+        ("LRP, uniform gate", False),
+        ("Gradient, squared L2", False),
+        ("lrp, head 3 of layer 11", True),
+        ("lrp, transformer.h.0.mlp.act, neuron 7", True),
+    ],
+)
+def test_a_row_of_a_part_of_the_model_has_no_value(method, part):
+    """The value is that of the whole model; a comma in a method's name does not make it a part."""
+    values = dict(grid([made(), made(method=method)], Look()).ends())["value"]
+    assert [bool(text) for text in values] == [True, not part]

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -246,8 +247,8 @@ def _same(several: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _is_part(v: View) -> bool:
-    """Whether it is of one head or neuron: of ``attnlrp, head 5 of layer 3``."""
-    return ", " in v.method
+    """Whether it is of one head or neuron: of ``attnlrp, head 5 of layer 3``, unlike ``LRP, uniform gate``."""
+    return re.search(r", (head \d+ of layer|\S+, neuron) \d+$", v.method) is not None
 
 
 def _common(texts: Sequence[str]) -> str:
