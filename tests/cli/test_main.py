@@ -220,7 +220,7 @@ def test_layers_heads_and_neurons(lrpx_command, tmp_path):
             ["--head", "0,1", "--format", "csv"],
             "--head 0,1 is for what is drawn, and csv has a row for each token. Type",
         ),
-        (["--of", "heads", "--format", "latex"], "--format pdf"),
+        (["--of", "heads", "--format", "latex"], "Type: --output heatmap.pdf"),
     ]:
         code, _, err = lrpx_command("explain", TEXT, *given)
         assert code == 2

@@ -36,6 +36,23 @@ def test_what_is_read_is_not_overwritten(lrpx_command, tmp_path, arguments):
     assert [file.read_text() for file in files] == ["The keys\n"] * 3
 
 
+@pytest.mark.parametrize(
+    ("of", "given", "advice"),
+    [
+        ("heads", ["--output", "h.tex"], ["--output", "h.pdf"]),
+        ("layers", ["--output", "h.csv"], ["--output", "h.html"]),
+        ("heads", ["--output", "h.jsonl"], ["--output", "h.html"]),
+        ("layers", ["--format", "latex"], ["--output", "heatmap.pdf"]),
+        ("heads", ["--format", "csv"], ["--format", "html"]),
+    ],
+)
+def test_what_is_advised_for_matrices_can_be_typed(lrpx_command, tmp_path, monkeypatch, of, given, advice):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = lrpx_command("explain", "the keys", "--of", of, *given)
+    assert (code, err.split(": ")[-1].split()) == (2, advice)
+    assert lrpx_command("explain", "the keys", "--of", of, *advice)[0] == 0
+
+
 @pytest.mark.parametrize("command", ["flow", "generate"])
 def test_an_unknown_suffix_is_answered_with_those_of_the_command(lrpx_command, command):
     code, _, err = lrpx_command(command, "The keys", "-o", "x.md")

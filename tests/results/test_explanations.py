@@ -123,6 +123,12 @@ def test_every_view_says_what_failed(three, tmp_path, capsys):
     assert all(e.notes == () for e in found)
 
 
+def test_what_failed_is_not_said_of_one_method_alone(three, capsys):
+    Explanations([three[0], replace(three[0], method="attnlrp"), three[2]], FAILED).show()
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines() if "could not be explained" in line]
+    assert lines == ["note: 2 texts could not be explained; .failures says which and why."]
+
+
 def test_where_all_failed():
     found = Explanations([], FAILED)
     with pytest.raises(InputError, match=r"no explanation to draw: 2 texts could not be explained; \.failures says"):

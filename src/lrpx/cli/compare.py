@@ -37,7 +37,7 @@ def compare(
     """
     kind, output = destination(format, output, files)
     check_document(kind, fragment=fragment, engine=engine)
-    of, places = view_of(kind, of, head)
+    of, places = view_of(kind, of, head, output)
     look = look_of(scale, hide, group, numbers, palette, header)
 
     from ..results.compare import compare as side_by_side
@@ -45,5 +45,5 @@ def compare(
     found = side_by_side(*files)
     shown: list[Any] = [*found, *found.failures]
     if kind not in (Format.json, Format.jsonl):
-        shown = without_failures(found, found.failures, [f"text {failure.index + 1}" for failure in found.failures])
+        shown = without_failures(found, found.failures, [f"index {failure.index}" for failure in found.failures])
     write(shown, kind, output, look, fragment=fragment, engine=engine or "pdflatex", of=of, head=places)

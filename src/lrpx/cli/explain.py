@@ -152,7 +152,7 @@ def explain(
     options.set_logging(verbose)
     kind, output = destination(format, output, [file, *(image or ()), model])
     check_document(kind, fragment=fragment, engine=engine)
-    of, places = view_of(kind, of, head)
+    of, places = view_of(kind, of, head, output)
     look = look_of(scale, hide, group, numbers, palette, header)
     named = [name.strip() for given in method or ["attnlrp"] for name in given.split(",")]
     methods = list(dict.fromkeys(named))

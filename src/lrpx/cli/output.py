@@ -8,6 +8,7 @@ import importlib.util
 import io
 import os
 import re
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -134,7 +135,7 @@ def check_document(kind: Format, *, fragment: bool, engine: str | None) -> None:
         raise InputError(f"unknown engine {engine!r}. {nearest(engine, ENGINES)}")
 
 
-def view_of(kind: Format, of: str, head: str | None) -> tuple[str, tuple[int, ...] | None]:
+def view_of(kind: Format, of: str, head: str | None, output: Path | None) -> tuple[str, tuple[int, ...] | None]:
     """What is shown, and of which head, as asked for by ``--of`` and ``--head``.
 
     Raises:
@@ -153,16 +154,23 @@ def view_of(kind: Format, of: str, head: str | None) -> tuple[str, tuple[int, ..
     typed = f"--of {of}" if head is None else f"--head {head}"
     if of != "tokens" and kind is Format.csv:
         raise InputError(
-            f"{typed} is for what is drawn, and csv has a row for each token. Type another format: --format html"
+            f"{typed} is for what is drawn, and csv has a row for each token. Type another format: {_instead(output, 'html')}"
         )
     if of != "tokens" and kind in (Format.json, Format.jsonl):
         raise InputError(
             f"{typed} is for what is drawn, and {kind.name} holds all numbers. Leave it out, or type another format: "
-            "--format html"
+            f"{_instead(output, 'html')}"
         )
     if of in ("layers", "heads") and places is None and kind is Format.latex:
-        raise InputError(f"--of {of} is no text, which is what latex can show. Type: --format pdf")
+        raise InputError(f"--of {of} is no text, which is what latex can show. Type: {_instead(output, 'pdf')}")
     return of, places
+
+
+def _instead(output: Path | None, kind: str) -> str:
+    """What to type for another format; a picture needs a file."""
+    if output is None:
+        return "--output heatmap.pdf" if kind == "pdf" else f"--format {kind}"
+    return f"--output {shlex.quote(str(output.with_suffix(ENDINGS[kind][0])))}"
 
 
 def look_of(scale: str, hide: list[str] | None, group: str, numbers: bool | None, palette: str, header: bool) -> Look:

@@ -172,10 +172,11 @@ def tell_failures(explained: Explanations, texts: Sequence[InputText], context: 
 
 def without_failures(shown: Sequence[Explanation], failures: Sequence[Failure], origins: Sequence[str]) -> list[Any]:
     """What is drawn, whose first header says which texts are not in it, each by where it came from."""
+    from ..results.explanations import noted_first
+
     places = [origin.rpartition(", ")[2] for origin in origins]
     left_out = f"{counted(len(failures), 'text')} could not be explained: {listed(places, 10)}."
-    first, *others = shown
-    return [first.noted([left_out]) if failures else first, *others]
+    return noted_first(shown, left_out) if failures else list(shown)
 
 
 @contextmanager

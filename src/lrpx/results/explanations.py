@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from .. import errors
 from ..errors import InputError, LrpxError, counted
 from ..files import check_ending, json_line, save_output
+from ..heatmap.grid import groups
 from ..heatmap.shown import Shown
 from ..heatmap.view import failed
 from .agreement import agreements
@@ -90,11 +91,10 @@ class Explanations(Shown, Sequence[Explanation]):
         return super()._repr_html_() if self else None  # a notebook then shows the repr
 
     def _drawable(self) -> Explanations:
-        """With the failures as a note of the first: each view has the notes of what it draws."""
+        """With the failures as a note in the first header: each view has the notes of what it draws."""
         if not (self and self.failures):
             return self
-        first, *others = self
-        return Explanations([first.noted([failed(self.failures)]), *others], self.failures)
+        return Explanations(noted_first(self, failed(self.failures)), self.failures)
 
     def to_frame(self, of: Literal["tokens", "layers", "heads"] = "tokens") -> pd.DataFrame:
         """The rows of all explanations, as ``Explanation.to_frame``, after ``explanation``, ``input`` and ``method``.
@@ -175,6 +175,12 @@ class Explanations(Shown, Sequence[Explanation]):
             except InputError as error:
                 raise error.at(where(i)) from None
         return cls(found, failures)
+
+
+def noted_first(explanations: Sequence[Explanation], note: str) -> list[Explanation]:
+    """With a note about all, which every row of the first map has, so that its header does not name one of them."""
+    first = len(groups(explanations)[0])
+    return [*(e.noted([note]) for e in explanations[:first]), *explanations[first:]]
 
 
 def _asked(e: Explanation) -> tuple[Any, ...]:
