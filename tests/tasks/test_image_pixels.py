@@ -205,7 +205,6 @@ def test_it_is_saved_and_drawn(explainer, tmp_path):
             {"at": ["pixels", "model.language_model.layers.0"], "target": " a cat"},
             'or at "pixels", one of them',
         ),
-        (PLACED, {"at": "pixels", "target": " a cat", "heads": True}, "heads=True is for one token"),
         ("see ?", {"at": "pixels"}, 'at="pixels" is for images, and the text has none'),
     ],
 )
@@ -213,6 +212,12 @@ def test_what_cannot_be_asked(explainer, text, given, message):
     images = [photo()] if "<image>" in text else None
     with pytest.raises(InputError, match=message):
         explainer(text, images=images, **{"target": CAT, **given})
+
+
+def test_of_several_tokens_heads_are_not_known(explainer):
+    e = explainer(PLACED, images=[photo()], target=" a cat", at="pixels", heads=True)
+    assert e.by_head is None
+    assert any("heads are known of one explained token" in note for note in e.notes)
 
 
 def test_images_that_are_read_through_a_choice_are_refused():
