@@ -463,6 +463,16 @@ def test_of_several_texts_those_that_can_be_explained_are(lrpx_command, tmp_path
     assert lrpx_command("explain", " ", "", "--format", "json")[:2] == (2, "")
 
 
+def test_advice_about_a_line_is_written_as_in_the_line(lrpx_command, tmp_path):
+    """An option would not help where the line has its own value."""
+    (tmp_path / "x.jsonl").write_text('{"text": "the", "target": 100000}\n{"text": "the"}\n')
+    code, _, err = lrpx_command("explain", "--file", str(tmp_path / "x.jsonl"), "--contrast-id", "200000")
+    first, second = err.splitlines()
+    assert code == 2
+    assert 'line 1: "target": 100000 is outside the vocabulary' in first
+    assert "line 2: --contrast-id 200000 is outside the vocabulary" in second
+
+
 def test_a_chat(lrpx_command):
     code, out, err = lrpx_command("explain", "the", "--chat")
     assert (code, out) == (2, "")

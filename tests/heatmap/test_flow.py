@@ -13,7 +13,8 @@ from rich.console import Console
 
 from lrpx.errors import InputError
 from lrpx.heatmap import flow as flow_module
-from lrpx.heatmap.flow import flow_view, percent
+from lrpx.heatmap.colours import BLUE, NOTHING, RED
+from lrpx.heatmap.flow import colour_of, flow_view, percent
 from lrpx.heatmap.flow_terminal import TerminalFlow
 from lrpx.results.flow import FlowStep, RelevanceFlow
 from lrpx.results.tokens import Token, Unit
@@ -239,3 +240,17 @@ def test_nothing_reaches_the_input():
     kept[2, 3] = True
     steps = [step("block.0", "attention.0", [], [3], 2.0), step("attention.0", "input", [], [], 5.0)]
     assert "input: nothing reaches it\n" in printed(made(share=None, threshold=2.2, kept=kept, steps=steps))
+
+
+def test_what_is_0_is_neither_red_nor_blue():
+    zero = made(
+        steps=[
+            step("block.0", "attention.0", [(3, 3, 2.0)], [3], 2.0, "diagonal"),
+            step("attention.0", "input", [(3, 1, 0.0), (3, 3, -1.0)], [3], 1.0),
+        ]
+    )
+    page = zero.to_html()
+    ways = re.findall(r'<line class="edge (\w+)"[^>]*data-v="([^"]+)"', page)
+    assert {way for way, value in ways if float(value) == 0} == {"nothing"}
+    assert {way for way, value in ways if float(value) < 0} == {"down"}
+    assert [colour_of(value) for value in (1e-9, -1e-9, 0.0, -0.0)] == [RED, BLUE, NOTHING, NOTHING]

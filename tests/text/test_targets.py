@@ -270,6 +270,20 @@ def test_says_what_the_string_is(tokenizers, kind, given, message):
         token(tokenizers[kind], TEXT, given)
 
 
+@pytest.mark.parametrize(
+    ("other", "advised"), [(" is", True), (None, True), (" keys", False), ("keys", False), (0, False)]
+)
+def test_the_first_piece_is_not_advised_where_it_is_the_other_side(tokenizers, other, advised):
+    tokenizer = tokenizers["byte_level"]
+    (encoded,) = encode(tokenizer, TEXT)
+    if other == 0:
+        other = tokenizer.convert_tokens_to_ids("Ġkeys")
+    place = len(encoded.token_ids) - 1
+    with pytest.raises(InputError, match="A logit belongs to one token") as error:
+        resolve_token(" keyskeys", "contrast", encoded, place, tokenizer, len(tokenizer), "masked", other=other)
+    assert ("first piece" in str(error.value)) is advised
+
+
 @needs_shared(SHARED / "tokenizers")
 @pytest.mark.parametrize(
     ("text", "given", "count"),

@@ -6,6 +6,7 @@ A line of a JSON lines file is a string or an object: ``{"text": ...}`` or ``{"m
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ..errors import InputError, LrpxWarning, counted, listed, nearest
+from ..errors import InputError, LrpxWarning, counted, listed, nearest, with_arguments
 from ..files import not_utf8
 from ..methods import METHODS
 from .suspect import check_lines, is_picture, made_by_lrpx, not_texts, note_file_names, note_pictures
@@ -167,7 +168,23 @@ def asked_of(texts: Sequence[InputText], typed: Mapping[str, Any]) -> dict[str, 
 def tell_failures(explained: Explanations, texts: Sequence[InputText], context: typer.Context) -> None:
     """One error for each text that could not be explained, with the line that it stands in."""
     for failure in explained.failures:
-        tell(ERROR, failure.error.at(texts[failure.index].origin), context.command, context.find_root().command)
+        one = texts[failure.index]
+        said = _as_in_the_line(failure.error.at(one.origin).in_command, one)
+        tell(ERROR, said, context.command, context.find_root().command)
+
+
+def _as_in_the_line(message: str, one: InputText) -> str:
+    """What a line of JSON asks for itself, such as a target, as it is written there: an option would not change it."""
+
+    def written(name: str, value: str | None) -> str | None:
+        if name == "text" or getattr(one, name, None) is None:
+            return None
+        try:
+            return f'"{name}": ...' if value is None else f'"{name}": {json.dumps(ast.literal_eval(value))}'
+        except (SyntaxError, ValueError):
+            return None
+
+    return with_arguments(message, written)
 
 
 def without_failures(shown: Sequence[Explanation], failures: Sequence[Failure], origins: Sequence[str]) -> list[Any]:

@@ -10,6 +10,7 @@ Palette: TypeAlias = Literal["red and blue", "orange and purple"]
 RED, WHITE, BLUE = (205, 26, 38), (255, 255, 255), (28, 88, 188)
 BEYOND_RED, BEYOND_BLUE = (95, 6, 28), (8, 26, 84)  # larger than the end of the scale
 HIDDEN = (224, 226, 230)
+NOTHING = (172, 176, 184)  # of an edge or a dot of 0
 IMAGE = (242, 238, 220)  # stands for an image in the text
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .cells import cells_of
+from .colours import BLUE, NOTHING, RED, Rgb
 from .drawable import FlowLike
 from .facts import model_and_settings
 from .generated import AllTokens
@@ -172,6 +173,11 @@ def _kept(flow: FlowLike) -> str:
             f"the edges kept below a place at least {percent(least.kept)} (from {least.upper} to {least.lower})"
         )
     return "; ".join(parts)
+
+
+def colour_of(relevance: float) -> Rgb:
+    """Red raises the value, blue lowers it, and grey does neither."""
+    return RED if relevance > 0 else BLUE if relevance < 0 else NOTHING
 
 
 def percent(share: float) -> str:

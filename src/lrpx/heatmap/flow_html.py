@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from html import escape
 
-from .colours import BLUE, RED, hex_colour
+from .colours import BLUE, NOTHING, RED, hex_colour
 from .flow import FlowView, percent
 from .html import STYLE, document
 from .numbers import MINUS, short
@@ -30,6 +30,7 @@ position:relative;-webkit-overflow-scrolling:touch;width:fit-content;max-width:1
 .lrpx .flow .names{{top:0}}
 .lrpx .flow .corner{{position:sticky;left:0;top:0;background:#fff;z-index:2}}
 .lrpx .flow svg{{display:block;font:11px system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans",sans-serif}}
+.lrpx .flow line.edge{{stroke:#{hex_colour(NOTHING)}}}
 .lrpx .flow line.up{{stroke:#{hex_colour(RED)}}}
 .lrpx .flow line.down{{stroke:#{hex_colour(BLUE)}}}
 .lrpx .flow line{{stroke-linecap:round;stroke-opacity:.8;forced-color-adjust:none}}
@@ -37,6 +38,7 @@ position:relative;-webkit-overflow-scrolling:touch;width:fit-content;max-width:1
 .lrpx .flow text{{fill:#5d6169}}
 @media print{{.lrpx .flow{{max-height:none!important;overflow:visible}}}}
 .lrpx .flow text.token{{fill:#1b1c1f;unicode-bidi:plaintext}}
+.lrpx .flow circle.dot{{fill:#{hex_colour(NOTHING)}}}
 .lrpx .flow .up circle{{fill:#{hex_colour(RED)}}}
 .lrpx .flow .down circle{{fill:#{hex_colour(BLUE)}}}
 .lrpx .flow circle.hit{{fill:transparent}}
@@ -185,11 +187,11 @@ def _nodes_and_edges(view: FlowView, y: list[int]) -> list[str]:
     for edge in view.edges:
         from_x = logit if edge.row == 0 else x[edge.upper]
         size = 0.6 + 8.4 * abs(edge.relevance) / scale
-        kind = "up" if edge.relevance > 0 else "down"
         above = "logit" if edge.row == 0 else view.labels[edge.upper]
+        way = _way(edge.relevance)
         start = "0,-1" if edge.row == 0 else f"{edge.row},{edge.upper}"
         parts.append(
-            f'<line class="edge {kind}" x1="{from_x:g}" y1="{y[edge.row]}" x2="{x[edge.lower]:g}" y2="{y[edge.row + 1]}" '
+            f'<line class="edge {way}" x1="{from_x:g}" y1="{y[edge.row]}" x2="{x[edge.lower]:g}" y2="{y[edge.row + 1]}" '
             f'stroke-width="{size:.2f}" data-from="{start}" data-to="{edge.row + 1},{edge.lower}" '
             f'data-v="{edge.relevance:.6g}" data-n="{short(edge.relevance, MINUS)}" data-above="{escape(above)}" '
             f'data-below="{escape(view.labels[edge.lower])}"><title>{escape(view.edge_text(edge))}</title></line>\n'
@@ -202,10 +204,14 @@ def _nodes_and_edges(view: FlowView, y: list[int]) -> list[str]:
     return parts
 
 
+def _way(relevance: float) -> str:
+    return "up" if relevance > 0 else "down" if relevance < 0 else "nothing"
+
+
 def _node(at: str, x: float, y: float, value: float, scale: float, text: str) -> str:
     radius = 2.2 + 4 * (abs(value) / scale) ** 0.5
     return (
-        f'<g class="node {"up" if value > 0 else "down"}" data-at="{at}" aria-label="{escape(text)}"><circle class="hit" '
+        f'<g class="node {_way(value)}" data-at="{at}" aria-label="{escape(text)}"><circle class="hit" '
         f'cx="{x:g}" cy="{y}" r="11"/><circle class="dot" cx="{x:g}" cy="{y}" r="{radius:.2f}"/>'
         f"<title>{escape(text)}</title></g>\n"
     )

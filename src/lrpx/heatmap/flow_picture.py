@@ -9,9 +9,9 @@ from typing import Any
 
 from ..errors import InputError, import_optional
 from ..files import ENDINGS
-from .colours import BLUE, RED, hex_colour
+from .colours import hex_colour
 from .emoji import is_emoji
-from .flow import FlowView
+from .flow import FlowView, colour_of
 from .fonts import DPI, Typeface
 from .look import Look
 from .numbers import MINUS, short
@@ -79,7 +79,7 @@ def draw(view: FlowView, path: Path, kind: str, look: Look = Look()) -> None:  #
         axes.hlines(y, left - 0.05, right + 0.05, colors="#eceef1", linewidth=0.6, zorder=0)
         ends = [[(logit if e.row == 0 else x[e.upper], y[e.row]), (x[e.lower], y[e.row + 1])] for e in view.edges]
         widths = [0.4 + (WIDEST - 0.4) * abs(e.relevance) / scale for e in view.edges]
-        colours = [f"#{hex_colour(RED if e.relevance > 0 else BLUE)}" for e in view.edges]
+        colours = [f"#{hex_colour(colour_of(e.relevance))}" for e in view.edges]
         axes.add_collection(
             LineCollection(ends, linewidths=widths, colors=colours, alpha=0.8, capstyle="round", zorder=1)
         )
@@ -88,7 +88,7 @@ def draw(view: FlowView, path: Path, kind: str, look: Look = Look()) -> None:  #
             [dot[0] for dot in dots],
             [dot[1] for dot in dots],
             s=[(1.6 + 4 * (abs(dot[2]) / scale) ** 0.5) ** 2 for dot in dots],
-            c=[f"#{hex_colour(RED if dot[2] > 0 else BLUE)}" for dot in dots],
+            c=[f"#{hex_colour(colour_of(dot[2]))}" for dot in dots],
             linewidths=0,
             zorder=2,
         )

@@ -45,9 +45,10 @@ def item_of(
     if (function := function_of(target, contrast)) is not None:
         images = encoded.image_inputs
         return Item(ids, where, extras=extras, notes=notes, function=function, source=encoded.source, images=images)
+    kind, size = signature.task, signature.vocabulary
     chosen, other = (
-        resolve_token(given, role, encoded, where, tokenizer, signature.vocabulary, signature.task, several=several)
-        for role, given in (("target", target), ("contrast", contrast))
+        resolve_token(given, role, encoded, where, tokenizer, size, kind, several=several, other=beside)
+        for role, given, beside in (("target", target, contrast), ("contrast", contrast, target))
     )
     if chosen is not None and chosen == other:
         raise InputError(

@@ -65,13 +65,15 @@ def resolve_token(
     task: str,
     *,
     several: bool = True,
+    other: TokenChoice = None,
 ) -> int | None:
     """A target or contrast as a token id; ``None`` stays ``None``.
 
     A string must be exactly one token in its context: after the text up to ``position`` (causal), or in place of the
     token at ``position`` (masked). If the text is not known, or its tokens would change, the string is tokenised alone.
 
-    ``several``: the caller can explain several tokens, so an error may say to give their ids.
+    ``several``: the caller can explain several tokens, so an error may say to give their ids. ``other``: what it is compared
+    with, which an error does not advise.
 
     Raises:
         SeveralTokens: Ids, or a string of several tokens, for a causal model. Not if the string with exactly one leading space
@@ -103,7 +105,7 @@ def resolve_token(
     near = _other_spaces(given, task, anew=_begins_anew(encoded, position, tokenizer))
     close = next((w for w in near if _is_one_token(_ids_of(w, encoded, position, tokenizer, task), w, tokenizer)), None)
     before_it = encoded.token_ids[: position + 1]
-    not_one = _not_one_token(given, role, ids, close, tokenizer, task, before_it, several=several)
+    not_one = _not_one_token(given, role, ids, close, tokenizer, task, before_it, several=several, other=other)
     before = encoded.text if goes_on(task) and position == len(encoded.token_ids) - 1 else None
     if before is not None and before.endswith(" ") and len(ids) > 1:
         spaced = _with_one_space(given, before, tokenizer)
@@ -307,6 +309,7 @@ def _not_one_token(
     before: Sequence[int],
     *,
     several: bool,
+    other: TokenChoice,
 ) -> InputError:
     """The error that says why a string cannot be a target, and what to give instead."""
     what = f"{role}={given!r}"
@@ -320,9 +323,12 @@ def _not_one_token(
     problem = f"{what} is {len(ids)} tokens here: {shown}."
     app = f"{hint}, or choose one in the list."
     if close is None or not goes_on(task):
-        first = as_string(predicted_token(tokenizer, ids[0], before).shown)
+        first = predicted_token(tokenizer, ids[0], before).shown
         hint = f"A logit belongs to one token. {hint}"
-        return InputError(problem, python=f"{hint}, or explain the first piece: {role}={ids[0]} ({first}).", app=app)
+        if other == ids[0] or (isinstance(other, str) and other.strip() == first.strip()):  # "exclude", "excludes"
+            return InputError(problem, python=f"{hint}.", app=app)
+        piece = f"{role}={ids[0]} ({as_string(first)})"
+        return InputError(problem, python=f"{hint}, or explain the first piece: {piece}.", app=app)
     space = "there is a space too many" if given.startswith(" ") else "a space was forgotten"
     hint = f"Most likely {space}. {hint}"
     python = f"{hint}, or give the ids of these: {role}={[ids]}." if several else f"{hint}."
