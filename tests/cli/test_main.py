@@ -128,12 +128,12 @@ def test_lines_of_a_file_are_named_in_csv_and_notes(lrpx_command, tmp_path):
     assert "text[" not in err
 
 
-def test_lines_of_a_file_are_told_what_to_type_on_the_command_line(lrpx_command, tmp_path):
+def test_lines_of_a_file_are_told_what_to_write_in_them(lrpx_command, tmp_path):
     """In Python a list of ids would do as well."""
     (tmp_path / "x.jsonl").write_text(json.dumps({"text": TEXT, "target": "  12"}) + "\n")
     code, _, err = lrpx_command("explain", "-f", str(tmp_path / "x.jsonl"))
     assert code == 2
-    assert re.search(r"x.jsonl, line 1: --target '  12' is .* Give --target 12, which is one token\.\n$", err), err
+    assert re.search(r'x.jsonl, line 1: "target": "  12" is .* Give "target": "12", which is one token\.\n$', err), err
 
 
 def test_csv_has_a_row_for_each_token(lrpx_command, tmp_path):
