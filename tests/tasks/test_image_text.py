@@ -290,6 +290,8 @@ def test_several_target_tokens(explainer):
 
 def test_the_model_is_as_before(llava):
     model, processor = llava
+    with torch.no_grad():  # transformers has hooks of its own, from the first forward pass on
+        model(**processor(text=PLACED, images=[photo()], return_tensors="pt"))
     hooks = sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
     trained = [p.requires_grad for p in model.parameters()]
     lrpx.explain(model, processor, PLACED, images=[photo()], target=20)
