@@ -271,12 +271,13 @@ def test_says_what_the_string_is(tokenizers, kind, given, message):
 
 
 @pytest.mark.parametrize(
-    ("other", "advised"), [(" is", True), (None, True), (" keys", False), ("keys", False), (0, False)]
+    ("other", "advised"),
+    [(" is", True), (None, True), (" keys", False), ("keys", False), (0, False), (np.array([5, 6]), True)],
 )
 def test_the_first_piece_is_not_advised_where_it_is_the_other_side(tokenizers, other, advised):
     tokenizer = tokenizers["byte_level"]
     (encoded,) = encode(tokenizer, TEXT)
-    if other == 0:
+    if isinstance(other, int):
         other = tokenizer.convert_tokens_to_ids("Ġkeys")
     place = len(encoded.token_ids) - 1
     with pytest.raises(InputError, match="A logit belongs to one token") as error:

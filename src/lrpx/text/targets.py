@@ -81,7 +81,7 @@ def resolve_token(
             token without the space: in many scripts that is the end of a longer word.
         InputError: An id outside the vocabulary, or a string of no token or of several; the error shows them.
     """
-    given = as_python(given)
+    given, other = as_python(given), as_python(other)
     if given is None:
         return None
     if isinstance(given, list) and goes_on(task):
