@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from . import options
-from .output import Format, check_document, destination, look_of, view_of, write
-from .texts import without_failures
+from .output import check_document, destination, look_of, view_of, with_failures, write
 
 
 def compare(
@@ -43,7 +42,5 @@ def compare(
     from ..results.compare import compare as side_by_side
 
     found = side_by_side(*files)
-    shown: list[Any] = [*found, *found.failures]
-    if kind not in (Format.json, Format.jsonl):
-        shown = without_failures(found, found.failures, [f"index {failure.index}" for failure in found.failures])
+    shown = with_failures(kind, found, found.failures, [f"index {failure.index}" for failure in found.failures])
     write(shown, kind, output, look, fragment=fragment, engine=engine or "pdflatex", of=of, head=places)

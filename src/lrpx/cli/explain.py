@@ -13,9 +13,9 @@ from ..methods import METHODS, get_method
 from ..methods.options import methods_with_options
 from ..results.explanations import Explanations
 from . import options
-from .output import Format, check_document, destination, look_of, quiet_if_shown, view_of, write
+from .output import Format, check_document, destination, look_of, quiet_if_shown, view_of, with_failures, write
 from .suspect import note_pictures
-from .texts import InputText, asked_of, origins_in_warnings, tell_failures, texts_of, without_failures
+from .texts import InputText, asked_of, origins_in_warnings, tell_failures, texts_of
 from .wording import in_command_words
 
 
@@ -224,11 +224,11 @@ def explain(
     assert isinstance(explained, Explanations)
     tell_failures(explained, texts, context)
     if len(explained):
-        shown: list[Any] = [*explained, *explained.failures]
+        shown = list(explained)
         if kind not in (Format.json, Format.jsonl):
-            shown = [in_command_words(e, context.command, context.find_root().command) for e in explained]
-            origins = [texts[failure.index].origin for failure in explained.failures]
-            shown = without_failures(shown, explained.failures, origins)
+            shown = [in_command_words(e, context.command, context.find_root().command) for e in shown]
+        origins = [texts[failure.index].origin for failure in explained.failures]
+        shown = with_failures(kind, shown, explained.failures, origins)
         lines = _lines(texts, explained)
         write(
             shown, kind, output, look, fragment=fragment, engine=engine or "pdflatex", of=of, head=places, lines=lines

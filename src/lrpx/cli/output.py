@@ -13,15 +13,19 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 from rich.console import Console, RenderableType
 
-from ..errors import InputError, LrpxWarning, install_command, nearest
+from ..errors import InputError, LrpxWarning, counted, install_command, listed, nearest
 from ..files import check_output, format_of_output, json_line, save_output
 from ..heatmap import Look
 from ..heatmap.latex import ENGINES
+
+if TYPE_CHECKING:
+    from ..results.explanation import Explanation
+    from ..results.explanations import Failure
 
 
 class Format(str, enum.Enum):
@@ -222,6 +226,18 @@ def write(
         write_result(written, output)
     else:
         write_result(plain_text(heatmap.render(drawn, look=look, of=of)), output)
+
+
+def with_failures(
+    kind: Format, explanations: Sequence[Explanation], failures: Sequence[Failure], origins: Sequence[str]
+) -> list[Any]:
+    """What ``write`` is given where texts failed: JSON holds the failures, and the first header of a map says where they are."""
+    if kind in (Format.json, Format.jsonl) or not failures:
+        return [*explanations, *failures]
+    from ..results.explanations import noted_first
+
+    places = [origin.rpartition(", ")[2] for origin in origins]
+    return noted_first(explanations, f"{counted(len(failures), 'text')} could not be explained: {listed(places, 10)}.")
 
 
 def check_header(kind: Format, header: bool) -> None:

@@ -20,15 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ..errors import InputError, LrpxWarning, counted, listed, nearest, with_arguments
+from ..errors import InputError, LrpxWarning, nearest, with_arguments
 from ..files import not_utf8
 from ..methods import METHODS
 from .suspect import check_lines, is_picture, made_by_lrpx, not_texts, note_file_names, note_pictures
 from .wording import ERROR, tell
 
 if TYPE_CHECKING:
-    from ..results.explanation import Explanation
-    from ..results.explanations import Explanations, Failure
+    from ..results.explanations import Explanations
 
 KEYS = {
     "text": (str, "a string"),
@@ -185,15 +184,6 @@ def _as_in_the_line(message: str, one: InputText) -> str:
             return None
 
     return with_arguments(message, written)
-
-
-def without_failures(shown: Sequence[Explanation], failures: Sequence[Failure], origins: Sequence[str]) -> list[Any]:
-    """What is drawn, whose first header says which texts are not in it, each by where it came from."""
-    from ..results.explanations import noted_first
-
-    places = [origin.rpartition(", ")[2] for origin in origins]
-    left_out = f"{counted(len(failures), 'text')} could not be explained: {listed(places, 10)}."
-    return noted_first(shown, left_out) if failures else list(shown)
 
 
 @contextmanager
