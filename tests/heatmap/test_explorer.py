@@ -150,6 +150,36 @@ def test_methods_texts_and_palettes_are_switched(opened):
     assert colours(page) == before
 
 
+INSIDE = ("by_head", "by_layer", "by_attention", "by_mlp")
+
+
+@pytest.mark.parametrize(
+    ("options", "why", "typed"),
+    [
+        ({"heads": False}, "which was not asked for", "lrpx explain TEXT --heads"),
+        ({}, "which the method does not find", "lrpx explain TEXT --method attnlrp --heads"),
+    ],
+    ids=["not asked for", "none"],
+)
+def test_a_method_without_layers_and_heads_says_why(opened, options, why, typed):
+    without = made(
+        **dict.fromkeys(INSIDE), method="lrp", provenance={"options": options, "target": 7, "contrast": None}
+    )
+    page = opened([made(), without])
+    assert page.locator("text=Numbers marked ≈").is_visible()
+    page.select_option("label:has-text('method') select", label="lrp")
+    shows(page, cells(without.relevance))
+    said = page.locator(".explore p", has_text="no relevance of layers and heads")
+    assert why in said.inner_text()
+    assert "heads=True" in said.inner_text()
+    assert typed in said.inner_text()
+    assert not page.locator(".board").is_visible()
+    assert not page.locator("text=Numbers marked ≈").is_visible()
+    page.select_option("label:has-text('method') select", label="attnlrp")
+    page.wait_for_selector(".board canvas")
+    assert page.locator("text=Numbers marked ≈").is_visible()
+
+
 @pytest.mark.parametrize("dark", [False, True])
 def test_on_a_phone(opened, dark):
     words = [f" word{i}" for i in range(80)]

@@ -107,7 +107,8 @@ const hint = root.appendChild(make("p", "soft"));
 plane.tabIndex = 0;
 plane.setAttribute("role", "application");
 let canvas = null;
-root.append(make("p", "soft", "Numbers marked ≈ are rounded: within 0.8 % of the largest in their layer or head."));
+const rounding = make("p", "soft", "Numbers marked ≈ are rounded: within 0.8 % of the largest in their layer or head.");
+root.append(rounding);
 
 // Drawing.
 function start() {
@@ -166,7 +167,8 @@ function draw() {
   reset.disabled = !S.pick && S.token < 0;
   drawMap();
   if (inside) S.view === "heads" ? drawHeads() : drawLayers();
-  else if (!current.data) hint.textContent = `The relevance of layers and heads is not known for ${current.label}.`;
+  else if (!current.data) hint.textContent = current.missing;
+  rounding.hidden = !inside;
   tell();
 }
 

@@ -26,7 +26,7 @@ from .drawable import Drawable
 from .grid import GridRow, grid, groups
 from .html import STYLE as MAP_STYLE
 from .look import LEAD, QUANTILE, Look
-from .matrix import of_cells, positions_of
+from .matrix import missing, of_cells, positions_of
 from .numbers import MINUS
 from .rtl import in_order
 
@@ -130,7 +130,15 @@ def _row(e: Drawable, row: GridRow) -> dict[str, Any]:
         "heads": 0 if heads is None else heads.shape[1],
         "parts": names,
         "data": packed(np.concatenate(vectors)) if vectors else "",
+        **({} if vectors else {"missing": _why_missing(e)}),
     }
+
+
+def _why_missing(e: Drawable) -> str:
+    """Why nothing is known of layers and heads, and what to type, in Python and on the command line: a page is made by both."""
+    error = missing(e, "layers and heads")
+    typed = error.command.partition(": ")[2]
+    return str(error)[0].upper() + str(error)[1:] + f" On the command line: {typed}" * bool(typed)
 
 
 def _cell(cell: Cell) -> dict[str, Any]:
