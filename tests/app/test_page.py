@@ -164,13 +164,22 @@ def test_generated_tokens_are_marked_from_the_keyboard(new_page, url):
     page.locator("#reply button").nth(0).focus()
     assert pressed("ArrowRight", "Shift+ArrowRight", "Shift+ArrowRight") == [1, 2, 3]
     assert pressed("Shift+ArrowLeft") == [1, 2]
+    shown = page.inner_text(".header .what")
+    page.locator(".column").nth(1).click()  # what is marked is not explained yet, so the rest is about what is
+    settled(page)
+    assert "span=0-1" in page.url
+    assert page.locator("#marked").is_visible()
+    assert page.inner_text(".header .what") == shown
+    page.locator("#reply button").nth(2).focus()
     page.keyboard.press("Enter")
     browser.until(page, "document.querySelectorAll('.column').length === 7")
     settled(page)
     assert "span=1-3" in page.url
+    assert not page.locator("#marked").is_visible()
     assert pressed("ArrowRight", "Shift+ArrowRight") == [3, 4]
     assert pressed("Shift+Home") == [0, 1, 2, 3]
-    page.keyboard.press("ArrowRight")  # inside of what is marked
+    assert pressed("ArrowRight") == [1, 2]  # what is explained; nothing more is marked
+    assert not page.locator("#marked").is_visible()
     page.keyboard.press("Enter")  # opens one
     browser.until(page, "location.hash.includes('span=1-2')")
     settled(page)
