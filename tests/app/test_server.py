@@ -40,6 +40,7 @@ def ask(client):
 def test_about(client):
     about = client.get("/api/about").json()
     assert about["kinds"] == ["text", "chat"]
+    assert about["space_counts"] is True
     assert (about["task"], about["max_tokens"], about["benchmark"]) == ("causal", 40, None)
     assert list(about["methods"]) == list(lrpx.METHODS)
     assert list(about["formats"]) == list(TYPES)
@@ -314,6 +315,7 @@ def test_a_masked_model_and_one_without_a_chat_template():
     client = app_tools.client(desk)
     about = client.get("/api/about").json()
     assert (about["kinds"], about["mask"], about["generates"]) == (["text"], "[MASK]", False)
+    assert about["space_counts"] is False  # " are" and "are" are one token
     answers = app_tools.events(client, "explain", {"text": "the keys [MASK] here", "methods": ["lrp"]})
     [grid] = app_tools.one(answers, "maps")["grids"]
     assert [column["explained"] for column in grid["columns"]] == [False, False, False, True, False, False]

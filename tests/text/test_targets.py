@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, GPT2Config, GPT2Model, T5Config, T5Model
 
 from lrpx.errors import InputError, UnsupportedModelError
 from lrpx.models.signature import task_of
-from lrpx.text.targets import SeveralTokens, resolve_continuation, resolve_position, resolve_token
+from lrpx.text.targets import SeveralTokens, resolve_continuation, resolve_position, resolve_token, space_counts
 from lrpx.text.tokenization import encode
 
 TEXT = tiny_tokenizers.TEXT
@@ -193,6 +193,13 @@ def test_strings_after_a_text(tokenizers, kind, text, given, position, piece):
 )
 def test_strings_in_place_of_a_token(tokenizers, kind, text, given, position, piece):
     assert token(tokenizers[kind], text, given, position, task="masked") == piece
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("byte_level", True), ("roberta", True), ("metaspace", True), ("word_piece", False)]
+)
+def test_whether_a_leading_space_makes_another_token(tokenizers, kind, expected):
+    assert space_counts(tokenizers[kind]) is expected
 
 
 @pytest.mark.parametrize("kind", ["byte_level", "metaspace"])

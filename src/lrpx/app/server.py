@@ -28,6 +28,7 @@ from ..errors import InputError, LrpxError
 from ..heatmap.colours import PALETTES
 from ..methods import METHODS
 from ..models.heads import IMAGE_TASKS
+from ..text.targets import space_counts
 from ..version import __version__
 from .desk import Desk
 from .downloads import TYPES, file_name, file_of, formats
@@ -90,6 +91,7 @@ def about(desk: Desk) -> dict[str, Any]:
         "architecture": type(desk.explainer.model).__name__,
         "task": desk.task,
         "mask": getattr(desk.explainer.tokenizer, "mask_token", None) if desk.task == "masked" else None,
+        "space_counts": desk.task in ("causal", "masked") and space_counts(desk.explainer.tokenizer),
         "kinds": desk.kinds,
         "generates": desk.generates,
         "reads_images": desk.reads_images,

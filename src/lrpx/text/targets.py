@@ -280,6 +280,11 @@ def with_other_space(given: str, encoded: Encoded, position: int, tokenizer: Any
     return (other, tuple(ids)) if ids and ids != same else None
 
 
+def space_counts(tokenizer: Any) -> bool:
+    """Whether a word with a space before it is another token than without, as for GPT-2 and not for BERT."""
+    return tokenizer is not None and _alone(" are", tokenizer) != _alone("are", tokenizer)
+
+
 def other_spelling(tokenizer: Any, piece: str) -> int | None:
     """The token that differs from a vocabulary entry in its leading space: of ``are`` that of ``Ġare``, and the reverse.
 

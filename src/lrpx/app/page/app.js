@@ -32,7 +32,7 @@ function build() {
   $("count").value = Math.min($("count").value, about.max_new_tokens);
   $("examples").replaceChildren(...(about.task === "causal" ? EXAMPLES : []).map(text => el("button", { type: "button", class: "quiet",
     onclick: () => example(text) }, text)));
-  $("space-hint").hidden = !["causal", "masked"].includes(about.task);
+  $("space-hint").hidden = !about.space_counts;
   if (about.kinds[0] === "image") {
     $("start-hint").textContent = "Choose an image";
     $("images-label").textContent = "Image";
