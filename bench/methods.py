@@ -12,7 +12,7 @@ among the first ``--limit``, chosen by ``--seed``, in float32:
 Per question and method:
 
 - PG2, MRR and RMA, the averages of ``lrpx evaluate``, with half the width of a bootstrap 95 % interval (contrast only); the row
-  ``random`` has what random relevance scores, with the standard deviation over ten draws;
+  ``chance`` has what random relevance scores, with the standard deviation over ten draws;
 - residual: the median over samples of residual / value, with the 10 % and 90 % quantiles; only for methods that decompose the
   value;
 - first, explained, subject: the mean over samples of the share of all absolute relevance that these tokens have: the first one,
@@ -69,9 +69,9 @@ def main() -> None:
             rows = rows_of(methods)
             if question == "contrast":
                 scores = [
-                    f"{found['random'][name]['mean']:.2f} ± {found['random'][name]['std']:.2f}" for name in METRICS
+                    f"{found['chance'][name]['mean']:.2f} ± {found['chance'][name]['std']:.2f}" for name in METRICS
                 ]
-                rows.append(["random", *scores, *[""] * (len(rows[0]) - 1 - len(scores))])
+                rows.append(["chance", *scores, *[""] * (len(rows[0]) - 1 - len(scores))])
             print(f"\n{question}\n{common.table(rows)}")
     common.report("methods", args, facts, results)
 
@@ -93,7 +93,7 @@ def measured(name: str, args: Any) -> dict[str, Any]:
     return {
         "samples": run.counts["predicted"],
         "correct": run.counts["correct"],
-        "random": {name: {"mean": chance.mean[name], "std": chance.std[name]} for name in METRICS},
+        "chance": {name: {"mean": chance.mean[name], "std": chance.std[name]} for name in METRICS},
         "questions": {
             question: {method: summary(rows) for method, rows in sorted(by.items())}
             for question, by in questions.items()

@@ -351,9 +351,9 @@ def test_methods(bench, tmp_path):
         assert all(0 <= share <= 1 for share in summary["shares"].values())
     assert abs(contrast["alti-logit"]["residual"]["median"]) < 1e-4
     assert "residual" not in contrast["gradient-l1"]
-    assert 0 < results["random"]["mrr"]["mean"] < 1
+    assert 0 < results["chance"]["mrr"]["mean"] < 1
     assert "| alti-logit " in printed
-    assert printed.count("| random ") == 1
+    assert printed.count("| chance ") == 1
 
 
 def test_results(bench, tmp_path):

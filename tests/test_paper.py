@@ -172,10 +172,11 @@ def test_the_guide_says_of_methods_what_they_say_of_themselves():
 def test_the_guide_quotes_the_paper_s_reciprocal_ranks():
     models, rows = table_after(CHOOSING, "**The paper's figures**")
     assert models == [model.name for model in MODELS]
-    assert rows.keys() == {"attnlrp", "lrp", "alti-logit", "gradient", "gradient-x-input", "random"}
+    chance = "chance (the paper's *random*)"
+    assert rows.keys() == {"attnlrp", "lrp", "alti-logit", "gradient", "gradient-x-input", chance}
     for i, model in enumerate(MODELS):
         scores = {name: mrr for name, (_, mrr, _, _) in model.scores.items()}
         for name, cells in rows.items():
-            mrr = model.random[0][1] if name == "random" else scores.get(name)
+            mrr = model.random[0][1] if name == chance else scores.get(name)
             text = "–" if mrr is None else f"{mrr:.3f}".removeprefix("0")
             assert cells[i] == (f"**{text}**" if mrr == max(scores.values()) else text)
