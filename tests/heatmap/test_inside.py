@@ -39,6 +39,25 @@ def printed(e, of, *, width=80, colours="truecolor", look=None):
 # Data.
 
 
+def test_a_page_of_a_long_text_is_no_larger_than_the_documentation_says(tmp_path):
+    """With numbers whose bytes are all equally likely, which cannot be compressed."""
+    words, layers, heads = [f" word{i}" for i in range(500)], 32, 32
+
+    def incompressible(seed):
+        draws = np.random.default_rng(seed).uniform(-1, 1, (layers, heads + 3, len(words)))
+        numbers = np.sign(draws) * draws**2
+        inside = dict(zip(("by_layer", "by_attention", "by_mlp"), np.moveaxis(numbers[:, heads:], 1, 0), strict=True))
+        return made(words, seed, method=f"method{seed}", by_head=numbers[:, :heads], **inside)
+
+    sizes = []
+    for count in (1, 2, 3):
+        Explanations([incompressible(seed) for seed in range(count)]).to_html(tmp_path / "page.html")
+        sizes.append((tmp_path / "page.html").stat().st_size)
+    assert 0.9e6 < sizes[0] < 1.1e6
+    assert np.diff(sizes).min() > 0.8e6
+    assert np.diff(sizes).max() < 0.95e6
+
+
 def test_matrices_have_the_sums_of_the_cells():
     e = made()
     layers, heads = tokens_by_layers(e, Look()), layers_by_heads(e, Look())
