@@ -88,6 +88,16 @@ def test_the_forward_pass_is_the_plain_models_bit_for_bit(name, load):
 
 
 @needs_shared(DATA)
+@pytest.mark.parametrize("method", ["attnlrp", "lrp"])
+def test_where_a_sum_rounds_to_0(method, load, minis):
+    """Here the input of a neuron is -5e-7 in float64, and in float32 often 0; its summands keep their relevance."""
+    text, what = "card games , eating , drinking , singing and dancing", {"target": " are", "contrast": " is"}
+    one = lrpx.explain(*load("mini-gpt2"), text, method=method, **what)
+    exact = lrpx.explain(*lrpx.load(minis / "mini-gpt2", dtype="float64"), text, method=method, **what)
+    np.testing.assert_allclose(one.relevance, exact.relevance, rtol=0, atol=1e-5)
+
+
+@needs_shared(DATA)
 @pytest.mark.parametrize("name", MODELS)
 def test_relevance_and_residual_are_the_logit_difference(name, load):
     """The value is the difference of the plain model's logits; relevance and residual add up to it."""

@@ -498,6 +498,16 @@ def test_recognises_activation_modules():
             continue
         (gradient,) = torch.autograd.grad(y.sum(), x)
         torch.testing.assert_close(x * gradient, y.detach(), rtol=1e-5, atol=1e-5, msg=name)
+        if float(module(torch.zeros(1, dtype=torch.float64)).detach()):
+            continue  # xIELU rounds at 0, so y / x has no limit
+        summands = torch.tensor([[1.0, -1.0], [1.0, -1.0 + 1e-6]], dtype=torch.float64).requires_grad_()
+        with lrpx.propagate(nn.Sequential(module), "lrp"):
+            y = module(summands.sum(1))
+        cancelling, nearly = torch.autograd.grad(y.sum(), summands)[0]
+        ends = torch.tensor([-1e-6, 1e-6], dtype=torch.float64)
+        left, right = (module(ends).detach() / ends).tolist()
+        expected = nearly if abs(left - right) < 1e-3 else torch.zeros_like(nearly)  # a kink, as of ReLU, has no limit
+        torch.testing.assert_close(cancelling, expected, rtol=0, atol=1e-4, msg=name)
     assert activation_modules([nn.Linear(2, 2), nn.Sequential(nn.GELU(), nn.Linear(2, 2))]) == {}
 
 

@@ -11,6 +11,7 @@ from lrpx.propagation import rules
 from lrpx.recognition.call import Call
 from lrpx.recognition.gates import ranked
 from lrpx.recognition.operations import ACTIVATION
+from lrpx.recognition.table import BOUNDS, NAMES
 
 
 @pytest.fixture
@@ -55,14 +56,60 @@ def test_identity(function, draw):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_identity_at_zero_and_next_to_it(dtype):
-    """X = 0 gives slope 0, and the smallest numbers of the dtype give a finite slope."""
+    """X = 0 gives the slope's limit, and the smallest numbers of the dtype give a finite slope."""
     tiny = torch.finfo(dtype).smallest_normal
     x = leaf(torch.tensor([0.0, -0.0, tiny, -tiny, 1e-3], dtype=dtype))
     y = apply(rules.identity, F.silu, (x,), {})
     (gradient,) = torch.autograd.grad(y.sum(), x)
     assert gradient.isfinite().all()
-    assert (gradient[:2] == 0).all()
+    assert (gradient[:2] == 0.5).all()
     assert (gradient[2:] > 0).all()
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES["activation"].split()} - {"prelu", "absolute", *BOUNDS}))
+def test_the_slope_at_zero_is_its_limit(name):
+    """From both sides, where they agree; elsewhere, and where the limit is 0, it is 0."""
+    function = getattr(F, name, None) or getattr(torch, name)
+    left, right = (float(function(x) / x) for x in torch.tensor([-1e-6, 1e-6], dtype=torch.float64))
+    expected = (left + right) / 2 if abs(left - right) < 1e-4 else 0
+    assert Call(function, (), {}).slope_at_zero == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "kwargs", "expected"),
+    [
+        (torch.clamp, (-1, 2), {}, 1),
+        (torch.clamp, (), {"max": 2.0}, 1),
+        (torch.Tensor.clamp_, (0,), {}, 0),
+        (torch.clip, (), {"min": -1.0, "max": 0.0}, 0),
+        (torch.clamp_min, (-0.1,), {}, 1),
+        (torch.clamp_max, (0.0,), {}, 0),
+        (
+            torch.clamp,
+            (torch.tensor(-1.0),),
+            {},
+            0,
+        ),  # could be told from its number, for which a GPU would have to be waited for
+        (F.hardtanh, (), {}, 1),
+        (F.hardtanh, (0.0, 6.0), {}, 0),  # ReLU6
+        (F.hardtanh, (), {"min_val": 0.0}, 0),
+    ],
+)
+def test_the_slope_at_zero_between_bounds(function, args, kwargs, expected):
+    assert Call(function, (torch.zeros(1), *args), kwargs).slope_at_zero == expected
+
+
+@pytest.mark.parametrize("function", [F.gelu, F.silu, torch.tanh, F.mish, F.elu, torch.erf], ids=lambda f: f.__name__)
+def test_summands_that_cancel_keep_their_relevance(function):
+    """As if they did not cancel to the last bit; with a slope of 0 there, they would have none."""
+
+    def relevance(by):
+        x = leaf(torch.tensor([1.0, -1.0 + by], dtype=torch.float64))
+        (gradient,) = torch.autograd.grad(apply(rules.identity, function, (x.sum(),), {}), x)
+        return (x * gradient).detach()
+
+    torch.testing.assert_close(relevance(0.0), relevance(1e-9), rtol=0, atol=1e-8)
+    assert relevance(0.0)[0] > 0.4
 
 
 @pytest.mark.parametrize("affine", [True, False])
@@ -95,9 +142,15 @@ def test_rms_norm(affine, eps, draw):
 
 def test_unit_norm_keeps_all_relevance(draw):
     x, r = leaf(draw(8)), draw(8)
-    y = apply(rules.identity, F.normalize, (x,), {"dim": -1})
+    y = apply(rules.unit_norm, F.normalize, (x,), {"dim": -1})
     assert torch.equal(y, F.normalize(x, dim=-1))
     close(relevance_of(y, [x], r)[0], r.numpy())
+
+
+def test_unit_norm_has_one_slope_also_at_zero(draw):
+    x = leaf(torch.tensor([[3.0, 0.0, -4.0], [0.0, 0.0, 0.0]], dtype=torch.float64))
+    (gradient,) = torch.autograd.grad(apply(rules.unit_norm, F.normalize, (x, 2.0, 1), {})[0].sum(), x)
+    assert gradient.tolist() == [[0.2] * 3, [0.0] * 3]
 
 
 @pytest.mark.parametrize("exponent", [1, 2, 3, 0.5])

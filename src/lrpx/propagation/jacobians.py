@@ -53,6 +53,6 @@ def scale_gradient(y: Tensor, factor: float, *, shared: bool = False) -> Tensor:
     return source if shared else y[...]
 
 
-def ratio(x: Tensor, y: Tensor) -> Tensor:
-    """The slope ``y / x``; 0 / 0 has none and passes nothing on."""
-    return torch.div(y, x).nan_to_num_(nan=0, posinf=0, neginf=0)
+def ratio(x: Tensor, y: Tensor, at_zero: float = 0.0) -> Tensor:
+    """The slope ``y / x``, and ``at_zero`` where x is 0."""
+    return torch.div(y, x).nan_to_num_(nan=at_zero, posinf=at_zero, neginf=at_zero)  # a y that rounds is not quite 0

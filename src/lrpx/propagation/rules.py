@@ -29,8 +29,12 @@ def identity(call: Call) -> Tensor:
     r"""Element-wise activation ``y = f(x)``: all relevance of ``y`` goes to ``x`` (App. D.3; AttnLRP Eq. 9).
 
     .. math:: x_i \, \partial x_i = y_i \, \partial y_i \quad\Longrightarrow\quad \partial y_i / \partial x_i := y_i / x_i
+
+    Where :math:`x_i = 0`, its limit: without it, summands that happen to cancel in the last bit would lose all relevance.
     """
-    return call() if call.written_out else Scale.apply(call.argument(0, "input"), call, ratio)
+    if call.written_out:
+        return call()
+    return Scale.apply(call.argument(0, "input"), call, partial(ratio, at_zero=call.slope_at_zero))
 
 
 def power(call: Call) -> Tensor:
@@ -65,6 +69,13 @@ def layer_norm(call: Call) -> Tensor:
 def rms_norm(call: Call) -> Tensor:
     r"""RMSNorm, :math:`y = \gamma \, x / [\sqrt{E[x^2] + \epsilon}]_{const}` (App. D.5)."""
     return _normalised(call, call.argument(3, "eps"), centred=False)
+
+
+def unit_norm(call: Call) -> Tensor:
+    r"""``F.normalize``, :math:`y = x / [\lVert x \rVert]_{const}` (App. D.5)."""
+    x, p = call.argument(0, "input"), call.argument(1, "p", 2.0)
+    dim, eps = call.argument(2, "dim", 1), call.argument(3, "eps", 1e-12)
+    return Scale.apply(x, call, lambda x, _: x.norm(p, dim, keepdim=True).clamp_min(eps).reciprocal())
 
 
 def _normalised(call: Call, eps: float | None, *, centred: bool) -> Tensor:

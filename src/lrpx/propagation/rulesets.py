@@ -17,7 +17,7 @@ LRP: RuleSet = {
     "power": rules.power,
     "layer_norm": rules.layer_norm,  # App. D.5
     "rms_norm": rules.rms_norm,
-    "unit_norm": rules.identity,
+    "unit_norm": rules.unit_norm,
     "normaliser": rules.constant,
     "division": rules.constant_denominator,
     "softmax": rules.constant,  # App. D.4: attention and router weights are gates, and a gate is a constant

@@ -116,13 +116,19 @@ def activation_modules(modules: Iterable[nn.Module]) -> dict[nn.Module, str]:
         kind = type(module)
         if _may_be_activation(kind.__module__, kind.__name__) and not getattr(module, "inplace", False):
             if module not in _tried:
-                _tried[module] = _try(module)
-            if _tried[module] or (_tried[module] is None and kind.__module__ == "transformers.activations"):
-                found[module] = _tried[module] or "gelu"
+                _tried[module] = _Trial(_try(module), _slope_at_zero(module))
+            like = _tried[module].like
+            if like or (like is None and kind.__module__ == "transformers.activations"):
+                found[module] = like or "gelu"
     return found
 
 
-_tried: WeakKeyDictionary[nn.Module, str | None] = WeakKeyDictionary()  # what a module computes does not change
+class _Trial(NamedTuple):
+    like: str | None  # see ``_try``
+    at_zero: float  # ``Call.slope_at_zero``
+
+
+_tried: WeakKeyDictionary[nn.Module, _Trial] = WeakKeyDictionary()  # what a module computes does not change
 
 
 @cache
@@ -148,6 +154,17 @@ def _try(module: nn.Module) -> str | None:
             return "sigmoid" if nothing.abs().item() > 1e-3 else "gelu"  # xIELU rounds at 0
     except (RuntimeError, TypeError, ValueError, AttributeError, IndexError):
         return None  # it wants other arguments, or other shapes
+
+
+def _slope_at_zero(module: nn.Module) -> float:
+    """The limit of f(x) / x, to six digits; 0 where it is another one from each side, or there is none."""
+    try:
+        with torch.no_grad(), no_dispatch_modes():
+            x = torch.tensor([-1e-7, 1e-7], dtype=torch.float64)
+            left, right = (module.forward(x) / x).tolist()
+    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError):
+        return 0.0
+    return round((left + right) / 2, 6) if abs(left - right) < 1e-3 else 0.0
 
 
 class _Called(TorchFunctionMode):
@@ -198,7 +215,8 @@ def make_one_operation(module: nn.Module, name: str, active: Applies, stack: Exi
             return y if given is x and not torch.is_grad_enabled() else module.forward(given)
 
         with no_function_modes():  # as wherever a rule is called: what it does is not looked at
-            call = Call(function, (x,), {}, now.unknown, operation.kind, operation.rank)
+            at_zero = _tried[module].at_zero
+            call = Call(function, (x,), {}, now.unknown, operation.kind, operation.rank, at_zero=at_zero)
             return now.apply(now.recognise(name, call))
 
     stack.callback(module.register_forward_pre_hook(before).remove)

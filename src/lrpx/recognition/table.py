@@ -5,6 +5,8 @@ graph: ``mul`` is ``torch.mul``, ``Tensor.mul_``, ``*`` and ``MulBackward0``. ``
 leave (``propagation/jacobians.py``).
 """
 
+import math
+
 NAMES = {
     # Element-wise with f(0) = 0: relevance passes unchanged.
     "activation": "relu relu6 gelu silu elu selu celu leaky_relu prelu hardswish mish tanh hardtanh softsign tanhshrink "
@@ -59,6 +61,19 @@ NAMES = {
     "dim_order is_tensor requires_grad_ grad _set_grad_enabled ndim ndimension nelement itemsize nbytes layout is_leaf grad_fn "
     "output_nr is_cuda is_cpu is_mps is_xpu is_meta is_sparse is_quantized is_nested is_same_size is_conj is_neg",
 }
+
+SLOPES_AT_ZERO = {
+    "gelu": 0.5, "silu": 0.5, "hardswish": 0.5, "mish": 0.6, "elu": 1.0, "celu": 1.0, "tanh": 1.0,
+    "softsign": 1.0, "erf": 2 / math.sqrt(math.pi), "expm1": 1.0, "log1p": 1.0, "sin": 1.0, "sinh": 1.0, "asinh": 1.0,
+    "atan": 1.0,
+}  # fmt: skip
+"""The limit of f(x) / x at 0, of activations that have one. The others have two (ReLU), or 0; there it is 0."""
+
+BOUNDS = {
+    "clamp": ("min", "max"), "clip": ("min", "max"), "clamp_min": ("min",), "clamp_max": ("max",),
+    "hardtanh": ("min_val", "max_val"),
+}  # fmt: skip
+"""Functions that leave numbers as they are between bounds: the names of these arguments, in their order."""
 
 GATING = frozenset("relu relu6 gelu silu elu selu celu leaky_relu prelu hardswish mish".split())
 """Activations that make a gate of a gated product; a clamp or a soft cap (``tanh``) bounds a signal."""
