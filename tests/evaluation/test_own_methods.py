@@ -12,22 +12,26 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
 from lrpx.errors import InputError, LrpxError, LrpxWarning
 from lrpx.evaluation.own_methods import NO_SOURCE
+from lrpx.evaluation.records import open_run
 from lrpx.evaluation.run import evaluate
 from lrpx.methods import METHODS
+from lrpx.report import report
 
 OWN = """
 import numpy as np
 import lrpx
 from lrpx.text.batching import Attribution
 
-def place(n, power):
-    return np.arange(n) ** power
+KIND = "scores"
 
-@lrpx.register_method("place")
+def place(n, power):
+    return np.arange(1.0, n + 1) ** power
+
+@lrpx.register_method("place", measures=KIND)
 def by_place(model, batch, *, power=1, others=(1, 2)):
     sizes = [span.stop - span.start for span in batch.spans]
     targets = batch.targets.tolist()
-    return [Attribution(place(n, power), 1.0, None, t) for n, t in zip(sizes, targets)]
+    return [Attribution(relevance=place(n, power), value=1.0, residual=None, target=t) for n, t in zip(sizes, targets)]
 """
 
 
@@ -66,8 +70,13 @@ def evaluated(sva, tmp_path, monkeypatch):
             "power=2",
             r"place: the default of its option power was 1 and is 2; place: its function was edited",
         ),
-        ("place(n, power), 1.0", "place(n, -power), 1.0", "place: its function was edited"),
-        ("np.arange(n)", "np.ones(n)", r"place: another part of .*mine\.py was edited"),
+        ("=place(n, power)", "=place(n, -power)", "place: its function was edited"),
+        ("np.arange(1.0, n + 1)", "np.ones(n)", r"place: another part of .*mine\.py was edited"),
+        (
+            'KIND = "scores"',
+            'KIND = "sensitivity"',
+            r"place: what it measures was 'scores' and is 'sensitivity'; place: another part of .*mine\.py was edited",
+        ),
         ("(1, 2)", "(1, 3)", r"others was '\(1, 2\)' and is '\(1, 3\)'"),
     ],
 )
@@ -100,7 +109,34 @@ def test_an_edited_method_that_has_no_records_yet_goes_on(evaluated, tmp_path):
 def test_the_same_method_goes_on(evaluated):
     first = evaluated(OWN)
     assert first.manifest["own_methods"]["place"]["options"] == {"power": 1, "others": "(1, 2)"}
+    assert first.manifest["own_methods"]["place"]["measures"] == "scores"
     assert evaluated(OWN).manifest == first.manifest
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_run_that_does_not_say_what_its_method_measures_goes_on_and_says_it(evaluated, finished):
+    run = evaluated(OWN)
+    manifest = json.loads((run.path / "manifest.json").read_text())
+    del manifest["own_methods"]["place"]["measures"]  # as an older lrpx wrote it
+    (run.path / "manifest.json").write_text(json.dumps(manifest))
+    if not finished:
+        (run.path / "counts.json").unlink()
+    with pytest.raises(InputError, match=r"since then\. place: its function was edited\."):
+        evaluated(OWN.replace("=place(n, power)", "=place(n, -power)"))
+    assert open_run(run.path).manifest == manifest
+    again = evaluated(OWN)
+    assert again.finished
+    assert again.manifest == open_run(run.path).manifest == run.manifest
+
+
+@pytest.mark.parametrize("format", ["html", "latex"])
+@pytest.mark.parametrize("measures", ["sensitivity", "mixture", "scores"])
+def test_a_report_without_the_plugin_says_what_one_with_it_says(evaluated, format, measures):
+    run = evaluated(OWN.replace('"scores"', repr(measures)))
+    known = report([run.path], format=format, examples=2)
+    del METHODS["place"]
+    assert report([run.path], format=format, examples=2) == known
+    assert ("place has no sign" in known.replace("\\ ", " ")) == (measures != "scores")
 
 
 def test_other_methods_are_named_without_their_consequences(evaluated):

@@ -3,11 +3,13 @@
 import csv
 import io
 import itertools
+import json
 import logging
 import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from lrpx.benchmark.kinds import KINDS
 from lrpx.errors import InputError
 from lrpx.evaluation.metrics import bootstrap, random_baseline, score
 from lrpx.evaluation.records import METRICS, find_runs, open_run
+from lrpx.methods import METHODS as REGISTERED
 from lrpx.report import FORMATS, numbers, paper, report, tables, write
 from lrpx.report.charts import metric_bars
 from lrpx.report.examples import examples, units_from_tokens
@@ -632,6 +635,49 @@ def test_methods_without_a_sign_are_said_to_have_none(run, result, format, tmp_p
         assert unsigned == {name}
     signed = made_up(tmp_path / "run", ["lrp", "alti-logit"])
     assert "has no sign" not in report([signed.path], format=format, examples=2)
+
+
+def of_ones_own(folder, name, **entry):
+    """A run of a method that is not registered in this process, which its manifest describes."""
+    path = made_up(folder, [name]).path / "manifest.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps({**manifest, "own_methods": {name: {"options": {}, "function": "00", **entry}}}))
+    return open_run(folder)
+
+
+@pytest.mark.parametrize("format", ["latex", "html"])
+def test_runs_say_whether_a_method_that_is_not_registered_has_a_sign(format, tmp_path):
+    made_up(tmp_path / "a", ["lrp"])
+    of_ones_own(tmp_path / "b", "mine", measures="sensitivity")
+    of_ones_own(tmp_path / "c", "theirs", measures="scores")
+    of_ones_own(tmp_path / "d", "older")  # before the manifest said it
+    text = " ".join(report([tmp_path], format=format, examples=2).replace("\\ ", " ").split())
+    assert "each map has its own scale. mine has no sign: there red says how much a token matters" in text
+    if format == "html":
+        assert "against it. mine has no sign: all of it stands to the right, whether for or against." in text
+    (result,) = results_of(find_runs([tmp_path]))
+    for example in examples(result, 2):
+        measured = {e.method: e.measures for e in example.explanations}
+        assert measured == {"LRP": "parts", "mine": "sensitivity", "theirs": "scores", "older": "parts"}
+
+
+def test_a_map_of_a_method_that_is_not_registered_has_a_scale_and_a_sum_as_its_run_says(tmp_path):
+    def bar(**entry):
+        folder = tmp_path / entry.get("measures", "none")
+        of_ones_own(folder, "mine", **entry)
+        page = report([folder], format="html", examples=1)
+        return page[page.index('<div class="example">') :]
+
+    assert ">sum" in bar(measures="parts")
+    assert ">sum" in bar()
+    assert ">sum" not in bar(measures="sensitivity")
+
+
+def test_a_registered_method_is_what_it_is_registered_as(tmp_path, monkeypatch):
+    own = replace(REGISTERED["lrp"], name="mine", measures="scores")
+    monkeypatch.setitem(REGISTERED, "mine", own)
+    of_ones_own(tmp_path / "a", "mine", measures="sensitivity")
+    assert "no sign" not in report([tmp_path], format="html", examples=1)
 
 
 def test_examples_add_up(tmp_path):

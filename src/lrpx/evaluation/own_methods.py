@@ -15,13 +15,17 @@ NO_SOURCE = "not available"
 
 
 def manifest_entries(methods: Sequence[Method]) -> dict[str, Any]:
-    """What the manifest says of the methods that are not lrpx's own: options, and checksums of source; nothing without any."""
+    """What the manifest says of the methods that are not lrpx's own; nothing without any.
+
+    Per name its options, checksums of its source, and what it measures, for reports of processes that do not know it.
+    """
     entries = {method.name: _entry(method) for method in methods if callable(method.function)}
     return {"own_methods": entries} if entries else {}
 
 
 def _entry(method: Method) -> dict[str, Any]:
-    entry: dict[str, Any] = {"options": {name: _plain(value) for name, value in method.options.items()}}
+    options = {name: _plain(value) for name, value in method.options.items()}
+    entry: dict[str, Any] = {"options": options, "measures": method.measures}
     if method.code is None or method.code.function is None:
         warn(
             f"{method.name}: the source of this method cannot be read, so lrpx does not notice when it has changed. Evaluate "
@@ -42,7 +46,7 @@ def check_own_methods(out: Path, methods: Sequence[Method], now: dict[str, Any])
     """Refuse a folder whose records are of a method of one's own that was another one then.
 
     Where there are no records yet, because the method failed from the first sample on, the manifest is made to say what the
-    methods are now.
+    methods are now; and so where an older lrpx did not write what they measure.
 
     Args:
         out: The folder of the run.
@@ -71,6 +75,8 @@ def check_own_methods(out: Path, methods: Sequence[Method], now: dict[str, Any])
             python=f"Evaluate into a new folder, such as out={str(out.with_name(new))!r}.",
             command=f"Evaluate into a new folder, such as --out {out.with_name(new)}.",
         )
+    elif older := {name: now[name] for name in before if name in now and "measures" not in before[name]}:
+        write_json(out / "manifest.json", {**there, "own_methods": {**before, **older}})
 
 
 def _changes(method: Method, before: dict[str, Any] | None, now: dict[str, Any]) -> Iterator[str]:
@@ -82,6 +88,8 @@ def _changes(method: Method, before: dict[str, Any] | None, now: dict[str, Any])
         old, new = (repr(each[name]) if name in each else "not there" for each in options)
         if old != new:
             yield f"the default of its option {name} was {old} and is {new}"
+    if before.get("measures", now["measures"]) != now["measures"]:
+        yield f"what it measures was {before['measures']!r} and is {now['measures']!r}"
     if before["function"] != now["function"]:
         known = NO_SOURCE not in (before["function"], now["function"])
         yield "its function was edited" if known else "its source could be read only one of the two times"

@@ -80,7 +80,9 @@ def _example(result: Result, records: Sequence[dict[str, Any]]) -> Example:
         explanations=[_explanation(result, record, units) for record in records],
         colours=f"Red speaks for it, blue for the other {kind_in([result]).other}; each map has its own scale."
         + without_sign(
-            [record["method"] for record in records], "there red says how much a token matters, for or against"
+            [record["method"] for record in records],
+            [result],
+            "there red says how much a token matters, for or against",
         ),
     )
 
@@ -98,7 +100,7 @@ def _explanation(result: Result, record: dict[str, Any], units: list[Unit]) -> E
         contrast=Token(record["other_id"], record["other"]),
         position=record["position"],
         method=method_label(record["method"]),
-        measures=measures_of(record["method"]),
+        measures=measures_of(record["method"], result),
         provenance={"model": result.label},
         components=_outside(record),
     )

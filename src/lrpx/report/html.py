@@ -155,7 +155,7 @@ def _role_charts(results: Sequence[Result]) -> str:
         f"<h3>{escape(r.label)}</h3>{charts.role_bars(r, kind)}" for r in results if r.token_roles
     )
     table = tables.roles(results)
-    unsigned = without_sign(methods_in(results), "all of it stands to the right, whether for or against")
+    unsigned = without_sign(methods_in(results), results, "all of it stands to the right, whether for or against")
     return (
         f'<section class="card"><h2>{escape(table.title)}</h2>{_warning(table)}<div class="legend">{legend}</div>{drawn}'
         f'<p class="soft">{escape(table.caption)} To the right: relevance for the predicted {kind.other}; to the left: '

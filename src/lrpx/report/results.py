@@ -133,15 +133,22 @@ def method_label(method: str) -> str:
     return NAMES.get(method, method)
 
 
-def measures_of(method: str) -> Measures:
-    """What a recorded method measures, as ``Explanation.measures``; ``"parts"`` of one that is not known in this process."""
+def measures_of(method: str, result: Result) -> Measures:
+    """What a recorded method measures, as ``Explanation.measures``.
+
+    Of a method of one's own that is not registered in this process, the runs say it. Those of an older lrpx do not, nor do
+    files of relevance: then it is ``"parts"``.
+    """
     known = METHODS.get("gradient" if method in NORMS else method)
-    return "parts" if known is None else known.measures
+    if known is not None:
+        return known.measures
+    entries = (run.manifest.get("own_methods", {}).get(method, {}) for run in result.runs)
+    return next((entry["measures"] for entry in entries if "measures" in entry), "parts")
 
 
-def without_sign(methods: Sequence[str], consequence: str) -> str:
+def without_sign(methods: Sequence[str], results: Sequence[Result], consequence: str) -> str:
     """A sentence about those of the recorded methods whose relevance is never negative, and what follows; empty without any."""
-    names = [method_label(method) for method in methods if measures_of(method) not in SIGNED]
+    names = [method_label(m) for m in methods if any(measures_of(m, r) not in SIGNED for r in results)]
     return f" {' and '.join(names)} {'has' if len(names) == 1 else 'have'} no sign: {consequence}." if names else ""
 
 
