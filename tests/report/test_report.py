@@ -444,6 +444,13 @@ def test_terminal(two, width):
     assert "Best: *, second best: +." in " ".join(text.split())
 
 
+def test_terminal_is_text_in_a_notebook_too(two, monkeypatch, capsys):
+    expected = report([two], width=100)
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert report([two], width=100) == expected
+    assert not capsys.readouterr().out
+
+
 def test_terminal_with_colours(two):
     text = report([two], color=True, width=132)
     assert "\x1b[1m" in text  # bold

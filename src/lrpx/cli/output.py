@@ -271,7 +271,7 @@ def write_one(
 def plain_text(drawn: RenderableType) -> str:
     """What is drawn for a terminal, without colours."""
     page = io.StringIO()
-    Console(file=page, width=120).print(drawn)
+    Console(file=page, width=120, force_jupyter=False).print(drawn)
     return page.getvalue()
 
 

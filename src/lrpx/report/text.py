@@ -19,7 +19,12 @@ def terminal(results: Sequence[Result], *, color: bool, width: int) -> str:
     """Tables for a terminal of ``width`` columns; with ``color`` best is bold and second underlined."""
     file = io.StringIO()
     console = Console(
-        file=file, width=width, force_terminal=color, color_system="standard" if color else None, highlight=False
+        file=file,
+        width=width,
+        force_terminal=color,
+        force_jupyter=False,  # or in a notebook the lines would be shown there, and not be in the file
+        color_system="standard" if color else None,
+        highlight=False,
     )
     for table in all_tables(results, with_intervals=False):
         console.print(Text(table.title, style="bold"))
