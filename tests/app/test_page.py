@@ -273,6 +273,56 @@ def picture(tmp_path_factory):
     return path
 
 
+def test_the_button_explains_what_was_typed(new_page, url):
+    page = explained(new_page(), url, methods=())
+
+    def what(press, **fields):
+        for name, text in fields.items():
+            page.fill(f"#{name}", text)
+        press()
+        settled(page)
+        return page.inner_text(".header .what") if page.is_visible("#maps") else problem(page)
+
+    def button():
+        page.click("#explain")
+
+    def keys():
+        page.press("#text", "Control+Enter")
+
+    likeliest = what(button)
+    assert "target" not in page.url  # what is filled in is no choice
+    assert "are the same token" in what(button, target=" are", contrast=" are")
+    assert 'logit " are" − logit " is" =' in what(button, contrast=" is")
+    assert 'logit " keys" −' in what(keys, target=" keys")
+    assert (page.input_value("#target"), page.input_value("#contrast")) == (" keys", " is")
+    page.fill("#target", " cabinet")
+    page.check("#methods input[value=lrp]")
+    assert 'logit " cabinet" −' in settled(page).inner_text(".header .what")
+    what(button, text="The cabinet")  # what was chosen for another text does not hold for this one
+    assert "target" not in page.url
+    assert page.input_value("#contrast") == ""
+    assert 'logit " are" =' in what(button, text="The keys", target=" are")  # but what is typed together with it
+    assert what(button, text=TEXT, target="") == likeliest
+
+
+def test_what_was_chosen_for_a_generated_token_is_not_asked_of_the_input(new_page, url):
+    page = generated(new_page(), url)
+    page.locator("#likely .token").nth(3).click()
+    assert "target_id=" in settled(page).url
+    page.click("#explain")
+    settled(page)
+    assert "target" not in page.url
+    assert "span" not in page.url
+    assert page.locator("#reply [aria-pressed=true]").count() == 0
+    page.locator("#reply button").nth(0).click()
+    browser.until(page, "location.hash.includes('span=')")
+    settled(page).fill("#target", " are")
+    page.click("#explain")
+    settled(page)
+    assert ("target=+are" in page.url, "span" in page.url) == (True, False)
+    assert page.input_value("#target") == " are"
+
+
 def test_a_label_with_a_typing_error_is_corrected(new_page, picture):
     images = ViTImageProcessor(size={"height": 16, "width": 16})
     model = tiny_images.build("image:vit")
@@ -418,6 +468,11 @@ def test_a_benchmark_is_browsed_and_its_ground_truth_underlined(new_page, tmp_pa
         page.wait_for_selector(".column.truth")
         assert "".join(page.locator(".column.truth .piece").all_inner_texts()) == sample.verb
         assert page.locator(".column.truth").first.get_attribute("aria-label").endswith("ground truth")
+        verb = settled(page).input_value("#target")
+        page.fill("#contrast", " special")  # beside the verb, which stands there
+        page.click("#explain")
+        browser.until(page, "location.hash.includes('contrast=+special')")
+        assert (settled(page).input_value("#target"), page.input_value("#contrast")) == (verb, " special")
         assert not problem(settled(page))
 
 
@@ -447,7 +502,7 @@ def test_every_kind_of_model_is_used_like_a_person_does(new_page, kind, picture)
         page.click("#choose")
         said.append(problem(settled(page)))
         page.fill("#target", asked.get("target", ""))
-        page.click("#choose")
+        page.click("#explain")  # which reads what was typed, as Apply does
         page.wait_for_selector("#maps:not([hidden])")
         assert not problem(settled(page))
         for text in said:

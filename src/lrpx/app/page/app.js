@@ -5,8 +5,8 @@ import { choose, explain, explainAt, generate, openSample, restoreReply } from "
 import { showFiles } from "./files.js";
 import { message, nameColours, newInput, read, readImages, ready, showKind, write } from "./form.js";
 import { nameAllLines } from "./maps.js";
-import { sayTyped, showChoice, typed } from "./predictions.js";
-import { wireReply } from "./reply.js";
+import { forgetChoices, sayTyped, showChoice, typed, typedIfChanged } from "./predictions.js";
+import { showReply, wireReply } from "./reply.js";
 import { browse, page } from "./samples.js";
 import { $, about, address, empty, restored, scoresTexts, state } from "./state.js";
 
@@ -65,7 +65,7 @@ function example(text) {
 }
 
 function wire() {
-  $("ask").addEventListener("submit", event => { event.preventDefault(); if ($("explain").disabled) return; read(); state.span = null; if (scoresTexts()) typed(); explain(); });
+  $("ask").addEventListener("submit", event => { event.preventDefault(); if (!$("explain").disabled) explainInput(); });
   $("ask").addEventListener("keydown", event => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("ask").requestSubmit(); });
   $("go-on").addEventListener("click", generate);
   $("cancel").addEventListener("click", cancel);
@@ -102,7 +102,23 @@ function wire() {
   wireReply(choose);
 }
 
-function again() { if (!$("maps").hidden) explain(); }
+function explainInput() { // and not what was generated after it: a choice made for that does not hold here
+  read();
+  if (state.span) {
+    Object.assign(state, { span: null, target: null, contrast: null, picked: null });
+    forgetChoices();
+    showReply();
+  }
+  typedIfChanged();
+  explain();
+}
+
+function again() {
+  if ($("maps").hidden) return;
+  read();
+  typedIfChanged();
+  explain();
+}
 
 async function restore() {
   if (`#${address()}` === location.hash) return;
