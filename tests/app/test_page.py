@@ -305,6 +305,38 @@ def test_the_button_explains_what_was_typed(new_page, url):
     assert what(button, text=TEXT, target="") == likeliest
 
 
+def test_a_position_is_that_of_its_text(new_page, url):
+    page = explained(new_page(), url, methods=())
+    page.click("#options summary")
+
+    def explained_at():
+        page.click("#explain")
+        columns = settled(page).locator(".column")
+        return columns.evaluate_all("all => all.findIndex(each => each.matches('.explained'))"), columns.count()
+
+    page.click(".column >> nth=1")
+    page.click("#explain-next")
+    browser.until(page, "location.hash.includes('position=1')")
+    settled(page)
+    assert explained_at() == (1, 5)
+    page.fill("#text", "The keys to")
+    assert explained_at() == (2, 3)
+    assert ("position" in page.url, page.input_value("#position")) == (False, "")
+    page.fill("#text", TEXT)
+    page.fill("#position", "2")  # typed together with the text
+    assert explained_at() == (2, 5)
+    assert explained_at() == (2, 5)
+    page.fill("#text", "The keys")
+    page.fill("#position", "0")
+    page.select_option("#palette", "orange and purple")
+    assert explained_at() == (0, 2)
+    page.locator("#kinds label", has_text="Chat").click()
+    assert page.input_value("#position") == ""
+    page.fill("#position", "1")
+    page.locator("#kinds label", has_text="Text").click()
+    assert explained_at() == (1, 2)
+
+
 def test_what_was_chosen_for_a_generated_token_is_not_asked_of_the_input(new_page, url):
     page = generated(new_page(), url)
     page.locator("#likely .token").nth(3).click()

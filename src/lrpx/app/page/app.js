@@ -18,7 +18,7 @@ function build() {
   $("model").textContent = [about.model, about.architecture, ...limit, `version ${about.version}`].join(" · ");
   document.title = `lrpx · ${about.model}`;
   $("kinds").append(...about.kinds.map(kind => el("label", {}, el("input", {
-    type: "radio", name: "kind", value: kind, onchange: () => { read(); state.kind = kind; newInput(); showKind(); },
+    type: "radio", name: "kind", value: kind, onchange: () => { state.kind = kind; newInput(); read(); showKind(); },
   }), KINDS[kind])));
   $("kinds").hidden = about.kinds.length < 2;
   $("palette").replaceChildren(...about.palettes.map(name => el("option", {}, name)));
@@ -77,7 +77,7 @@ function wire() {
   });
   $("images").addEventListener("change", readImages);
   for (const id of ["hide-first", "hide-special", "words", "shared", "palette"]) $(id).addEventListener("change", again);
-  $("palette").addEventListener("change", () => { read(); nameColours(); });
+  $("palette").addEventListener("change", () => { state.palette = $("palette").value; nameColours(); });
   $("methods").addEventListener("change", again);
   $("choose").addEventListener("click", () => { read(); typed(); explain(); });
   for (const role of ["target", "contrast"]) $(role).addEventListener("keydown", event => { if (event.key === "Enter") $("choose").click(); });
