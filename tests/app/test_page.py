@@ -266,6 +266,30 @@ def test_errors_are_shown_and_the_next_question_is_answered(new_page, url):
     assert not problem(page)
 
 
+def test_what_kept_the_maps_away_is_mended_where_it_was_chosen(new_page, url):
+    page = new_page()
+    page.goto(url)
+    page.click("#options summary")
+    page.fill("#text", TEXT)
+    page.check("#methods input[value=gradient]")
+    page.check("#shared")
+    assert page.is_visible("#welcome")  # nothing was asked yet
+    for mend, undo in (
+        (lambda: page.uncheck("#shared"), lambda: page.check("#shared")),
+        (lambda: page.uncheck("#methods input[value=gradient]"), None),
+    ):
+        page.click("#explain")
+        page.wait_for_selector("#problem:not([hidden])")
+        assert "so there is no common scale" in problem(settled(page))
+        assert page.is_hidden("#maps")
+        mend()
+        page.wait_for_selector("#maps:not([hidden])")
+        assert not problem(settled(page))
+        if undo:
+            undo()
+            settled(page)
+
+
 @pytest.fixture(scope="module")
 def picture(tmp_path_factory):
     path = tmp_path_factory.mktemp("pictures") / "photo.png"

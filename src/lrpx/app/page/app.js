@@ -1,7 +1,7 @@
 // The page: what can be done on it. Its state is in its address; everything else is an answer of the server.
 import { cancel, problem } from "./ask.js";
 import { el } from "./draw.js";
-import { choose, explain, explainAt, generate, openSample, restoreReply } from "./explain.js";
+import { choose, explain, explainAt, generate, openSample, restoreReply, unanswered } from "./explain.js";
 import { showFiles } from "./files.js";
 import { message, nameColours, newInput, read, readImages, ready, showKind, write } from "./form.js";
 import { nameAllLines } from "./maps.js";
@@ -114,7 +114,7 @@ function explainInput() { // and not what was generated after it: a choice made 
 }
 
 function again() {
-  if ($("maps").hidden) return;
+  if ($("explain").hidden || $("maps").hidden && !unanswered) return; // nothing was asked
   read();
   typedIfChanged();
   explain();
