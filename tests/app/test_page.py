@@ -456,8 +456,13 @@ def test_waiting_and_leaving(new_page, url, desk, monkeypatch):
     second.fill("#text", TEXT)
     second.click("#explain")
     browser.until(second, "document.querySelector('#told').textContent.startsWith('Waiting: 1 question is')")
+    second.click("#cancel")
+    assert second.inner_text("#told") == "Cancelled."
+    second.click("#explain")
+    browser.until(second, "document.querySelector('#told').textContent.startsWith('Waiting: 1 question is')")
     first.click("#cancel")
-    assert first.inner_text("#told") == "Cancelled."
+    finished = "Cancelled. What was being computed is finished first; then the next question begins."
+    assert first.inner_text("#told") == finished
     gate.set()
     second.wait_for_selector(".grid")
 
