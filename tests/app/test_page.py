@@ -266,11 +266,117 @@ def test_errors_are_shown_and_the_next_question_is_answered(new_page, url):
     assert not problem(page)
 
 
+def test_what_kept_the_maps_away_is_mended_where_it_was_chosen(new_page, url):
+    page = new_page()
+    page.goto(url)
+    page.click("#options summary")
+    page.fill("#text", TEXT)
+    page.check("#methods input[value=gradient]")
+    page.check("#shared")
+    assert page.is_visible("#welcome")  # nothing was asked yet
+    for mend, undo in (
+        (lambda: page.uncheck("#shared"), lambda: page.check("#shared")),
+        (lambda: page.uncheck("#methods input[value=gradient]"), None),
+    ):
+        page.click("#explain")
+        page.wait_for_selector("#problem:not([hidden])")
+        assert "so there is no common scale" in problem(settled(page))
+        assert page.is_hidden("#maps")
+        mend()
+        page.wait_for_selector("#maps:not([hidden])")
+        assert not problem(settled(page))
+        if undo:
+            undo()
+            settled(page)
+
+
 @pytest.fixture(scope="module")
 def picture(tmp_path_factory):
     path = tmp_path_factory.mktemp("pictures") / "photo.png"
     path.write_bytes(pictures.png_of(pictures.photo()))
     return path
+
+
+def test_the_button_explains_what_was_typed(new_page, url):
+    page = explained(new_page(), url, methods=())
+
+    def what(press, **fields):
+        for name, text in fields.items():
+            page.fill(f"#{name}", text)
+        press()
+        settled(page)
+        return page.inner_text(".header .what") if page.is_visible("#maps") else problem(page)
+
+    def button():
+        page.click("#explain")
+
+    def keys():
+        page.press("#text", "Control+Enter")
+
+    likeliest = what(button)
+    assert "target" not in page.url  # what is filled in is no choice
+    assert "are the same token" in what(button, target=" are", contrast=" are")
+    assert 'logit " are" − logit " is" =' in what(button, contrast=" is")
+    assert 'logit " keys" −' in what(keys, target=" keys")
+    assert (page.input_value("#target"), page.input_value("#contrast")) == (" keys", " is")
+    page.fill("#target", " cabinet")
+    page.check("#methods input[value=lrp]")
+    assert 'logit " cabinet" −' in settled(page).inner_text(".header .what")
+    what(button, text="The cabinet")  # what was chosen for another text does not hold for this one
+    assert "target" not in page.url
+    assert page.input_value("#contrast") == ""
+    assert 'logit " are" =' in what(button, text="The keys", target=" are")  # but what is typed together with it
+    assert what(button, text=TEXT, target="") == likeliest
+
+
+def test_a_position_is_that_of_its_text(new_page, url):
+    page = explained(new_page(), url, methods=())
+    page.click("#options summary")
+
+    def explained_at():
+        page.click("#explain")
+        columns = settled(page).locator(".column")
+        return columns.evaluate_all("all => all.findIndex(each => each.matches('.explained'))"), columns.count()
+
+    page.click(".column >> nth=1")
+    page.click("#explain-next")
+    browser.until(page, "location.hash.includes('position=1')")
+    settled(page)
+    assert explained_at() == (1, 5)
+    page.fill("#text", "The keys to")
+    assert explained_at() == (2, 3)
+    assert ("position" in page.url, page.input_value("#position")) == (False, "")
+    page.fill("#text", TEXT)
+    page.fill("#position", "2")  # typed together with the text
+    assert explained_at() == (2, 5)
+    assert explained_at() == (2, 5)
+    page.fill("#text", "The keys")
+    page.fill("#position", "0")
+    page.select_option("#palette", "orange and purple")
+    assert explained_at() == (0, 2)
+    page.locator("#kinds label", has_text="Chat").click()
+    assert page.input_value("#position") == ""
+    page.fill("#position", "1")
+    page.locator("#kinds label", has_text="Text").click()
+    assert explained_at() == (1, 2)
+
+
+def test_what_was_chosen_for_a_generated_token_is_not_asked_of_the_input(new_page, url):
+    page = generated(new_page(), url)
+    page.locator("#likely .token").nth(3).click()
+    assert "target_id=" in settled(page).url
+    page.click("#explain")
+    settled(page)
+    assert "target" not in page.url
+    assert "span" not in page.url
+    assert page.locator("#reply [aria-pressed=true]").count() == 0
+    page.locator("#reply button").nth(0).click()
+    browser.until(page, "location.hash.includes('span=')")
+    settled(page).fill("#target", " are")
+    page.click("#explain")
+    settled(page)
+    assert ("target=+are" in page.url, "span" in page.url) == (True, False)
+    assert page.input_value("#target") == " are"
 
 
 def test_a_label_with_a_typing_error_is_corrected(new_page, picture):
@@ -350,8 +456,13 @@ def test_waiting_and_leaving(new_page, url, desk, monkeypatch):
     second.fill("#text", TEXT)
     second.click("#explain")
     browser.until(second, "document.querySelector('#told').textContent.startsWith('Waiting: 1 question is')")
+    second.click("#cancel")
+    assert second.inner_text("#told") == "Cancelled."
+    second.click("#explain")
+    browser.until(second, "document.querySelector('#told').textContent.startsWith('Waiting: 1 question is')")
     first.click("#cancel")
-    assert first.inner_text("#told") == "Cancelled."
+    finished = "Cancelled. What was being computed is finished first; then the next question begins."
+    assert first.inner_text("#told") == finished
     gate.set()
     second.wait_for_selector(".grid")
 
@@ -418,6 +529,11 @@ def test_a_benchmark_is_browsed_and_its_ground_truth_underlined(new_page, tmp_pa
         page.wait_for_selector(".column.truth")
         assert "".join(page.locator(".column.truth .piece").all_inner_texts()) == sample.verb
         assert page.locator(".column.truth").first.get_attribute("aria-label").endswith("ground truth")
+        verb = settled(page).input_value("#target")
+        page.fill("#contrast", " special")  # beside the verb, which stands there
+        page.click("#explain")
+        browser.until(page, "location.hash.includes('contrast=+special')")
+        assert (settled(page).input_value("#target"), page.input_value("#contrast")) == (verb, " special")
         assert not problem(settled(page))
 
 
@@ -447,7 +563,7 @@ def test_every_kind_of_model_is_used_like_a_person_does(new_page, kind, picture)
         page.click("#choose")
         said.append(problem(settled(page)))
         page.fill("#target", asked.get("target", ""))
-        page.click("#choose")
+        page.click("#explain")  # which reads what was typed, as Apply does
         page.wait_for_selector("#maps:not([hidden])")
         assert not problem(settled(page))
         for text in said:

@@ -39,11 +39,11 @@ def test_places_in_the_queue_and_who_leaves():
             assert told[4:] == [(2, 1), (3, 2)]
             scopes[0].cancel()  # leaves while it is its turn
             await anyio.wait_all_tasks_blocked()
-            assert told[6:] == [(2, "runs"), (3, 1)]
+            assert told[6:] == [(2, 0), (2, "runs"), (3, 1)]
             gates[2].set()
             await anyio.wait_all_tasks_blocked()
             gates[3].set()
-        assert told[8:] == [(2, "done"), (3, "runs"), (3, "done")]
+        assert told[9:] == [(2, "done"), (3, 0), (3, "runs"), (3, "done")]
         assert len(queue) == 0
 
     anyio.run(main)

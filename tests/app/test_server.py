@@ -286,7 +286,8 @@ def test_a_client_that_leaves_is_forgotten():
             return {"type": "http.disconnect"}
 
         async def send(message):
-            told.extend((data, json.loads(row)["event"]) for row in message.get("body", b"").decode().splitlines())
+            events = [json.loads(row) for row in message.get("body", b"").decode().splitlines()]
+            told.extend((data, event.get("ahead", event["event"])) for event in events)
 
         await server.Events(None, queue, ask, data)({}, receive, send)
 
@@ -306,7 +307,7 @@ def test_a_client_that_leaves_is_forgotten():
         assert len(queue) == 0
 
     anyio.run(main)
-    assert told == [(0, "working"), (1, "waiting"), (2, "waiting"), (2, "waiting"), (2, "working")]
+    assert told == [(0, "working"), (1, 1), (2, 2), (2, 1), (2, 0), (2, "working")]
 
 
 def test_a_masked_model_and_one_without_a_chat_template():

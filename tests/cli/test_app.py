@@ -1,5 +1,6 @@
 """``lrpx app``: what is refused before a model is loaded, who can reach it, and that it answers."""
 
+import http.client
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from contextlib import closing
 
 import pytest
 import tiny_files
@@ -52,6 +54,38 @@ def test_who_can_reach_it():
     assert socket.gethostname() in _names_of("0.0.0.0")
 
 
+SERVES = """
+import threading
+from types import SimpleNamespace
+from lrpx.app.server import build
+from lrpx.cli.app import _listen, _serve
+
+def likeliest(question):
+    print("computing", flush=True)
+    threading.Event().wait()
+
+with _listen("127.0.0.1", 0) as listening:
+    listening.listen()
+    print(listening.getsockname()[1], flush=True)
+    _serve(build(SimpleNamespace(likeliest=likeliest)), listening)
+"""
+
+
+def test_an_interrupt_does_not_wait_for_what_is_computed():
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVES], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            with closing(http.client.HTTPConnection("127.0.0.1", int(process.stdout.readline()))) as client:
+                client.request("POST", "/api/explain", '{"text": "The"}', {"Content-Type": "application/json"})
+                assert process.stdout.readline() == "computing\n"
+                process.send_signal(signal.SIGINT)
+                _, errors = process.communicate(timeout=300)
+        finally:
+            process.kill()
+    assert (process.returncode, errors) == (130, "")
+
+
 @pytest.mark.slow
 def test_the_command_answers_until_it_is_stopped(tmp_path):
     tiny_files.save(tmp_path / "tiny", GPT2LMHeadModel, tiny_files.CONFIGS["gpt2"])
@@ -69,3 +103,4 @@ def test_the_command_answers_until_it_is_stopped(tmp_path):
             _, errors = process.communicate(timeout=300)
     assert "there is no password" in errors
     assert "Traceback" not in errors
+    assert process.returncode == 130

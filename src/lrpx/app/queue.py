@@ -31,6 +31,8 @@ class Queue:
     async def turn(self, tell: Callable[[int], Awaitable[None]]) -> AsyncIterator[None]:
         """Wait for one's turn, and keep it for the block. ``tell`` is called with how many are ahead, whenever that changes.
 
+        Whoever need not wait is told nothing.
+
         Raises:
             LrpxError: Too many are waiting.
         """
@@ -38,12 +40,16 @@ class Queue:
             raise LrpxError(f"{len(self._tickets)} questions are waiting already. Try again in a moment.")
         ticket = object()
         self._tickets.append(ticket)
+        waited = False
         try:
             while True:
                 moved = self._moved  # taken first, so that no move is missed meanwhile
-                if not (ahead := self._tickets.index(ticket)):
+                ahead = self._tickets.index(ticket)
+                if ahead or waited:
+                    await tell(ahead)
+                if not ahead:
                     break
-                await tell(ahead)
+                waited = True
                 await moved.wait()
             yield
         finally:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import os
 import socket
 from pathlib import Path
-from typing import Annotated
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..errors import InputError, import_optional
 from . import options
 from .wording import NOTE, tell
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
 
 
 def app(
@@ -69,7 +74,6 @@ def app(
     options.set_logging(verbose)
     for name in ("starlette", "uvicorn"):
         import_optional(name, "lrpx app", extra="app")
-    import uvicorn
 
     from ..app.desk import Desk, Limits
     from ..app.samples import Samples
@@ -103,8 +107,18 @@ def app(
         address = f"[{host}]" if ":" in host else host
         listening.listen()  # so that whoever reads the address is answered, as soon as the server runs
         typer.echo(f"lrpx app: http://{address}:{listening.getsockname()[1]}  (Ctrl+C ends it)")
-        config = uvicorn.Config(build(Desk(explainer, limits, samples), names), log_level="warning", access_log=False)
-        uvicorn.Server(config).run(sockets=[listening])
+        _serve(build(Desk(explainer, limits, samples), names), listening)
+
+
+def _serve(application: Starlette, listening: socket.socket) -> None:
+    """Answer until a signal ends the process, at once: a thread that computes cannot be stopped, and leaves nothing behind."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            os._exit(128 + sig)  # as shells have it
+
+    Server(uvicorn.Config(application, log_level="warning", access_log=False)).run(sockets=[listening])
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -1,12 +1,12 @@
 // The page: what can be done on it. Its state is in its address; everything else is an answer of the server.
 import { cancel, problem } from "./ask.js";
 import { el } from "./draw.js";
-import { choose, explain, explainAt, generate, openSample, restoreReply } from "./explain.js";
+import { choose, explain, explainAt, generate, openSample, restoreReply, unanswered } from "./explain.js";
 import { showFiles } from "./files.js";
 import { message, nameColours, newInput, read, readImages, ready, showKind, write } from "./form.js";
 import { nameAllLines } from "./maps.js";
-import { sayTyped, showChoice, typed } from "./predictions.js";
-import { wireReply } from "./reply.js";
+import { forgetChoices, sayTyped, showChoice, typed, typedIfChanged } from "./predictions.js";
+import { showReply, wireReply } from "./reply.js";
 import { browse, page } from "./samples.js";
 import { $, about, address, empty, restored, scoresTexts, state } from "./state.js";
 
@@ -18,7 +18,7 @@ function build() {
   $("model").textContent = [about.model, about.architecture, ...limit, `version ${about.version}`].join(" · ");
   document.title = `lrpx · ${about.model}`;
   $("kinds").append(...about.kinds.map(kind => el("label", {}, el("input", {
-    type: "radio", name: "kind", value: kind, onchange: () => { read(); state.kind = kind; newInput(); showKind(); },
+    type: "radio", name: "kind", value: kind, onchange: () => { state.kind = kind; newInput(); read(); showKind(); },
   }), KINDS[kind])));
   $("kinds").hidden = about.kinds.length < 2;
   $("palette").replaceChildren(...about.palettes.map(name => el("option", {}, name)));
@@ -65,7 +65,7 @@ function example(text) {
 }
 
 function wire() {
-  $("ask").addEventListener("submit", event => { event.preventDefault(); if ($("explain").disabled) return; read(); state.span = null; if (scoresTexts()) typed(); explain(); });
+  $("ask").addEventListener("submit", event => { event.preventDefault(); if (!$("explain").disabled) explainInput(); });
   $("ask").addEventListener("keydown", event => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("ask").requestSubmit(); });
   $("go-on").addEventListener("click", generate);
   $("cancel").addEventListener("click", cancel);
@@ -77,7 +77,7 @@ function wire() {
   });
   $("images").addEventListener("change", readImages);
   for (const id of ["hide-first", "hide-special", "words", "shared", "palette"]) $(id).addEventListener("change", again);
-  $("palette").addEventListener("change", () => { read(); nameColours(); });
+  $("palette").addEventListener("change", () => { state.palette = $("palette").value; nameColours(); });
   $("methods").addEventListener("change", again);
   $("choose").addEventListener("click", () => { read(); typed(); explain(); });
   for (const role of ["target", "contrast"]) $(role).addEventListener("keydown", event => { if (event.key === "Enter") $("choose").click(); });
@@ -102,7 +102,23 @@ function wire() {
   wireReply(choose);
 }
 
-function again() { if (!$("maps").hidden) explain(); }
+function explainInput() { // and not what was generated after it: a choice made for that does not hold here
+  read();
+  if (state.span) {
+    Object.assign(state, { span: null, target: null, contrast: null, picked: null });
+    forgetChoices();
+    showReply();
+  }
+  typedIfChanged();
+  explain();
+}
+
+function again() {
+  if ($("explain").hidden || $("maps").hidden && !unanswered) return; // nothing was asked
+  read();
+  typedIfChanged();
+  explain();
+}
 
 async function restore() {
   if (`#${address()}` === location.hash) return;

@@ -2,6 +2,7 @@
 import { $, images, state } from "./state.js";
 
 export let running = null; // what aborts the question that is being answered
+let waits = false; // it does, for others
 
 export function question(methods = state.methods) {
   const asked = { kind: state.kind, methods, hide: state.hide, group: state.group, shared_scale: state.shared, palette: state.palette };
@@ -26,6 +27,7 @@ export async function ask(name, data, heard) {
   problem(null);
   busy(true);
   tell("…");
+  waits = false;
   let last = {};
   try {
     const answer = await fetch(`api/${name}`, {
@@ -38,7 +40,10 @@ export async function ask(name, data, heard) {
     for await (const event of lines(answer.body)) {
       if (mine !== running) return false;
       last = event;
-      if (event.event === "waiting") tell(`Waiting: ${event.ahead} ${event.ahead === 1 ? "question is" : "questions are"} before yours.`);
+      if (event.event === "waiting") {
+        waits = event.ahead > 0;
+        tell(waits ? `Waiting: ${event.ahead} ${event.ahead === 1 ? "question is" : "questions are"} before yours.` : "…");
+      }
       else if (event.event === "error") problem(event.message);
       else if (event.event !== "end") heard(event);
     }
@@ -76,7 +81,7 @@ export function cancel() {
   if (running) running.abort();
   running = null;
   busy(false);
-  tell("Cancelled.");
+  tell(waits ? "Cancelled." : "Cancelled. What was being computed is finished first; then the next question begins.");
 }
 
 export const tell = text => { $("told").textContent = text; };

@@ -6,6 +6,8 @@ import { showChoice, showPredictions } from "./predictions.js";
 import { showReply } from "./reply.js";
 import { $, remember, state } from "./state.js";
 
+export let unanswered = false; // what was asked last, because of an error
+
 export async function explain() {
   read();
   remember();
@@ -19,6 +21,7 @@ export async function explain() {
   });
   if (running) return; // by another question
   if (!drew) $("maps").hidden = $("inside").hidden = true;
+  unanswered = !drew && !$("problem").hidden;
   if (!offered) showChoice(failed);
   if (drew && state.picked?.positions.length) await showInside(state.picked, grids[0]?.data.rows[0].method, false);
 }
@@ -37,6 +40,7 @@ export function explainAt(position) {
 
 export async function generate() {
   read();
+  unanswered = false;
   Object.assign(state, { continuation: [], units: [], span: null });
   remember();
   $("welcome").hidden = true;

@@ -16,14 +16,18 @@ export function read() {
   state.group = $("words").checked ? "words" : "tokens";
   state.shared = $("shared").checked;
   state.palette = $("palette").value;
-  state.position = $("position").value === "" ? null : Number($("position").value);
   if (JSON.stringify(input()) !== before) newInput();
+  state.position = position();
 }
+
+const position = () => $("position").value === "" ? null : Number($("position").value);
 
 const input = () => [state.kind, state.text, state.question, state.text_pair, state.choices, state.messages, state.sample];
 
 export function newInput() { // what was chosen for another input does not hold for this one
   Object.assign(state, { continuation: [], units: [], span: null, picked: null }, scoresTexts() ? {} : { target: null, contrast: null });
+  if (position() === state.position) $("position").value = ""; // or it was typed for this one
+  state.position = null;
   forgetChoices();
   showReply();
 }

@@ -20,10 +20,16 @@ export function fillIn(role, choice) {
   sayTyped();
 }
 
+const changed = role => $(role).value !== (filled[role]?.value ?? "");
+
+export function typedIfChanged() { // or what was filled in, which may be the likeliest token alone, would be a choice
+  if (["target", "contrast"].some(changed)) typed();
+}
+
 export function typed() { // a box in which nothing was changed keeps what it was filled with: its text may be that of another token
   for (const role of ["target", "contrast"]) {
     const text = $(role).value;
-    if (text !== (filled[role]?.value ?? "")) state[role] = text ? { text } : null;
+    if (changed(role)) state[role] = text ? { text } : null;
     else state[role] ??= filled[role]?.choice ?? null;
   }
 }
