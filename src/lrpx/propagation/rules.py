@@ -18,6 +18,7 @@ from torch import Tensor
 
 from .._torch_internals import rms_norm_epsilon
 from ..errors import InputError
+from ..recognition.activations import slope_at_zero
 from ..recognition.call import Call
 from ..recognition.gates import MIXED, rank_of
 from .jacobians import Gate, Scale, ratio, scale_gradient
@@ -29,12 +30,9 @@ def identity(call: Call) -> Tensor:
     r"""Element-wise activation ``y = f(x)``: all relevance of ``y`` goes to ``x`` (App. D.3; AttnLRP Eq. 9).
 
     .. math:: x_i \, \partial x_i = y_i \, \partial y_i \quad\Longrightarrow\quad \partial y_i / \partial x_i := y_i / x_i
-
-    Where :math:`x_i = 0`, its limit: without it, summands that happen to cancel in the last bit would lose all relevance.
-    """
-    if call.written_out:
-        return call()
-    return Scale.apply(call.argument(0, "input"), call, partial(ratio, at_zero=call.slope_at_zero))
+    """  # at 0 the limit: with a slope of 0, summands that cancel in the last bit would lose all relevance
+    slope = partial(ratio, at_zero=slope_at_zero(call))
+    return call() if call.written_out else Scale.apply(call.argument(0, "input"), call, slope)
 
 
 def power(call: Call) -> Tensor:

@@ -25,6 +25,7 @@ from .._torch_internals import function_modes, no_dispatch_modes, no_function_mo
 from .call import Call
 from .gates import Edge, edge_of, edges_of
 from .operations import operation_named, operation_of, operation_of_node
+from .table import BOUNDS, SLOPES_AT_ZERO
 
 
 class Applies(Protocol):
@@ -105,6 +106,19 @@ def is_relu(name: str, call: Call) -> bool:
     return name in ("clamp", "clip", "clamp_min", "hardtanh") and isinstance(low, int | float) and low == 0
 
 
+def slope_at_zero(call: Call) -> float:
+    """The limit of f(x) / x at 0, of an activation that has one; or else 0."""
+    name = call.name.strip("_")
+    if call.at_zero is not None or name not in BOUNDS:
+        return SLOPES_AT_ZERO.get(name, 0.0) if call.at_zero is None else call.at_zero
+    defaults = {"min_val": -1.0, "max_val": 1.0}
+    bounds = {of: call.argument(i, of, defaults.get(of)) for i, of in enumerate(BOUNDS[name], 1)}
+    within = (
+        b is None or (isinstance(b, int | float) and (b < 0 if "min" in of else b > 0)) for of, b in bounds.items()
+    )
+    return float(all(within))
+
+
 def activation_modules(modules: Iterable[nn.Module]) -> dict[nn.Module, str]:
     """Modules of several functions that are one activation -> a function like it: ``"gelu"``, or ``"sigmoid"`` (f(0) != 0).
 
@@ -116,7 +130,7 @@ def activation_modules(modules: Iterable[nn.Module]) -> dict[nn.Module, str]:
         kind = type(module)
         if _may_be_activation(kind.__module__, kind.__name__) and not getattr(module, "inplace", False):
             if module not in _tried:
-                _tried[module] = _Trial(_try(module), _slope_at_zero(module))
+                _tried[module] = _Trial(_try(module), _limit(module))
             like = _tried[module].like
             if like or (like is None and kind.__module__ == "transformers.activations"):
                 found[module] = like or "gelu"
@@ -125,7 +139,7 @@ def activation_modules(modules: Iterable[nn.Module]) -> dict[nn.Module, str]:
 
 class _Trial(NamedTuple):
     like: str | None  # see ``_try``
-    at_zero: float  # ``Call.slope_at_zero``
+    at_zero: float  # ``slope_at_zero``
 
 
 _tried: WeakKeyDictionary[nn.Module, _Trial] = WeakKeyDictionary()  # what a module computes does not change
@@ -156,7 +170,7 @@ def _try(module: nn.Module) -> str | None:
         return None  # it wants other arguments, or other shapes
 
 
-def _slope_at_zero(module: nn.Module) -> float:
+def _limit(module: nn.Module) -> float:
     """The limit of f(x) / x, to six digits; 0 where it is another one from each side, or there is none."""
     try:
         with torch.no_grad(), no_dispatch_modes():

@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .table import BOUNDS, SLOPES_AT_ZERO
-
 
 @dataclass(slots=True)
 class Call:
@@ -24,7 +22,7 @@ class Call:
         rank: Of the result, where its node in the graph does not say it (``gates.py``).
         written_out: It is the last of several operations that make one of this kind, with those operands detached that have to
             be constant: its own gradient follows the library's rule.
-        at_zero: ``slope_at_zero``, where the function's name does not say it.
+        at_zero: The limit of f(x) / x at 0, where it is known (``activations.py``).
     """
 
     function: Callable[..., Any]
@@ -78,19 +76,6 @@ class Call:
         """Of a power: a number, or a tensor that carries gradient or holds several."""
         n = {"square": 2, "sqrt": 0.5}.get(self.name.strip("_")) or self.argument(1, "exponent")
         return n.item() if isinstance(n, Tensor) and n.numel() == 1 and not n.requires_grad else n
-
-    @property
-    def slope_at_zero(self) -> float:
-        """The limit of f(x) / x at 0, of an activation that has one; or else 0."""
-        name = self.name.strip("_")
-        if self.at_zero is not None or name not in BOUNDS:
-            return SLOPES_AT_ZERO.get(name, 0.0) if self.at_zero is None else self.at_zero
-        defaults = {"min_val": -1.0, "max_val": 1.0}
-        bounds = {of: self.argument(i, of, defaults.get(of)) for i, of in enumerate(BOUNDS[name], 1)}
-        within = (
-            b is None or (isinstance(b, int | float) and (b < 0 if "min" in of else b > 0)) for of, b in bounds.items()
-        )
-        return float(all(within))
 
     def change(self, change: Callable[[Tensor], Tensor]) -> Call:
         """The same call with ``change`` applied to every tensor, also inside lists (``cat``, ``einsum``)."""
