@@ -70,10 +70,10 @@ def rms_norm(call: Call) -> Tensor:
 
 
 def unit_norm(call: Call) -> Tensor:
-    r"""``F.normalize``, :math:`y = x / [\lVert x \rVert]_{const}` (App. D.5)."""
+    r"""``F.normalize``, :math:`y = x / [\lVert x \rVert]_{const}` (App. D.5); a vector of zeros passes nothing on."""
     x, p = call.argument(0, "input"), call.argument(1, "p", 2.0)
     dim, eps = call.argument(2, "dim", 1), call.argument(3, "eps", 1e-12)
-    return Scale.apply(x, call, lambda x, _: x.norm(p, dim, keepdim=True).clamp_min(eps).reciprocal())
+    return Scale.apply(x, call, lambda x, _: ratio((norm := x.norm(p, dim, keepdim=True)).clamp_min(eps), norm.sign()))
 
 
 def _normalised(call: Call, eps: float | None, *, centred: bool) -> Tensor:
