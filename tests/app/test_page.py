@@ -52,6 +52,13 @@ def problem(page):
     return page.inner_text("#problem") if page.is_visible("#problem") else ""
 
 
+def refused(page, button="#explain"):
+    """What is said after a button whose question is refused."""
+    page.click(button)
+    page.wait_for_selector("#problem:not([hidden])")
+    return problem(settled(page))
+
+
 @pytest.mark.parametrize(("width", "dark"), [(browser.DESKTOP, False), (browser.PHONE, True)])
 def test_type_choose_click_and_restore(new_page, url, desk, width, dark):
     page = explained(new_page(width, dark=dark), url)
@@ -256,9 +263,7 @@ def test_errors_are_shown_and_the_next_question_is_answered(new_page, url):
     page = new_page()
     page.goto(url)
     page.fill("#text", "The " * 60)
-    page.click("#explain")
-    page.wait_for_selector("#problem:not([hidden])")
-    assert "tokens, and this app explains up to 40" in problem(page)
+    assert "tokens, and this app explains up to 40" in refused(page)
     assert page.is_hidden("#maps")
     page.fill("#text", TEXT)
     page.click("#explain")
@@ -278,9 +283,7 @@ def test_what_kept_the_maps_away_is_mended_where_it_was_chosen(new_page, url):
         (lambda: page.uncheck("#shared"), lambda: page.check("#shared")),
         (lambda: page.uncheck("#methods input[value=gradient]"), None),
     ):
-        page.click("#explain")
-        page.wait_for_selector("#problem:not([hidden])")
-        assert "so there is no common scale" in problem(settled(page))
+        assert "so there is no common scale" in refused(page)
         assert page.is_hidden("#maps")
         mend()
         page.wait_for_selector("#maps:not([hidden])")
@@ -390,9 +393,7 @@ def test_a_label_with_a_typing_error_is_corrected(new_page, picture):
         page.click("#explain")
         page.wait_for_selector(".grid")
         page.fill("#target", "LABLE_1")
-        page.click("#choose")
-        page.wait_for_selector("#problem:not([hidden])")
-        assert "'LABLE_1' is no label" in problem(settled(page))
+        assert "'LABLE_1' is no label" in refused(page, "#choose")
         assert page.is_hidden("#maps")
         assert page.input_value("#target") == "LABLE_1"
         page.fill("#target", model.config.id2label[1])
@@ -409,9 +410,7 @@ def test_texts_are_typed_before_an_image_is_scored_with_them(new_page, picture):
         page.goto(address)
         page.wait_for_selector("#explain:enabled")
         page.set_input_files("#images", picture)
-        page.click("#explain")
-        page.wait_for_selector("#problem:not([hidden])")
-        assert "no text is given" in problem(settled(page))
+        assert "no text is given" in refused(page)
         page.fill("#target", "a cat </s>")
         page.fill("#contrast", "two dog </s>")
         page.click("#explain")
