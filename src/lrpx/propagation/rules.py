@@ -30,9 +30,10 @@ def identity(call: Call) -> Tensor:
     r"""Element-wise activation ``y = f(x)``: all relevance of ``y`` goes to ``x`` (App. D.3; AttnLRP Eq. 9).
 
     .. math:: x_i \, \partial x_i = y_i \, \partial y_i \quad\Longrightarrow\quad \partial y_i / \partial x_i := y_i / x_i
-    """  # at 0 the limit: with a slope of 0, summands that cancel in the last bit would lose all relevance
-    slope = partial(ratio, at_zero=slope_at_zero(call))
-    return call() if call.written_out else Scale.apply(call.argument(0, "input"), call, slope)
+    """
+    if call.written_out:
+        return call()
+    return Scale.apply(call.argument(0, "input"), call, partial(ratio, at_zero=slope_at_zero(call)))
 
 
 def power(call: Call) -> Tensor:

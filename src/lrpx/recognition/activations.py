@@ -107,10 +107,15 @@ def is_relu(name: str, call: Call) -> bool:
 
 
 def slope_at_zero(call: Call) -> float:
-    """The limit of f(x) / x at 0, of an activation that has one; or else 0."""
+    """The limit of f(x) / x at 0, of an activation that has one; or else 0.
+
+    With a slope of 0 everywhere at 0, summands that cancel in the last bit would lose all relevance.
+    """
+    if call.at_zero is not None:
+        return call.at_zero
     name = call.name.strip("_")
-    if call.at_zero is not None or name not in BOUNDS:
-        return SLOPES_AT_ZERO.get(name, 0.0) if call.at_zero is None else call.at_zero
+    if name not in BOUNDS:
+        return SLOPES_AT_ZERO.get(name, 0.0)
     defaults = {"min_val": -1.0, "max_val": 1.0}
     bounds = {of: call.argument(i, of, defaults.get(of)) for i, of in enumerate(BOUNDS[name], 1)}
     within = (
@@ -152,6 +157,10 @@ def _may_be_activation(file: str, name: str) -> bool:
     return not file.startswith("torch.") and bool(re.search(r"gelu|silu|swish|relu|mish", name, re.IGNORECASE))
 
 
+# Of a module that wants other arguments, or other shapes.
+_REFUSALS = (RuntimeError, TypeError, ValueError, AttributeError, IndexError)
+
+
 def _try(module: nn.Module) -> str | None:
     """What the module is like, by a trial on a few numbers; ``""``: one function; ``None``: it does not turn each by itself."""
     called = _Called()
@@ -166,8 +175,8 @@ def _try(module: nn.Module) -> str | None:
             if called.kinds == ["activation"]:
                 return ""
             return "sigmoid" if nothing.abs().item() > 1e-3 else "gelu"  # xIELU rounds at 0
-    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError):
-        return None  # it wants other arguments, or other shapes
+    except _REFUSALS:
+        return None
 
 
 def _limit(module: nn.Module) -> float:
@@ -176,7 +185,7 @@ def _limit(module: nn.Module) -> float:
         with torch.no_grad(), no_dispatch_modes():
             x = torch.tensor([-1e-7, 1e-7], dtype=torch.float64)
             left, right = (module.forward(x) / x).tolist()
-    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError):
+    except _REFUSALS:
         return 0.0
     return round((left + right) / 2, 6) if abs(left - right) < 1e-3 else 0.0
 

@@ -2,7 +2,7 @@
 import { $, images, state } from "./state.js";
 
 export let running = null; // what aborts the question that is being answered
-let waits = false; // it does, for others
+let waits = false; // whether that question waits for others
 
 export function question(methods = state.methods) {
   const asked = { kind: state.kind, methods, hide: state.hide, group: state.group, shared_scale: state.shared, palette: state.palette };

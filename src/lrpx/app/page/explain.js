@@ -6,7 +6,7 @@ import { showChoice, showPredictions } from "./predictions.js";
 import { showReply } from "./reply.js";
 import { $, remember, state } from "./state.js";
 
-export let unanswered = false; // what was asked last, because of an error
+export let unanswered = false; // whether the last question ended in an error
 
 export async function explain() {
   read();
